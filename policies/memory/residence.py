@@ -84,6 +84,10 @@ class Residence:
     def holds(self, component: bytes) -> bool:
         return component in self._resident
 
+    def holders(self) -> set[str]:
+        """Applications that have parameters here."""
+        return {holder for resident in self._resident.values() for holder in resident.holders}
+
     def only(self, holder: str) -> bool:
         """Nobody else needs anything here."""
         return all(resident.holders == {holder} for resident in self._resident.values())

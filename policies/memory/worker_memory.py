@@ -200,19 +200,16 @@ class WorkerMemory:
         moves.update(eviction.make_compact(self.pages, self._pool, need, MOST_MOVED) or {})
         return True
 
-    def release(
-        self, components: Iterable[bytes], holder: str, named: Collection[Span] = ()
-    ) -> list[tuple[bytes, list[bytes]]]:
-        """``holder`` needs these no more: those that nobody needs now, each with the packed tensors that go with it. Their
-        memory is given back, and the cached KV that they made but for that of ``named`` spans (see ``forget_pages``)."""
+    def release(self, components: Iterable[bytes], holder: str) -> list[tuple[bytes, list[bytes]]]:
+        """``holder`` needs these no more: those that nobody needs now, each with the packed tensors that go with it, whose
+        memory is given back. The cached KV that they made stays until ``forget_pages``."""
         gone = [(id, tensors) for id in components if (tensors := self.residence.release(id, holder)) is not None]
         self._orphaned.update(id for id, _ in gone)
-        self.forget_pages(named)
         return gone
 
     def forget_pages(self, named: Collection[Span]) -> None:
-        """Give up cached pages of spans that no planned route names any more, where what made them is gone, too: nobody can
-        make more of them, or use them, here. ``named``: those that routes name."""
+        """Give up cached pages whose makers are gone, but for those of ``named`` spans: nobody can make more of them, or use
+        them, here."""
         if self._orphaned:
             eviction.evict_components(self.pages, self._orphaned, named)
             self._orphaned &= {id for span in named for layer in span.components for id in layer}

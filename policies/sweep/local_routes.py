@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -98,9 +98,9 @@ class LocalRoutes:
         """A planned route, in force or not."""
         return self._planned.get(route)
 
-    def spans(self) -> list[Span]:
-        """Of all planned routes."""
-        return [span for local in self._planned.values() for span in local.spans]
+    def spans(self, applications: Container[str]) -> list[Span]:
+        """Of the planned routes of these."""
+        return [span for local in self._planned.values() if local.route.application in applications for span in local.spans]
 
     def number(self, run: Run) -> int:
         """Under which plans name a run."""

@@ -134,6 +134,11 @@ class Parts:
         will do, unless a load waits: a sweep of its own would keep them waiting."""
         return self.memory.pending and (self.outgoing.placing or not len(self.leases))
 
+    def forget_pages(self) -> None:
+        """Cached pages whose makers are gone, but for those of models that still have a part of their parameters here: these
+        dropped the rest for a burst, and whoever comes to compute it again finds the pages."""
+        self.memory.forget_pages(self.routes.spans(self.memory.residence.holders()))
+
     def forget(self) -> None:
         """Accounts of models that are served no more, once they have neither sequences nor pages, nor a counter above those
         of whoever waits: they are as good as new."""

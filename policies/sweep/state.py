@@ -159,14 +159,15 @@ class SweepState:
             else:
                 self._pipeline.abandon(s, "route")
         self._pipeline.cancel_flights()
-        parts.memory.forget_pages(parts.routes.spans())
+        parts.forget_pages()
         parts.memory.pages.forget_spans()
         parts.forget()
 
     def _release_components(self, event: ComponentsReleased) -> None:
-        for component, tensors in self.parts.memory.release(event.components, event.holder, self.parts.routes.spans()):
+        for component, tensors in self.parts.memory.release(event.components, event.holder):
             self.parts.outgoing.withdraw(component)
             self.parts.outgoing.tell(ComponentGone(component, tensors))
+        self.parts.forget_pages()
         self.parts.forget()
 
     # plans -----------------------------------------------------------------------------------------------------------

@@ -146,4 +146,5 @@ def test_unloading_many_evicts_what_any_of_them_made_and_nothing_else() -> None:
     for handle in (*pages, *kept):
         made.pages.release([handle], "")
     assert [id for id, _ in made.release([b"a0", b"a2", b"zz", b"none"], "app")] == [b"a0", b"a2", b"zz"]
+    made.forget_pages([])
     assert list(made.pages.idle) == kept

@@ -8,18 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace, WantedComponent
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.sweep.columns import Status
-from blockwright.policies.sweep.events import (
-    ComponentGone,
-    ComponentsPlaced,
-    ComponentsRefused,
-    ComponentsReleased,
-    ComponentsWanted,
-    RoutesChanged,
-)
+from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.policies.sweep.state import SweepState
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission
@@ -312,57 +304,6 @@ def test_urgency_goes_before_arrival() -> None:
             if n not in started and (n in world.finished or status_of(state, n) == Status.RUNNING)
         ]  # fmt: skip
     assert started == ["urgent", "early", "late"]
-
-
-def test_unloading_gives_memory_back_and_pages_go_once_no_route_names_them() -> None:
-    world = one_worker()
-    state = world.workers["w0"].state
-    attention, memory = BASE.components[1].id, state.parts.memory
-    tensors = [PackedTensor(b"norm", 100), PackedTensor(b"q", 200_000)]
-    state.apply(ComponentsWanted(1, "base", [WantedComponent(attention, tensors)]), 0.0)
-    assert not state.take_effects()  # its memory is not mapped yet
-    plan = state.plan(0.0)
-    assert plan is not None
-    assert [len(edit.chunks) for edit in plan.memory] == [4]
-    assert state.take_effects() == [ComponentsPlaced(1, [attention], [[TensorPlace(0, True), TensorPlace(128, True)]])]
-    state.commit(plan, SweepResult(plan.number), 0.0)
-    free = memory.free_bytes
-    submit_all(world, [[1] * 21], "base@w0")
-    world.run(0)
-    assert memory.pages.cached > 0
-    state.apply(ComponentsReleased([attention], "somebody else"), 0.0)
-    assert memory.residence.components == [attention]
-    state.apply(ComponentsReleased([attention], "base"), 0.0)
-    assert state.take_effects() == [ComponentGone(attention, [b"norm", b"q"])]
-    state.check()
-    assert memory.pages.cached > 0, "what is planned may come back"
-    restored = SweepState.restore(state.snapshot())
-    for copy in (restored, state.fork(), state):
-        update = RoutesChanged(2, [], [], [])
-        copy.apply(update, 0.0)
-        copy.check()
-        assert copy.parts.memory.pages.cached == 0
-    assert memory.free_bytes == free + 4 * state.config.memory_chunk
-    assert memory.residence.components == []
-
-
-def test_a_load_takes_nothing_that_a_sequence_may_still_need() -> None:
-    world = one_worker(budget=12 * 64 * 1024, chunk_size=64, sweep_tokens=64)
-    state = world.workers["w0"].state
-    world.submit(submission("long", [1] * 8, 8 + 16, "base@w0"))
-    world.start_plan(world.workers["w0"])
-    world.end_plan(world.workers["w0"])
-    state.take_effects()
-    free = state.parts.memory.free_bytes
-    wanted = [WantedComponent(b"new", [PackedTensor(b"t", free)])]
-    state.apply(ComponentsWanted(1, "new", wanted), 0.0)
-    (refused,) = state.take_effects()
-    assert isinstance(refused, ComponentsRefused)
-    assert not refused.shortage.never
-    wanted = [WantedComponent(b"new", [PackedTensor(b"t", free - refused.shortage.lacking)])]
-    state.apply(ComponentsWanted(2, "new", wanted), 0.0)
-    world.run(0)
-    assert len(world.emitted["long"]) == 16, "it reaches its limit beside what was loaded"
 
 
 def test_the_victim_is_the_one_that_loses_least() -> None:

@@ -1,0 +1,76 @@
+"""Parameters come and go in the sweep machine: their memory, and that of the KV that they made."""
+
+from __future__ import annotations
+
+from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace, WantedComponent
+from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.sweep.events import (
+    ComponentGone,
+    ComponentsPlaced,
+    ComponentsRefused,
+    ComponentsReleased,
+    ComponentsWanted,
+    Event,
+    RoutesChanged,
+)
+from blockwright.policies.sweep.state import SweepState
+
+from ..sweep_world import World, chain, replica, submission
+
+BASE = chain("base")
+
+
+def test_unloading_gives_memory_back_and_pages_go_with_the_last_of_a_models_parameters() -> None:
+    world = World(["w0"], [BASE], [replica("w0", BASE)])
+    state = world.workers["w0"].state
+    attention, rest, memory = BASE.components[1].id, BASE.components[2].id, state.parts.memory
+    tensors = [PackedTensor(b"norm", 100), PackedTensor(b"q", 200_000)]
+    state.apply(ComponentsWanted(1, "base", [WantedComponent(attention, tensors)]), 0.0)
+    assert not state.take_effects()  # its memory is not mapped yet
+    plan = state.plan(0.0)
+    assert plan is not None
+    assert [len(edit.chunks) for edit in plan.memory] == [4]
+    assert state.take_effects() == [ComponentsPlaced(1, [attention], [[TensorPlace(0, True), TensorPlace(128, True)]])]
+    state.commit(plan, SweepResult(plan.number), 0.0)
+    state.apply(ComponentsWanted(2, "base", [WantedComponent(rest, [PackedTensor(b"up", 100)])]), 0.0)  # in the same chunks
+    state.take_effects()
+    free = memory.free_bytes
+    world.submit(submission("r0", [1] * 21, 33, "base@w0"))
+    world.run(0)
+    assert memory.pages.cached > 0
+    state.apply(ComponentsReleased([attention], "somebody else"), 0.0)
+    assert sorted(memory.residence.components) == sorted([attention, rest])
+    state.apply(ComponentsReleased([attention], "base"), 0.0)
+    assert state.take_effects() == [ComponentGone(attention, [b"norm", b"q"])]
+    state.check()
+    assert memory.pages.cached > 0, "a part of the model is here: the rest may come back"
+    gone: list[Event] = [
+        RoutesChanged(2, [], [], []),
+        ComponentsReleased([rest], "base"),
+        ComponentsReleased([rest], "base"),
+    ]
+    for copy, event in zip((SweepState.restore(state.snapshot()), state.fork(), state), gone, strict=True):
+        copy.apply(event, 0.0)
+        copy.check()
+        assert copy.parts.memory.pages.cached == 0
+    assert memory.free_bytes == free + 4 * state.config.memory_chunk
+    assert memory.residence.components == []
+
+
+def test_a_load_takes_nothing_that_a_sequence_may_still_need() -> None:
+    world = World(["w0"], [BASE], [replica("w0", BASE)], budget=12 * 64 * 1024, chunk_size=64, sweep_tokens=64)
+    state = world.workers["w0"].state
+    world.submit(submission("long", [1] * 8, 8 + 16, "base@w0"))
+    world.start_plan(world.workers["w0"])
+    world.end_plan(world.workers["w0"])
+    state.take_effects()
+    free = state.parts.memory.free_bytes
+    wanted = [WantedComponent(b"new", [PackedTensor(b"t", free)])]
+    state.apply(ComponentsWanted(1, "new", wanted), 0.0)
+    (refused,) = state.take_effects()
+    assert isinstance(refused, ComponentsRefused)
+    assert not refused.shortage.never
+    wanted = [WantedComponent(b"new", [PackedTensor(b"t", free - refused.shortage.lacking)])]
+    state.apply(ComponentsWanted(2, "new", wanted), 0.0)
+    world.run(0)
+    assert len(world.emitted["long"]) == 16, "it reaches its limit beside what was loaded"
