@@ -226,8 +226,11 @@ class Settings:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give at most {most}")
         if self.port > 65535:
             raise SettingsError(f"port is {self.port}; give a number from 0 to 65535")
+        if self.device != "cpu":
+            raise SettingsError(
+                f"device is {self.device!r}, but there is no GPU back end yet; choose cpu, which is the default"
+            )
         choices = {
-            "device": ("cpu",),
             "gateway_in_head": ("auto", "yes", "no"),
             "dispatch": (OUTSTANDING, *POLICIES),
             "dtype": ("auto", "float32", "bfloat16"),

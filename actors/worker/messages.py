@@ -183,7 +183,8 @@ class WorkerStatus:
     numerics: str
     budget: int  # bytes
     parameters: int
-    kv: int
+    kv: int  # of pages that sequences list
+    cached: int  # of KV that only the prefix cache keeps: it gives way
     free: int
     components: list[bytes]
     waiting: int
