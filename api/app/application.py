@@ -21,6 +21,7 @@ from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.context import BEGUN, CALLER, FAULT, FRONT, MODEL, PEER, TRACE, Front
 from blockwright.api.http.cors import Cors
+from blockwright.api.http.elsewhere import instead
 from blockwright.api.http.headers import log_names, mark
 from blockwright.api.http.hosts import Hosts
 from blockwright.api.http.info import REFERENCE
@@ -124,7 +125,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         request[FAULT] = f"{error.code}: {error.message}"
         return error_response(error)
     except web.HTTPException as error:
-        return error_response(from_http(error, request.method, request.path, front.max_body))
+        return error_response(from_http(error, request.method, request.path, front.max_body, instead(request.path)))
     except CheckpointError as error:
         return error_response(ApiError(500, str(error)))
     except Exception:
