@@ -161,7 +161,7 @@ class Settings:
     overload_most: Annotated[int, "workers of a pipeline that comes of dropped parameters, at most"] = 4
     prefix_cache: Annotated[bool, "reuse KV of equal prompt beginnings"] = True
     shared_cache: Annotated[bool, "let tenants reuse each other's, which tells them that somebody asked the same"] = False
-    pace: Annotated[str, "cost table (a JSON file of seconds) that sweeps are held to"] = ""
+    pace: Annotated[str, "simulate slower hardware: delays of each step, from a JSON file of seconds"] = ""
     profile: Annotated[str, "device profile (a JSON file of blockwright profile) that sweeps are compared with"] = ""
     stall_timeout: Annotated[float, "seconds after which a sweep (pace excluded) means a hung worker, which is replaced"] = (
         10.0

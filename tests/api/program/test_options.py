@@ -20,9 +20,9 @@ def test_there_is_one_for_each_field(kind: type[CompletionOptions], fields: tupl
 
 def test_a_misspelt_one_raises_where_it_stands() -> None:
     client = Client("http://127.0.0.1:1")
-    with pytest.raises(TypeError, match="there is no option 'max_tokns'; did you mean max_tokens?"):
+    with pytest.raises(TypeError, match=r"there is no option 'max_tokns'; did you mean max_tokens\?"):
         client.generate("a", max_tokns=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="there is no option 'echo'"):
         client.chat("a", echo=True)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="there is no option 'temprature'; did you mean temperature?"):
+    with pytest.raises(TypeError, match=r"there is no option 'temprature'; did you mean temperature\?"):
         generate("/no/checkpoint", ["a"], temprature=0)  # type: ignore[call-overload]
