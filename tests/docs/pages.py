@@ -87,8 +87,8 @@ def elsewhere(text: str, port: str) -> str:
 
 
 def prints(shown: str, printed: str) -> bool:
-    """Whether a page shows what was printed. ``...`` stands for anything within a line, alone on a line for any lines; spaces
-    at the ends of lines do not count."""
+    """Whether a page shows what was printed. ``...`` stands for anything within a line, alone on a line for any lines;
+    spaces at the ends of lines do not count."""
     pattern = ""
     for line in shown.rstrip().splitlines():
         if line.strip() == "...":
