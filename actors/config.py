@@ -226,10 +226,6 @@ class Settings:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give at most {most}")
         if self.port > 65535:
             raise SettingsError(f"port is {self.port}; give a number from 0 to 65535")
-        if self.device != "cpu":
-            raise SettingsError(
-                f"device is {self.device!r}, but there is no GPU back end yet; choose cpu, which is the default"
-            )
         choices = {
             "gateway_in_head": ("auto", "yes", "no"),
             "dispatch": (OUTSTANDING, *POLICIES),
@@ -325,6 +321,10 @@ class Settings:
             raise SettingsError(f"tagger is {self.tagger!r}; choose one of off, history, {TRAINED}FILE")
 
     def _check_front(self) -> None:
+        if self.device != "cpu":
+            raise SettingsError(
+                f"device is {self.device!r}, but there is no GPU back end yet; choose cpu, which is the default"
+            )
         if bool(self.tls_cert) != bool(self.tls_key):
             missing = "tls_key" if self.tls_cert else "tls_cert"
             raise SettingsError(f"{missing} is missing; https needs tls_cert and tls_key")

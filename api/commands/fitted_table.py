@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 
-LEAST_NAME = 14  # columns that a name keeps: what is longer is folded into further lines
+WHOLE_NAME, LEAST_NAME = 36, 14  # columns: a name is shown whole up to the first, and folded to no fewer than the second
 _GAP = 2
 
 
@@ -47,7 +47,7 @@ class FittedTable:
         """Places of the columns that fit so many characters, in order."""
         widths = self._widths()
         kept, going = list(range(len(self.columns))), [self.columns.index(name) for name in self.least]
-        while going and min(widths[0], LEAST_NAME) + sum(widths[place] + _GAP for place in kept[1:]) > width:
+        while going and min(widths[0], WHOLE_NAME) + sum(widths[place] + _GAP for place in kept[1:]) > width:
             kept.remove(going.pop(0))
         return kept
 

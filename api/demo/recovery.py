@@ -26,7 +26,7 @@ BACK_SECONDS = 30.0  # until the killed worker has to serve again
 
 
 @dataclass(slots=True)
-class Stream:
+class KilledStream:
     """One answer as it came: its tokens, and the longest time between two of them."""
 
     prompt: str
@@ -44,7 +44,7 @@ class Stream:
             self.tokens += tokens
 
 
-async def listen(session: aiohttp.ClientSession, model: str, stream: Stream, heard: Callable[[], None]) -> None:
+async def listen(session: aiohttp.ClientSession, model: str, stream: KilledStream, heard: Callable[[], None]) -> None:
     """Ask for an answer of ``TOKENS`` tokens. ``heard``: after each news. A failure is the stream's ``error``."""
     body = {"model": model, "prompt": stream.prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
     reader = SseReader()
@@ -73,10 +73,10 @@ async def show_recovery(
     session: aiohttp.ClientSession, model: str, kill: Callable[[int, int], None] = os.kill
 ) -> list[TourCheck]:
     """Stream, kill the worker that has most of it, compare."""
-    expected = [Stream(f"repeat {n}: stream {n} =") for n in range(1, STREAMS + 1)]
+    expected = [KilledStream(f"repeat {n}: stream {n} =") for n in range(1, STREAMS + 1)]
     await asyncio.gather(*(listen(session, model, one, lambda: None) for one in expected))
     print(f"\n{STREAMS} streams of {TOKENS} tokens from {model}, and kill -9 of a worker under them:")
-    streams = [Stream(one.prompt) for one in expected]
+    streams = [KilledStream(one.prompt) for one in expected]
     going = asyncio.Event()
 
     def heard() -> None:
@@ -127,7 +127,7 @@ async def _back(session: aiohttp.ClientSession, worker: str, seen: int) -> list[
     return []
 
 
-def pause_table(streams: list[Stream], expected: list[Stream]) -> str:
+def pause_table(streams: list[KilledStream], expected: list[KilledStream]) -> str:
     """One row for each stream."""
     rows = [
         (
@@ -142,7 +142,7 @@ def pause_table(streams: list[Stream], expected: list[Stream]) -> str:
     return table(("stream", "worker died", "longest pause", "tokens", "the same tokens"), rows)
 
 
-def judge(streams: list[Stream], expected: list[Stream], back: bool) -> list[TourCheck]:
+def judge(streams: list[KilledStream], expected: list[KilledStream], back: bool) -> list[TourCheck]:
     """Whether nothing was lost."""
     same = sum(one.tokens == alone.tokens and not one.error for one, alone in zip(streams, expected, strict=True))
     moved = [one for one in streams if one.moved]

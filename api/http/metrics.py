@@ -77,7 +77,7 @@ def _estimates(figures: LengthFigures) -> Iterator[Metric]:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class TokenCounts:
     """Tokens of all models since the start of this process. queries, hits: prompt tokens that were looked up, and found."""
 
     prompt: int = 0
@@ -216,11 +216,11 @@ class Metrics:
             tally.histograms["vllm:request_params_max_tokens"].observe(max_tokens)
         return Meter(tally, self._waits.setdefault(account_of(tenant, model), [0, 0.0]), self._clock, prompt_tokens)
 
-    def counted(self) -> Counted:
+    def counted(self) -> TokenCounts:
         """Tokens of all models so far."""
         tallies = self._tallies.values()
         names = ("prompt_tokens", "generation_tokens", "cache_queries", "cache_hits")
-        return Counted(*(sum(getattr(tally, name) for tally in tallies) for name in names))
+        return TokenCounts(*(sum(getattr(tally, name) for tally in tallies) for name in names))
 
     @property
     def active(self) -> int:

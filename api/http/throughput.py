@@ -15,13 +15,13 @@ from aiohttp import web
 
 from blockwright.actors.gateway.port import Census
 from blockwright.api.http.context import FRONT
-from blockwright.api.http.metrics import Counted
+from blockwright.api.http.metrics import TokenCounts
 
 SECONDS = 10.0  # between two lines, as vLLM has it
 log = logging.getLogger(__name__)
 
 
-def line(before: Counted, after: Counted, seconds: float, census: Mapping[str, Census]) -> str:
+def line(before: TokenCounts, after: TokenCounts, seconds: float, census: Mapping[str, Census]) -> str:
     """Of the time between two counts; empty where nothing happened in it and nothing is there."""
     running = sum(now.running for now in census.values())
     waiting = sum(sum(now.waiting.values()) for now in census.values())

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from blockwright.api.program.client import GenerateCall, Message, Prompt
-from blockwright.api.program.options import ChatOptions, CompletionOptions
+from blockwright.api.program.options import ConversationOptions, GenerateOptions
 from blockwright.api.program.results import Answer, Piece
 
 T = TypeVar("T")
@@ -29,12 +29,10 @@ class AsyncSession(Protocol):
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    def generate(
-        self, prompt: Prompt, *, model: str | None = None, **options: Unpack[CompletionOptions]
-    ) -> GenerateCall: ...
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> GenerateCall: ...
 
     def chat(
-        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ChatOptions]
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
     ) -> GenerateCall: ...
 
     async def models(self) -> list[str]: ...
@@ -157,19 +155,21 @@ class BlockingSession:
         finally:
             loop.close()
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[CompletionOptions]) -> Answer:
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> Answer:
         """As ``Session.generate``, complete."""
         return self.stream(prompt, model=model, **options).wait()
 
-    def stream(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[CompletionOptions]) -> BlockingCall:
+    def stream(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> BlockingCall:
         return BlockingCall(self._session.generate(prompt, model=model, **options), self._thread)
 
-    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ChatOptions]) -> Answer:
+    def chat(
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
+    ) -> Answer:
         """As ``Session.chat``, complete."""
         return self.stream_chat(messages, model=model, **options).wait()
 
     def stream_chat(
-        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ChatOptions]
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
     ) -> BlockingCall:
         return BlockingCall(self._session.chat(messages, model=model, **options), self._thread)
 
@@ -192,7 +192,7 @@ class BlockingSession:
         return self._thread.run(self._session.get_text(path))
 
     def generate_all(
-        self, prompts: Sequence[Prompt], *, done: Callable[[Answer], None], **options: Unpack[CompletionOptions]
+        self, prompts: Sequence[Prompt], *, done: Callable[[Answer], None], **options: Unpack[GenerateOptions]
     ) -> list[Answer]:
         """All answers, in the order of the prompts; ``done`` is called with each as it is complete, in another thread."""
         try:
@@ -208,7 +208,7 @@ class BlockingSession:
 
 
 async def _all(
-    session: AsyncSession, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: CompletionOptions
+    session: AsyncSession, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: GenerateOptions
 ) -> list[Answer]:
     gate = asyncio.Semaphore(AT_ONCE)
 

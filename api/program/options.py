@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 from blockwright.api.nearest import suggestion
 
 
-class Options(TypedDict, total=False):
+class CommonOptions(TypedDict, total=False):
     """Of both. None is the same as leaving an option out."""
 
     temperature: float | None
@@ -50,7 +50,7 @@ class Options(TypedDict, total=False):
     store: bool | None
 
 
-class CompletionOptions(Options, total=False):
+class GenerateOptions(CommonOptions, total=False):
     """Of ``generate`` and ``stream``."""
 
     logprobs: int | None
@@ -58,7 +58,7 @@ class CompletionOptions(Options, total=False):
     best_of: int | None
 
 
-class ChatOptions(Options, total=False):
+class ConversationOptions(CommonOptions, total=False):
     """Of ``chat`` and ``stream_chat``."""
 
     logprobs: bool | None
@@ -75,7 +75,7 @@ class ChatOptions(Options, total=False):
 OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "return_token_ids"})  # said in another way
 
 
-def check_options(options: Mapping[str, Any], kind: type[CompletionOptions] | type[ChatOptions]) -> None:
+def check_options(options: Mapping[str, Any], kind: type[GenerateOptions] | type[ConversationOptions]) -> None:
     """Raises TypeError for a name that there is not, as Python does for an argument."""
     known = kind.__optional_keys__
     for name in options:

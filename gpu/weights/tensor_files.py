@@ -64,8 +64,10 @@ def _no_safetensors(folder: Path) -> CheckpointError:
 
 def gguf(path: Path) -> CheckpointError:
     """Of a file in that format, or of a folder that holds one."""
-    kind = "holds a GGUF file" if path.is_dir() else "is a GGUF file"
-    return CheckpointError(f"{path} {kind}, which is not supported; name the folder of the model's safetensors checkpoint")
+    remedy = "name the folder of the model's safetensors checkpoint"
+    if path.is_dir():
+        return CheckpointError(f"{path} holds a GGUF file, which is not supported; {remedy}")
+    return CheckpointError(f"{path} is a GGUF file, which is not supported; {remedy}")
 
 
 def read_header(path: Path) -> dict[str, TensorRef]:

@@ -229,9 +229,7 @@ def test_no_room_for_a_page_at_start_is_fatal_with_the_sentence():
         (load,) = [e for e in bench(Serve((application("m"),))) if isinstance(e, Load)]
         bench(Loaded("w0", 1, load.load))
         said = [e.message for e in bench(Room("w0", 1, room)) if isinstance(e, Fatal)]
-        assert [f"{room} bytes left for sequences of m, less than one page of 2048 bytes" in m for m in said] == [
-            True
-        ] * fatal
+        assert ["2.0 KiB left for sequences of m, less than one page of 2.0 KiB" in m for m in said] == [True] * fatal
 
 
 def test_what_cannot_be_loaded_later_is_left_out_and_shown():

@@ -29,7 +29,7 @@ def lines(levels: list[dict[str, Any]], width: int = 80) -> list[str]:
 def test_every_figure_is_a_line() -> None:
     told = lines([level(1), level(16) | {"itl": None}])
     assert max(map(len, told)) <= 80
-    found = {line[:20].strip(): line[20:].split() for line in told}
+    found = {line[:17].strip(): line[17:].split() for line in told}
     assert found["concurrency"] == ["1", "16"]
     assert found["succeeded"] == ["31", "31"]
     assert found["failed"] == ["1", "1"]

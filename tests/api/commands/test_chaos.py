@@ -20,8 +20,8 @@ def event(number: int, kind: str, subject: str = "w0") -> dict[str, Any]:
 
 def test_the_worker_is_found_by_its_name() -> None:
     assert found({"workers": WORKERS}, "w0")["pid"] == 7
-    with pytest.raises(CommandError, match="there is no worker 'wo'; did you mean w0"):
-        found({"workers": WORKERS}, "wo")
+    with pytest.raises(CommandError, match="there is no worker 'w00'; did you mean w0"):
+        found({"workers": WORKERS}, "w00")
     with pytest.raises(CommandError, match="worker w1 is starting; wait"):
         found({"workers": WORKERS}, "w1")
 

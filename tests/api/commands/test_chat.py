@@ -94,7 +94,7 @@ def test_a_base_model_is_told_at_the_start(talk: Conversation) -> None:
     session: Any = talk._session
     _check_template(session, "tiny")
     session.refuse = RequestError(400, "tiny has no chat template; use /v1/completions")
-    with pytest.raises(CommandError, match=r"no chat template, .* 'blockwright complete --model tiny"):
+    with pytest.raises(CommandError, match=r"it is a base model, .* 'blockwright complete --model tiny"):
         _check_template(session, "tiny")
 
 

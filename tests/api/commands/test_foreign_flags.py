@@ -21,7 +21,7 @@ SERVE = "blockwright serve"
         ),
         (
             ["serve", "x", "-tp", "2"],
-            "'-tp'; --set pipeline=N spreads a model over N workers, a run of its layers on each\n",
+            "'-tp'; --set pipeline=N spreads a model over N workers, some layers on each\n",
         ),
         (
             ["serve", "x", "--gpu-memory-utilization=0.9"],

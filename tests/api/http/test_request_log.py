@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.gateway.port import Census, StreamProgress
-from blockwright.api.http.metrics import Counted
+from blockwright.api.http.metrics import TokenCounts
 from blockwright.api.http.throughput import line
 
 LOG = "blockwright.api.http.request_log"
@@ -61,7 +61,7 @@ async def test_refusals_say_why_and_polls_are_quiet(serve: Any, caplog: pytest.L
 
 
 def test_throughput() -> None:
-    before, after = Counted(100, 50, 100, 40), Counted(300, 250, 300, 90)
+    before, after = TokenCounts(100, 50, 100, 40), TokenCounts(300, 250, 300, 90)
     busy = {"tiny": Census(2, {"capacity": 3}), "other": Census(1)}
     said = line(before, after, 10.0, busy)
     assert said == "20.0 prompt and 20.0 generated tokens/s, 3 running, 3 waiting, 25% prefix cache hits"

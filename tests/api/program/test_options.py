@@ -8,11 +8,11 @@ from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
 from blockwright.api.openai.field_types import Field, Only
 from blockwright.api.program.client import Client
 from blockwright.api.program.generate import generate
-from blockwright.api.program.options import OWN, ChatOptions, CompletionOptions
+from blockwright.api.program.options import OWN, ConversationOptions, GenerateOptions
 
 
-@pytest.mark.parametrize(("kind", "fields"), [(CompletionOptions, COMPLETION_FIELDS), (ChatOptions, CHAT_FIELDS)])
-def test_there_is_one_for_each_field(kind: type[CompletionOptions], fields: tuple[Field, ...]) -> None:
+@pytest.mark.parametrize(("kind", "fields"), [(GenerateOptions, COMPLETION_FIELDS), (ConversationOptions, CHAT_FIELDS)])
+def test_there_is_one_for_each_field(kind: type[GenerateOptions], fields: tuple[Field, ...]) -> None:
     served = {field.name for field in fields if not isinstance(field.kind, Only)}
     assert set(kind.__optional_keys__) == served - OWN
     assert not kind.__required_keys__

@@ -6,7 +6,7 @@ import sys
 CODE = """
 from pathlib import Path
 from blockwright.runtime.cluster.process_title import set_title
-set_title({title!r})
+set_title({title})
 print(Path("/proc/self/cmdline").read_bytes().rstrip(b"\\0").decode())
 print(Path("/proc/self/environ").read_bytes().count(b"MARK=here"))
 """
@@ -19,11 +19,11 @@ def told(title: str) -> list[str]:
 
 
 def test_the_title_stands_in_place_of_the_command_line() -> None:
-    assert told("blockwright: w0") == ["blockwright: w0", "1"]
+    assert told("'blockwright: w0'") == ["blockwright: w0", "1"]
 
 
 def test_a_long_one_is_cut_and_the_environment_stays() -> None:
-    name, marks = told("x" * 5000)
+    name, marks = told("'x' * 5000")
     assert set(name) == {"x"}
     assert len(name) < 5000
     assert marks == "1"
