@@ -22,7 +22,7 @@ export TORCH_INDEX_URL ?=
 .PHONY: help install setup looks demo serve test suite sources quick caps capped nightly lint types equality compat bench clean
 
 help:
-	@echo "make demo      install, then show it: 8 models on 2 workers, a pipeline, fine-tunes that share, a kill"
+	@echo "make demo      install, then show it: 9 models on 2 workers, a pipeline, fine-tunes that share, a kill"
 	@echo "make serve     install, then leave the demo running (PORT=8000)"
 	@echo "make test      set up, then format, lint, types and all tests"
 	@echo "               (CAP=avx2 for a processor that has nothing better, JOBS=1 for one after the other)"

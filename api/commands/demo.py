@@ -1,4 +1,4 @@
-"""Shows it working: two workers serve eight small models that share their blocks. A dozen requests stream at once, one runs
+"""Shows it working: two workers serve nine small models that share their blocks. A dozen requests stream at once, one runs
 over both workers, a fine-tune is added meanwhile, and a worker is killed under the streams.
 
 Needs no network and ends by itself; the exit code is 0 when all went well.

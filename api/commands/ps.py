@@ -46,16 +46,15 @@ def pause(text: str) -> float:
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.commands.actor_table import actors_tables, actors_view
     from blockwright.api.commands.observe import ps_view
-    from blockwright.api.commands.request_table import request_tables
+    from blockwright.api.commands.request_table import request_tables, request_view
     from blockwright.api.commands.tables import ps_tables, show
 
     if arguments.join is not None and not arguments.actors:
         raise CommandError("--join shows actors, since applications are known to servers; add --actors", 2)
     if arguments.requests and arguments.actors:
         raise CommandError("--requests and --actors are two different lists; give one of them", 2)
-    view, tables = (actors_view, actors_tables) if arguments.actors else (ps_view, ps_tables)
-    if arguments.requests:
-        view, tables = dict, request_tables
+    views = {"actors": (actors_view, actors_tables), "requests": (request_view, request_tables), "": (ps_view, ps_tables)}
+    view, tables = views["actors" if arguments.actors else "requests" if arguments.requests else ""]
     with _looks(arguments) as look:
         return show(lambda: view(look()), tables, once=arguments.once, as_json=arguments.json, interval=arguments.interval)
 

@@ -10,6 +10,11 @@ from rich.console import Group
 from blockwright.api.commands.fitted_table import FittedTable
 
 
+def request_view(body: Mapping[str, Any]) -> dict[str, Any]:
+    """As the server tells it."""
+    return dict(body)
+
+
 def request_tables(view: Mapping[str, Any]) -> Group:
     """What runs and waits first, then what ended. Prefill and answers in tokens."""
     rows = [

@@ -16,9 +16,10 @@ from rich.live import Live
 
 from blockwright.api.commands.fitted_table import FittedTable
 from blockwright.api.saving import saving
-from blockwright.policies.binary_size import binary_size as size
+from blockwright.policies.binary_size import binary_size
 
 View = Mapping[str, Any]
+size = binary_size  # bytes with a binary unit
 
 
 def show(view: Callable[[], View], render: Callable[[View], Group], *, once: bool, as_json: bool, interval: float) -> int:
@@ -161,7 +162,7 @@ def total_line(view: View) -> str:
     """How busy the whole server is."""
 
     def total(name: str) -> float:
-        return sum(one[name] for one in view["applications"])
+        return sum(float(one[name]) for one in view["applications"])
 
     ready = sum(one["state"] == "ready" for one in view["workers"])
     return (

@@ -15,7 +15,7 @@ from blockwright.api.program.results import Answer
 
 
 @overload
-def generate(
+def generate(  # type: ignore[overload-overlap] # a text is a sequence of texts, too: the first wins
     model: str | os.PathLike[str],
     prompts: str,
     *,

@@ -6,7 +6,7 @@ A test compares them with the fields that the server parses. Knows nothing of re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_type_hints
 
 from blockwright.api.nearest import suggestion
 
@@ -77,7 +77,7 @@ OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "ret
 
 def check_options(options: Mapping[str, Any], kind: type[GenerateOptions] | type[ConversationOptions]) -> None:
     """Raises TypeError for a name that there is not, as Python does for an argument."""
-    known = kind.__optional_keys__
+    known = get_type_hints(kind)
     for name in options:
         if name not in known:
             raise TypeError(f"there is no option {name!r}; {suggestion(name, sorted(known))}")
