@@ -209,4 +209,4 @@ def test_a_worker_is_killed_and_what_happens_is_told(url: str, run: Any) -> None
     assert any("worker w1 died: exited -9" in line for line in rest)
     assert re.search(r"worker w1 serves again, \d+\.\d\d s after it died$", rest[-1])
     code, _, err = run("chaos", "kill", "w7", "--url", url)
-    assert (code, err) == (2, "blockwright: there is no worker 'w7'; did you mean w1?\n")
+    assert (code, err) == (2, "blockwright: there is no worker 'w7'; there are: w0, w1\n")
