@@ -142,6 +142,11 @@ class Running:
             return found
         return Service([], Readiness(False, "no gateway is up"))
 
+    async def sharing(self) -> tuple[int, int]:
+        """Bytes of the parameters of all models, equal tensors once, and what sharing saves."""
+        view: dict[str, Any] = await self.controller.cluster(timeout=ASK_SECONDS)
+        return view["parameter_bytes"], view["saved_bytes"]
+
     async def failed(self) -> StartError:
         """Returns, with the reason, when the cluster can never serve; otherwise waits for ever."""
         fatal = asyncio.ensure_future(self.progress.until(lambda p: bool(p.fatal)))
