@@ -39,9 +39,6 @@ class Growth:
             self._sum -= entry[2]
             self._peak = None
 
-    def __contains__(self, request: int) -> bool:
-        return request in self._known
-
     def __len__(self) -> int:
         return len(self._ends)
 
