@@ -21,7 +21,7 @@ from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.scaling import scaling_plan
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.cost_file import read_costs, read_links
+from blockwright.actors.cost_file import check_costs
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -138,6 +138,11 @@ class Running:
                 continue  # it has just died
             return found
         return Service([], Readiness(False, "no gateway is up"))
+
+    async def sharing(self) -> tuple[int, int]:
+        """Bytes of the parameters of all models, equal tensors once, and what sharing saves."""
+        view: dict[str, Any] = await self.controller.cluster(timeout=ASK_SECONDS)
+        return view["parameter_bytes"], view["saved_bytes"]
 
     async def failed(self) -> StartError:
         """Returns, with the reason, when the cluster can never serve; otherwise waits for ever."""
@@ -281,7 +286,7 @@ async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
     """By application; what is wrong with the settings of the rest is said first."""
     if not settings.applications:
         raise SettingsError("applications is empty; name a checkpoint to serve")
-    await asyncio.to_thread(_check_costs, settings)
+    await asyncio.to_thread(check_costs, settings)
     await asyncio.to_thread(check_tagging, settings)
     return await asyncio.to_thread(open_checkpoints, settings)
 
@@ -296,17 +301,6 @@ async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
             raise SettingsError(f"directory: the cluster's sockets cannot lie there: {error}") from error
         raise
     return cluster
-
-
-def _check_costs(settings: Settings) -> None:
-    """Workers read the files again; here their faults reach the person who named them."""
-    for name in ("pace", "profile"):
-        path = getattr(settings, name)
-        try:
-            read_costs(path)
-            read_links(path)
-        except (OSError, ValueError) as error:
-            raise SettingsError(f"{name}: {path} cannot be used ({error}); give a JSON file of seconds, or none") from None
 
 
 def _processes(settings: Settings) -> ForkserverLauncher:

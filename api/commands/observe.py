@@ -64,6 +64,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             }
             for worker in cluster["workers"]
         ],
+        "parameters": _parameters(cluster),
         "autoscale": dict(cluster["autoscale"]),
         "overload": _overload(cluster),
     }
@@ -79,11 +80,24 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
         "interval": round(seconds, 3),
         "applications": [_application(name, before, after, seconds) for name in names],
         "workers": [
-            {"id": w["id"], "state": w["state"], **w["queue"], "kv_used": _kv_used([w]), "cache_hits": _cache_hits([w])}
+            {
+                "id": w["id"],
+                "state": w["state"],
+                **w["queue"],
+                "kv_used": _kv_share([w], "kv"),
+                "kv_cached": _kv_share([w], "cached"),
+                "cache_hits": _cache_hits([w]),
+            }
             for w in cluster["workers"]
         ],
+        "parameters": _parameters(cluster),
         "overload": _overload(cluster),
     }
+
+
+def _parameters(cluster: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes of all models together, equal tensors once, and what that saves."""
+    return {"stored": cluster["parameter_bytes"], "saved": cluster["saved_bytes"]}
 
 
 def _overload(cluster: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -120,7 +134,7 @@ def _application(name: str, before: Sample, after: Sample, seconds: float) -> di
         "tokens_per_s": round(grown("vllm:generation_tokens_total") / seconds, 1),
         "ttft_p50": quantile(recent, 0.5),
         "ttft_p95": quantile(recent, 0.95),
-        "kv_used": _kv_used(workers),
+        "kv_used": _kv_share(workers, "kv"),
         "shared": round(one["bytes"]["shared"] / total, 3) if total else 0.0,
         "cache_hits": _cache_hits(workers),
     }
@@ -152,10 +166,11 @@ def _routes(cluster: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return [route for route in cluster["routes"] if route["application"] == name]
 
 
-def _kv_used(workers: Iterable[Mapping[str, Any]]) -> float:
+def _kv_share(workers: Iterable[Mapping[str, Any]], use: str) -> float:
+    """Of all that KV may have at these workers: what requests use ("kv"), or what is only "cached"."""
     memories = [worker["memory"] for worker in workers]
-    used, free = (sum(memory[kind] for memory in memories) for kind in ("kv", "free"))
-    return round(used / (used + free), 3) if used + free else 0.0
+    used, room = (sum(memory[kind] for memory in memories for kind in kinds) for kinds in ((use,), ("kv", "cached", "free")))
+    return round(used / room, 3) if room else 0.0
 
 
 def _cache_hits(workers: Iterable[Mapping[str, Any]]) -> float:

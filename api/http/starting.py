@@ -24,6 +24,7 @@ from blockwright.actors.gateway.port import (
     MoveFigures,
     NewApplication,
     Readiness,
+    RequestLine,
     RequestView,
     TokenStream,
 )
@@ -76,6 +77,9 @@ class StartingPort:
 
     def generate(self, generation: Generation) -> TokenStream:
         return self._there().generate(generation)
+
+    def requests(self, key: str, most: int) -> list[RequestLine]:
+        return self._real.requests(key, most) if self._real is not None else []
 
     def describe(self, request: str) -> RequestView | None:
         return self._real.describe(request) if self._real is not None else None

@@ -21,7 +21,7 @@ from blockwright.api.answers import Usage
 from blockwright.api.checks import Body, shown
 from blockwright.api.errors import ApiError, bad_request, error_body, in_words
 from blockwright.api.http.catalog import ServedModel
-from blockwright.api.http.context import CALL_ID, CALLER, FRONT, IGNORED, NAME, PROGRESS, Front
+from blockwright.api.http.context import CALL_ID, CALLER, FRONT, IGNORED, METER, NAME, PROGRESS, Front
 from blockwright.api.http.headers import log_names
 from blockwright.api.http.limits import CHARGE, Charge
 from blockwright.api.http.metrics import Meter
@@ -237,12 +237,10 @@ def _sequences(call: GenerateHandler, limits: Sequence[int]) -> list[Generation]
 
 
 def _name(front: Front, request: web.Request, options: Options) -> None:
-    """By which the request can be found: in ``/v1/requests`` and in the log."""
+    """By which the request can be found, in ``/v1/requests`` and in the log."""
     if chosen := request.headers.get("x-request-id") or options.request_id:
         request[NAME] = chosen
         front.names.note(request[CALLER].key, chosen, request[CALL_ID])
-    names = log_names(request)
-    log.info("%s", ", ".join(f"{name} {value!a}" for name, value in names.items()), extra=names)
 
 
 def _salt(front: Front, tenant: str, wished: str) -> bytes:
@@ -263,7 +261,9 @@ async def _answer(call: GenerateHandler, shape_of: type[AnswerShape], charge: Ch
     options, usage = call.options, call.usage()
     shape = shape_of(call)
     tenant = call.request[CALLER].tenant
-    meter = call.front.metrics.begin(call.info.id, usage["prompt_tokens"], options.n, options.limit, tenant)
+    meter = call.request[METER] = call.front.metrics.begin(
+        call.info.id, usage["prompt_tokens"], options.n, options.limit, tenant
+    )
     ended: set[int] = set()
     try:
         if options.stream:

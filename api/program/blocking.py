@@ -10,9 +10,10 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from blockwright.api.program.client import GenerateCall, Message, Prompt
+from blockwright.api.program.options import ConversationOptions, GenerateOptions
 from blockwright.api.program.results import Answer, Piece
 
 T = TypeVar("T")
@@ -28,9 +29,11 @@ class AsyncSession(Protocol):
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> GenerateCall: ...
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> GenerateCall: ...
 
-    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> GenerateCall: ...
+    def chat(
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
+    ) -> GenerateCall: ...
 
     async def models(self) -> list[str]: ...
 
@@ -152,18 +155,22 @@ class BlockingSession:
         finally:
             loop.close()
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> Answer:
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> Answer:
         """As ``Session.generate``, complete."""
         return self.stream(prompt, model=model, **options).wait()
 
-    def stream(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> BlockingCall:
+    def stream(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> BlockingCall:
         return BlockingCall(self._session.generate(prompt, model=model, **options), self._thread)
 
-    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> Answer:
+    def chat(
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
+    ) -> Answer:
         """As ``Session.chat``, complete."""
         return self.stream_chat(messages, model=model, **options).wait()
 
-    def stream_chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> BlockingCall:
+    def stream_chat(
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
+    ) -> BlockingCall:
         return BlockingCall(self._session.chat(messages, model=model, **options), self._thread)
 
     def models(self) -> list[str]:
@@ -184,7 +191,9 @@ class BlockingSession:
     def get_text(self, path: str) -> str:
         return self._thread.run(self._session.get_text(path))
 
-    def generate_all(self, prompts: Sequence[Prompt], *, done: Callable[[Answer], None], **options: Any) -> list[Answer]:
+    def generate_all(
+        self, prompts: Sequence[Prompt], *, done: Callable[[Answer], None], **options: Unpack[GenerateOptions]
+    ) -> list[Answer]:
         """All answers, in the order of the prompts; ``done`` is called with each as it is complete, in another thread."""
         try:
             return self._thread.run(_all(self._session, prompts, done, options))
@@ -199,7 +208,7 @@ class BlockingSession:
 
 
 async def _all(
-    session: AsyncSession, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: Mapping[str, Any]
+    session: AsyncSession, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: GenerateOptions
 ) -> list[Answer]:
     gate = asyncio.Semaphore(AT_ONCE)
 

@@ -31,7 +31,7 @@ def application(blocks: list[str], own: int, shared: int, base: str | None = Non
 
 
 def worker(name: str, kv: int, free: int, **counters: float) -> dict[str, Any]:
-    memory = {"budget": 100, "parameters": 100 - kv - free, "kv": kv, "free": free}
+    memory = {"budget": 100, "parameters": 90 - kv - free, "kv": kv, "cached": 10, "free": free}
     plain = {"id": name, "pid": 7, "state": "ready", "restarts": 0, "device": "cpu", "numerics": "n", "incarnation": 1}
     return {
         **plain,
@@ -55,6 +55,8 @@ CLUSTER = {
     },
     "workers": [worker("w0", 20, 60, prompt_tokens=100, cached_tokens=25), worker("w1", 0, 50)],
     "routes": [route("base", "w0"), route("base", "w1"), route("tuned", "w0", "w1")],
+    "parameter_bytes": 100,
+    "saved_bytes": 60,
     "autoscale": {
         "mode": "relief", "limit": 5.0, "workers": {"wanted": 2, "active": 1, "starting": 1, "draining": 0},
         "last": {"at": 7.0, "decision": "start w1", "why": "6 s measured, the limit is 5 s"},
@@ -78,6 +80,7 @@ def metrics(tokens: int, times: list[float]) -> str:
 def test_ps() -> None:
     view = ps_view(CLUSTER)
     assert [line for line in ps_tables(view).renderables if isinstance(line, str)] == [
+        "3 models in 100 B instead of 160 B (38% saved)",
         "",
         "",
         "autoscale (relief, 5 s): 2 workers wanted, 1 starting",
@@ -97,7 +100,7 @@ def test_top_is_of_the_time_between_two_looks() -> None:
     base, tuned, other = top_view(before, after)["applications"]
     assert (base["running"], base["waiting"], base["tokens_per_s"]) == (3, 0, 30.0)
     assert (base["ttft_p50"], base["ttft_p95"]) == (0.05, 0.095)
-    assert (base["kv_used"], base["shared"], base["cache_hits"]) == (round(20 / 130, 3), 0.75, 0.25)
+    assert (base["kv_used"], base["shared"], base["cache_hits"]) == (round(20 / 150, 3), 0.75, 0.25)
     assert (tuned["tokens_per_s"], tuned["ttft_p50"]) == (0.0, None)
     assert (other["kv_used"], other["shared"]) == (0.0, 0.0)
 
@@ -136,8 +139,8 @@ def test_dropped_parameters_in_ps_and_top() -> None:
         paper = Console(file=io.StringIO(), width=80)
         paper.print(Group(*overload_lines(view["overload"])))
         first, *_, last = paper.file.getvalue().splitlines()[2:5]
-        assert first.split() == ["w0", "w0+w1", "pipeline", "0", "to", "11", "20", "B", "20", "B", "100", "B"]
-        assert last.split() == ["w2", "-", "normal", "all", "97", "B", "1", "B", "100", "B"]
+        assert first.split() == ["w0", "w0+w1", "pipeline", "0", "to", "11", "10", "B", "20", "B", "100", "B"]
+        assert last.split() == ["w2", "-", "normal", "all", "87", "B", "1", "B", "100", "B"]
     assert ps_view(CLUSTER)["overload"] is None
 
 
