@@ -65,7 +65,9 @@ SOURCES = {
     source.name: source
     for source in (
         RequestSource(name="sharegpt", prompt=299, prompt_spread=1.3, answer_spread=0.9, rho=3.12, sharing=0.02),
-        RequestSource(name="wildchat", prompt=480, prompt_spread=1.1, answer_spread=0.9, rho=2.13, sharing=0.19, group_size=3),
+        RequestSource(
+            name="wildchat", prompt=480, prompt_spread=1.1, answer_spread=0.9, rho=2.13, sharing=0.19, group_size=3
+        ),
         RequestSource(name="azure", prompt=2048, prompt_spread=0.8, answer_spread=0.8, rho=33.2, sharing=0.01, most=1024),
         RequestSource(name="burstgpt", prompt=608, prompt_spread=0.9, answer_spread=0.9, rho=17.78, sharing=0.02, most=2048),
         RequestSource(

@@ -9,15 +9,20 @@ both ends. Why it differs from the paper where it does: decision 45.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
-from blockwright.policies.offline.density import Costs, density
+from blockwright.policies.offline.density import DENSEST, Costs, density
 from blockwright.policies.offline.prefix_tree import PrefixTree
 
+T = TypeVar("T")
 MODES = ("proportional", "paper", "off")
 PORTION = 0.25  # of KV memory: what a joined unit holds at most
-TRIES = 4  # at an allowance that makes the real waste no larger than was asked for; the last one is 0
+TRIES = 5  # at an allowance with which the real waste is what was asked for
+GROWTH = 8.0  # of the allowance from one try to the next, while the real waste is small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,17 @@ class Weigher:
         return self.unit(self.tree.order)
 
 
+class _Piece(NamedTuple):
+    """What is kept together: from ``begin`` to ``end`` of the sequence. ``held``: positions without the tokens that stand
+    ``above`` all of it."""
+
+    rho: float
+    begin: int
+    end: int
+    held: float
+    above: int
+
+
 class _Layers:
     """The tree sorted by density, layer by layer: of all requests or of some. By node: ``comp``, ``mem`` (what is below it,
     its own tokens included), ``live`` (requests), ``tokens`` (of their prompts), ``held`` (positions), ``start`` (where they
@@ -152,17 +168,29 @@ class _Layers:
     def rho(self, node: int) -> float:
         return density(self.comp[node], self.mem[node])
 
-    def first(self, node: int) -> int:
-        """The request that comes first below a node."""
-        return self.sequence[self.start[node]]
+    def fork(self, node: int) -> int:
+        """The first node from here on whose requests part, where all else below has none; the root stays."""
+        while node != self.tree.root and len(below := self.below.get(node, [])) == 1:
+            node = below[0]
+        return node
 
-    def last(self, node: int) -> int:
-        return self.sequence[self.start[node] + self.live[node] - 1]
+    def piece(self, nodes: Sequence[int]) -> _Piece:
+        """Of some children of one node that stand side by side."""
+        comp, mem, held = (sum(column[node] for node in nodes) for column in (self.comp, self.mem, self.held))
+        begin, end = self.start[nodes[0]], self.start[nodes[-1]] + self.live[nodes[-1]]
+        return _Piece(density(comp, mem), begin, end, held, self.tree.depth[self.tree.parent[nodes[0]]])
 
-    def requests(self, nodes: Iterable[int]) -> array[int]:
+    def shared(self, before: int, piece: _Piece) -> int:
+        """Tokens that a piece shares with the request before it (-1: none)."""
+        return self.tree.shared(before, self.sequence[piece.begin]) if before >= 0 else 0
+
+    def last(self, piece: _Piece) -> int:
+        return self.sequence[piece.end - 1]
+
+    def requests(self, pieces: Iterable[_Piece]) -> array[int]:
         found = array("i")
-        for node in nodes:
-            found += self.sequence[self.start[node] : self.start[node] + self.live[node]]
+        for piece in pieces:
+            found += self.sequence[piece.begin : piece.end]
         return found
 
 
@@ -175,63 +203,88 @@ def density_order(
     layers = _Layers(weigher, range(weigher.tree.count) if requests is None else requests)
     if not layers.sequence:
         return []
-    most = rules.allowance * layers.tokens[weigher.tree.root]
-    allowance = most
-    for tries in range(TRIES, -1, -1):
-        pieces = sorted(_split(layers, rules, allowance), key=layers.rho, reverse=True)
+
+    def attempt(allowance: float) -> tuple[list[list[_Piece]], int]:
+        pieces = sorted(_split(layers, rules, allowance), key=attrgetter("rho"), reverse=True)
         groups = _merge(layers, pieces, rules.likeness, PORTION * memory) if rules.likeness else [[one] for one in pieces]
-        wasted = weigher.tree.computed(layers.requests(piece for group in groups for piece in group)) - layers.distinct
-        if wasted <= most or rules.mode != "proportional":
-            break
-        allowance *= most / wasted / 2.0 if tries > 1 else 0.0  # what is opened for nothing ends up together
+        return groups, weigher.tree.computed(layers.requests(chain.from_iterable(groups))) - layers.distinct
+
+    most = rules.allowance * layers.tokens[weigher.tree.root]
+    groups = largest_within(most, attempt) if rules.mode == MODES[0] else attempt(most)[0]
     return weigher.units(layers.requests(group) for group in groups)
 
 
-def _split(layers: _Layers, rules: OrderRules, allowance: float) -> list[int]:
-    """Nodes that are kept whole: each request is below one of them. The root is always opened, which costs nothing."""
+def largest_within(most: float, attempt: Callable[[float], tuple[T, int]]) -> T:
+    """What an attempt makes of the largest allowance, of few that are tried, with which it wastes ``most`` tokens or fewer.
+    What is opened often stays together after all, so that more can be opened than would be paid for at worst."""
+    best, allowance, low, high = None, most, 0.0, float("inf")
+    for _ in range(TRIES if most else 0):
+        found, wasted = attempt(allowance)
+        if wasted <= most:
+            if found == best or 2 * wasted > most:
+                return found
+            best, low = found, allowance
+        else:
+            high = allowance
+        allowance = low * GROWTH if high == float("inf") else (low * high) ** 0.5 if low else high * most / wasted / 2.0
+    return attempt(0.0)[0] if best is None else best
+
+
+def _split(layers: _Layers, rules: OrderRules, allowance: float) -> list[_Piece]:
+    """What is kept whole: each request is in one of them. The root is always opened, which costs nothing."""
     tree = layers.tree
     kept, waiting = [], [(tree.root, allowance)]
     while waiting:
         node, allowance = waiting.pop()
-        below = layers.below.get(node, [])
-        if rules.mode == "paper":
-            price = float(tree.depth[node] * len(below))
-            whole = price > allowance
-        else:
-            price = float(tree.depth[node] * (_apart(layers, below, rules.likeness) - 1))
-            whole = tree.depth[node] > 0 and (price >= allowance or rules.mode == "off")
-        if not below or whole:
-            kept.append(node)
+        last = layers.fork(node)
+        below, depth = layers.below.get(last, []), tree.depth[last]
+        if not below or (depth and rules.mode == "off") or (rules.mode == "paper" and depth * len(below) > allowance):
+            kept.append(layers.piece([node]))
         elif rules.mode == "paper":
             waiting += [(child, allowance / len(below)) for child in reversed(below)]
-        else:  # leaves need none
-            total = sum(layers.tokens[child] for child in below if layers.live[child] > 1) or 1
+        else:
+            price = depth * (len(_runs(layers, below, 1.0 + rules.likeness)) - 1)
+            if depth and price >= allowance:
+                kept += _cut(layers, node, below, 1 + int(allowance / depth))
+                continue
+            total = sum(layers.tokens[child] for child in below if layers.live[child] > 1) or 1  # leaves need none
             waiting += [(child, (allowance - price) * layers.tokens[child] / total) for child in reversed(below)]
     return kept
 
 
-def _apart(layers: _Layers, below: Sequence[int], likeness: float) -> int:
-    """In how many places children end up that are sorted by density, if those of like density stay together."""
-    places, least = 0, float("inf")
+def _cut(layers: _Layers, node: int, below: Sequence[int], count: int) -> list[_Piece]:
+    """A node that cannot be opened wholly: in at most so many runs of children, equally wide on a scale of ratios."""
+    if count < 2:
+        return [layers.piece([node])]
+    factor = (layers.rho(below[0]) / max(layers.rho(below[-1]), 1.0 / DENSEST)) ** (1.0 / count) * (1.0 + 1e-9)
+    runs = _runs(layers, below, factor)
+    return [layers.piece(run) for run in runs] if len(runs) > 1 else [layers.piece([node])]
+
+
+def _runs(layers: _Layers, below: Sequence[int], factor: float) -> list[list[int]]:
+    """Children, the densest first, in runs in each of which the first is at most so many times as dense as the last."""
+    runs: list[list[int]] = []
+    least = float("inf")
     for child in below:
         rho = layers.rho(child)
         if rho < least:
-            places, least = places + 1, rho / (1.0 + likeness) if likeness else rho
-    return places
+            runs.append([])
+            least = rho / factor
+        runs[-1].append(child)
+    return runs
 
 
-def _merge(layers: _Layers, pieces: Sequence[int], likeness: float, most: float) -> list[list[int]]:
+def _merge(layers: _Layers, pieces: Sequence[_Piece], likeness: float, most: float) -> list[list[_Piece]]:
     """Join neighbours of like density, in depth-first order, where that loses no sharing; at most ``most`` positions in
     each."""
-    groups: list[list[int]] = []
+    groups: list[list[_Piece]] = []
     begin, before = 0, -1
     while begin < len(pieces):
-        least, end = layers.rho(pieces[begin]) / (1.0 + likeness), begin + 1
-        while end < len(pieces) and layers.rho(pieces[end]) >= least:
+        least, end = pieces[begin].rho / (1.0 + likeness), begin + 1
+        while end < len(pieces) and pieces[end].rho >= least:
             end += 1
-        band = list(pieces[begin:end])
-        after = list(pieces[end : end + 1])
-        deep = sorted(band, key=layers.start.__getitem__)
+        band, after = list(pieces[begin:end]), list(pieces[end : end + 1])
+        deep = sorted(band, key=attrgetter("begin"))
         if _shared(layers, before, deep + after) >= _shared(layers, before, band + after):
             groups += _portions(layers, deep, most)
         else:
@@ -240,27 +293,25 @@ def _merge(layers: _Layers, pieces: Sequence[int], likeness: float, most: float)
     return groups
 
 
-def _shared(layers: _Layers, before: int, pieces: Sequence[int]) -> int:
+def _shared(layers: _Layers, before: int, pieces: Sequence[_Piece]) -> int:
     """Tokens that pieces share with the one before each, the first with a request."""
     total = 0
     for piece in pieces:
-        if before >= 0:
-            total += layers.tree.shared(before, layers.first(piece))
+        total += layers.shared(before, piece)
         before = layers.last(piece)
     return total
 
 
-def _portions(layers: _Layers, pieces: Sequence[int], most: float) -> list[list[int]]:
+def _portions(layers: _Layers, pieces: Sequence[_Piece], most: float) -> list[list[_Piece]]:
     """Pieces in a row, cut so that none but a single one holds more positions than ``most`` (0: no bound)."""
-    tree, held, before = layers.tree, 0.0, -1
-    groups: list[list[int]] = [[]]
+    held, before = 0.0, -1
+    groups: list[list[_Piece]] = [[]]
     for piece in pieces:
-        above = tree.depth[tree.parent[piece]]
-        more = layers.held[piece] + above
-        if before >= 0 and most and held + more - tree.shared(before, layers.first(piece)) > most:
+        more = piece.held + piece.above
+        if before >= 0 and most and held + more - layers.shared(before, piece) > most:
             groups.append([])
             held, before = 0.0, -1
-        held += more - (tree.shared(before, layers.first(piece)) if before >= 0 else 0)
+        held += more - layers.shared(before, piece)
         groups[-1].append(piece)
         before = layers.last(piece)
     return groups

@@ -86,41 +86,51 @@ def weigh(node: Node, above: int, prompts: list[Prompt], outputs: list[int], cos
     return comp, sum(reading(costs, len(prompts[request]), outputs[request]) for request in node.requests)
 
 
-def layer_sort(node: Node, above: int, prompts: list[Prompt], outputs: list[int], costs: Costs) -> dict[int, float]:
-    """Sort children by density, downwards; densities of all nodes, by their ``id``."""
-    rho = {id(node): density(*weigh(node, above, prompts, outputs, costs))}
+Weights = dict[int, tuple[float, float]]  # compute and memory time of nodes, by their ``id``
+
+
+def layer_sort(node: Node, above: int, prompts: list[Prompt], outputs: list[int], costs: Costs) -> Weights:
+    """Sort children by density, downwards; what all nodes take."""
+    weights = {id(node): weigh(node, above, prompts, outputs, costs)}
     for child in node.children:
-        rho |= layer_sort(child, len(node.prefix), prompts, outputs, costs)
-    node.children.sort(key=lambda child: -rho[id(child)])
-    return rho
+        weights |= layer_sort(child, len(node.prefix), prompts, outputs, costs)
+    node.children.sort(key=lambda child: -density(*weights[id(child)]))
+    return weights
 
 
 def leaves(node: Node) -> list[int]:
     return list(node.requests) if node.leaf else [request for child in node.children for request in leaves(child)]
 
 
-def places(rhos: list[float], likeness: float) -> int:
-    """Runs of densities in falling order, in each of which the first is at most so much above the last."""
-    found, first = 0, float("inf")
-    for rho in rhos:
-        if not found or rho * (1 + likeness) < first:
-            found, first = found + 1, rho
+def runs(nodes: list[Node], rho: dict[int, float], factor: float) -> list[list[Node]]:
+    """Of nodes in falling order of density, in each of which the first is at most so many times as dense as the last."""
+    found: list[list[Node]] = []
+    for node in nodes:
+        if not found or rho[id(node)] * factor < rho[id(found[-1][0])]:
+            found.append([])
+        found[-1].append(node)
     return found
 
 
-def split_as_in_the_paper(node: Node, allowance: float) -> list[Node]:
-    """Its listing, with leaves kept."""
+def split_as_in_the_paper(node: Node, allowance: float) -> list[list[Node]]:
+    """Its listing, with leaves kept: what stays together, each time one node."""
     if node.leaf or len(node.prefix) * len(node.children) > allowance:
-        return [node]
+        return [[node]]
     return [one for child in node.children for one in split_as_in_the_paper(child, allowance / len(node.children))]
 
 
-def split_in_proportion(node: Node, allowance: float, prompts: list[Prompt], rho: dict[int, float]) -> list[Node]:
+def split_in_proportion(node: Node, allowance: float, prompts: list[Prompt], rho: dict[int, float]) -> list[list[Node]]:
     """With an allowance in proportion to prompt tokens, of which opening takes what it costs, and which leaves do not need.
-    ``rho``: densities by ``id`` of a node."""
-    price = len(node.prefix) * (places([rho[id(child)] for child in node.children], 0.0) - 1)
-    if node.leaf or (node.prefix and price >= allowance):
-        return [node]
+    What it does not suffice for is opened as far as it suffices. ``rho``: densities by ``id`` of a node."""
+    depth = len(node.prefix)
+    price = depth * (len(runs(node.children, rho, 1.0)) - 1)
+    if node.leaf:
+        return [[node]]
+    if depth and price >= allowance:
+        count = 1 + int(allowance / depth)
+        width = rho[id(node.children[0])] / max(rho[id(node.children[-1])], 1e-9)
+        found = runs(node.children, rho, width ** (1 / count) * (1 + 1e-9)) if count > 1 else []
+        return found if len(found) > 1 else [[node]]
 
     def tokens(one: Node) -> int:
         return sum(len(prompts[request]) for request in one.requests)
