@@ -92,8 +92,8 @@ def fill(report: Report, done: Sequence[Figures]) -> None:
         report.add(figures.case, OURS, figures.batch)
     grid = [figures for figures in done if figures.case == "sim/grid"]
     for overlap, subjects in means(grid).items():
-        for subject, metrics in subjects.items():
-            report.add(f"sim/grid/{overlap}", subject, metrics)
+        for subject, figures_of in subjects.items():
+            report.add(f"sim/grid/{overlap}", subject, figures_of)
 
 
 def main(options: Options, lengths: Sequence[tuple[int, int]] = ()) -> None:

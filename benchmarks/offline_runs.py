@@ -134,7 +134,8 @@ def scheduling(count: int) -> dict[str, float]:
         for at in range(0, count, size)
     ]
     scanner = DualScanner(units, lambda request: 100.0 + request % 101, 450_000.0, 1.0)
-    running, spent = [], []
+    running: list[int] = []
+    spent: list[float] = []
     while scanner.waiting:
         began = time.perf_counter()
         if running:
