@@ -21,6 +21,7 @@ import fidelity
 import forecast
 import harness
 import links
+import offline_order
 import on_demand
 import overload
 import pipelines
@@ -32,6 +33,7 @@ import simulation
 import sweep
 import tenants
 from harness import BESIDE, OURS, ROOT, Bar
+from page_offline_order import of_offline_order
 from page_overload import of_overload, of_pipelines
 from page_prediction import of_fidelity, of_forecast, of_predictors, of_simulation
 from page_scheduling import of_live, of_scheduling
@@ -44,9 +46,9 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 This page is made by `python benchmarks/page.py` from the files in `benchmarks/results/`: do not edit it. `make bench`
-measures all but the last ten sections again in less than half an hour (those: `make bench ONLY="forecast predictors
-simulation fidelity tenants on_demand scheduling scheduling_live overload pipelines"`) and says what changed by more than
-the spread of the runs; with `STORE=1` it replaces the files and this page. Each file names its commit, machine and versions.
+measures all but the last eleven sections again in under half an hour (those: `make bench ONLY="forecast predictors
+simulation fidelity tenants on_demand scheduling scheduling_live overload pipelines offline_order"`) and says what changed
+by more than the spread of the runs; `STORE=1` replaces files and page. Each file names its commit, machine and versions.
 
 Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
 and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
@@ -306,6 +308,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "scheduling_live": ("Dispatch on a real cluster", of_live),
     "overload": ("A burst", of_overload),
     "pipelines": ("Pipelines beside replicas", of_pipelines),
+    "offline_order": ("The order of a batch", of_offline_order),
 }
 
 
@@ -314,6 +317,7 @@ BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
     "deltas": deltas.BARS,
     "forecast": forecast.BARS,
     "links": links.BARS,
+    "offline_order": offline_order.BARS,
     "on_demand": on_demand.BARS,
     "overload": overload.BARS,
     "pipelines": pipelines.BARS,
