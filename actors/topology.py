@@ -274,13 +274,8 @@ async def start(
 def _services(settings: Settings, desk: BatchDesk | None) -> dict[str, Any]:
     """Those that serve gateways, the predictors that dispatchers ask, and who runs batches."""
     asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
-    own = {
-        "limiter": (limits_of(settings),),
-        "tagger": (settings,),
-        "memory": (settings, f"{HEAD}/controller"),
-        "batches": (desk,),
-    }
-    return {**own, NODE: settings, **asked}
+    own = {"limiter": (limits_of(settings),), "tagger": (settings,), "memory": (settings, f"{HEAD}/controller")}
+    return {**own, "batches": (desk,), NODE: settings, **asked}
 
 
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
