@@ -4,9 +4,10 @@
 
 BlendServe's four traces and its grid of 65 batches (density 0.80 to 1.40, sharing 5 to 45 %), 40,000 requests each of
 BurstGPT, OpenVid and MMLU, whose lengths follow laws fitted to the paper's table. The engine, its memory, its prefix cache,
-the admission rule and the estimates of lengths are the same for all orders. Each baseline has the better of two ways of
-filling steps: as many tokens as they take, or as many as the batch's density asks for. vLLM's and SGLang's rows do not
-overlap; NanoFlow's and ours do, ideally or as NanoFlow's kernels slow each other (``policies/offline/step_time.py``).
+the admission rule and the estimates of lengths are the same for all orders. Steps of the others take as many tokens as they
+can, as chunked prefill has them; ``paced`` has their orders with our steps, which follow the batch's density, and
+``steps-full`` ours with theirs. vLLM's and SGLang's rows do not overlap; NanoFlow's and ours do, ideally or as NanoFlow's
+kernels slow each other (``policies/offline/step_time.py``). ``large`` is trace 2 with 200,000 requests.
 ``optimum_share`` is of the time in which all compute and all memory traffic could overlap from beginning to end, with every
 shared token computed once.
 
@@ -23,12 +24,12 @@ from pathlib import Path
 import harness
 from harness import OURS, Bar, Options, Report
 from offline_runs import (
-    BALANCE,
     CHATS,
     COUNT,
-    DFS,
+    LARGE,
     ORDERS,
     OVERLAPS,
+    PEERS,
     QUICK,
     RHOS,
     SHARINGS,
@@ -67,6 +68,8 @@ def runs(quick: bool, lengths: Sequence[tuple[int, int]] = ()) -> list[Run]:
         Run(case=f"sim/chat-{chat}", rho=1.1, sharing=0.25, count=count, chat=chat, seed=5)
         for chat in (() if quick else CHATS)
     ]
+    if not quick:
+        found.append(Run(case="sim/large", rho=0.9, sharing=0.35, count=LARGE, seed=3))
     if lengths:
         found.append(Run(case="sim/chat-file", rho=1.1, sharing=0.25, count=count, seed=6, lengths=lengths))
     rhos, sharings = (RHOS[::6], SHARINGS[::2]) if quick else (RHOS, SHARINGS)
@@ -84,13 +87,13 @@ def fill(report: Report, done: Sequence[Figures]) -> None:
             for overlap in OVERLAPS:
                 report.add(f"{figures.case}/{overlap}", subject, metrics[overlap])
         for overlap in OVERLAPS:
-            report.add(f"{figures.case}/{overlap}", OURS, {"gain": gain(figures, overlap, DFS)})
-            report.add(f"{figures.case}/{overlap}", OURS, {"gain_balance": gain(figures, overlap, BALANCE)})
+            gains = {name: gain(figures, overlap, peer) for name, peer in PEERS.items()}
+            report.add(f"{figures.case}/{overlap}", OURS, gains)
         report.add(figures.case, OURS, figures.batch)
     grid = [figures for figures in done if figures.case == "sim/grid"]
     for overlap, subjects in means(grid).items():
-        for subject, metrics in subjects.items():
-            report.add(f"sim/grid/{overlap}", subject, metrics)
+        for subject, figures_of in subjects.items():
+            report.add(f"sim/grid/{overlap}", subject, figures_of)
 
 
 def main(options: Options, lengths: Sequence[tuple[int, int]] = ()) -> None:

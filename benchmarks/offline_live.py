@@ -37,7 +37,7 @@ from offline_orders import FixedFeed
 
 if TYPE_CHECKING:
     from blockwright.actors.batches.driver import Answered
-    from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, Placed
+    from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
     from blockwright.policies.plan.coefficients import Coefficients
 
 SIZE, WORKERS, CASE = "S", 2, "real"
@@ -140,11 +140,17 @@ async def run(folder: Path, asked: Sequence[Asked], order: str, logs: Path) -> O
     found = Outcome()
     feed = await asyncio.to_thread(feed_of, asked, order)
     memory = parameters(folder) + ROOM * KV
-    more = {**SETTINGS, "workers": WORKERS, "memory": memory, "event_log": str(logs), "event_log_size": 1 << 30}
+    more: dict[str, Any] = {
+        **SETTINGS,
+        "workers": WORKERS,
+        "memory": memory,
+        "event_log": str(logs),
+        "event_log_size": 1 << 30,
+    }
     async with Cluster(folder, **more) as cluster:
         front, caller = cluster.front, cluster.caller
 
-        async def answering(placed: Placed, sent: Callable[[], None]) -> Answered:
+        async def answering(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
             one = asked[placed.request]
             line = BatchLine(str(placed.request), COMPLETIONS, body(one))
             prepared = await prepare(front, caller, line)

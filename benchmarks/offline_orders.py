@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from blockwright.policies.offline.density import Costs
-    from blockwright.policies.offline.feed import OfflineRequest, Placed
+    from blockwright.policies.offline.feed import OfflineRequest, PlacedRequest
     from blockwright.policies.offline.scanner import DualScanner
 
 
@@ -58,16 +58,16 @@ class FixedFeed:
     def measured(self, costs: Costs) -> None:
         """Changes no order."""
 
-    def take(self, worker: str, rows: int, positions: float) -> list[Placed]:
-        from blockwright.policies.offline.feed import Placed
+    def take(self, worker: str, rows: int, positions: float) -> list[PlacedRequest]:
+        from blockwright.policies.offline.feed import PlacedRequest
 
-        scanner, placed = self._scanners[worker], list[Placed]()
+        scanner, placed = self._scanners[worker], list[PlacedRequest]()
         while rows > 0 and (scanner.waiting or self._refilled(scanner)):
             admission = scanner.admit(positions)
             if admission is None:
                 break
             self._last[worker], self._where[admission.request] = admission.request, scanner
-            placed.append(Placed(admission.request, worker, "left", 1, admission.need))
+            placed.append(PlacedRequest(admission.request, worker, "left", 1, admission.need))
             rows, positions = rows - 1, positions - admission.need
         return placed
 

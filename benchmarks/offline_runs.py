@@ -15,9 +15,11 @@ TRACES = {1: (1.4, 0.35), 2: (0.9, 0.35), 3: (1.4, 0.05), 4: (0.9, 0.05)}  # den
 RHOS = tuple(round(0.80 + 0.05 * n, 2) for n in range(13))
 SHARINGS = (0.05, 0.15, 0.25, 0.35, 0.45)
 CHATS = ("sharegpt", "wildchat", "azure")  # besides BurstGPT, of which traces and grid are made
-COUNT, QUICK = 40_000, 4_000
+COUNT, QUICK, LARGE = 40_000, 10_000, 200_000
 OVERLAPS = ("ideal", "calibrated")
 DFS, BALANCE, VLLM = "nanoflow-dfs", "nanoflow-balance", "vllm-dfs"
+PACED = "-paced"  # the same order with our steps
+PEERS = {"gain": DFS, "gain_paced": DFS + PACED, "gain_balance": BALANCE, "gain_vllm": VLLM}
 
 
 def ablations() -> dict[str, Any]:
@@ -47,7 +49,7 @@ class Run:
     chat: str = "burstgpt"
     seed: int = 0
     orders: Sequence[str] = ("dfs", "random")
-    changed: Sequence[str] = ()
+    changed: Sequence[str] = ("steps-full",)
     lengths: Sequence[tuple[int, int]] = ()
 
 
@@ -73,11 +75,12 @@ def measure(run: Run) -> Figures:
     found = Figures(run.case)
     found.batch.update(density=whole.rho, shared_tokens=tree.sharing, tree_s=time.process_time() - began)
     for order in run.orders:
-        outcomes = [comparison.baseline(order), comparison.baseline(order, pace=whole.rho)]
-        best = {name: max(outcomes, key=lambda outcome: outcome.rate(name)) for name in engine.clocks}
-        found.subjects[f"nanoflow-{ORDERS[order]}"] = {name: _metrics(best[name], name) for name in OVERLAPS}
+        name, plain = f"nanoflow-{ORDERS[order]}", comparison.baseline(order)
+        found.subjects[name] = {overlap: _metrics(plain, overlap) for overlap in OVERLAPS}
+        paced = comparison.baseline(order, pace=whole.rho)
+        found.subjects[name + PACED] = {overlap: _metrics(paced, overlap) for overlap in OVERLAPS}
         if order == "dfs":
-            found.subjects[VLLM] = dict.fromkeys(OVERLAPS, _metrics(best["sequential"], "sequential"))
+            found.subjects[VLLM] = dict.fromkeys(OVERLAPS, _metrics(plain, "sequential"))
     rules = ablations()
     for name in (OURS, *run.changed):
         began = time.process_time()
@@ -99,14 +102,14 @@ def _metrics(outcome: Any, back_end: str) -> dict[str, float]:
 
 
 def means(found: Sequence[Figures]) -> dict[str, dict[str, dict[str, float]]]:
-    """Of many batches: by overlap and subject the mean of each metric; of ours also the gain over depth-first."""
+    """Of many batches: by overlap and subject the mean of each metric; of ours also the mean, worst and best gain."""
     made: dict[str, dict[str, dict[str, float]]] = {}
     for overlap in OVERLAPS:
         made[overlap] = {}
         for subject in found[0].subjects:
             rows = [figures.subjects[subject][overlap] for figures in found]
             made[overlap][subject] = {metric: mean(row[metric] for row in rows) for metric in rows[0]}
-        for name, peer in (("gain", DFS), ("gain_balance", BALANCE), ("gain_vllm", VLLM)):
+        for name, peer in PEERS.items():
             gains = [gain(figures, overlap, peer) for figures in found]
             made[overlap][OURS] |= {f"mean_{name}": mean(gains), f"worst_{name}": min(gains), f"best_{name}": max(gains)}
     return made
@@ -131,7 +134,8 @@ def scheduling(count: int) -> dict[str, float]:
         for at in range(0, count, size)
     ]
     scanner = DualScanner(units, lambda request: 100.0 + request % 101, 450_000.0, 1.0)
-    running, spent = [], []
+    running: list[int] = []
+    spent: list[float] = []
     while scanner.waiting:
         began = time.perf_counter()
         if running:

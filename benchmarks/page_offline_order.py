@@ -30,8 +30,8 @@ def of_offline_order(result: Result) -> str:
         )
         for case in result.cases("sequence_s")
     ]
-    return f"""From 100,000 prompts of 1,000 tokens to the order in which they run, and to the parts of eight workers: seconds
-of one core, and the peak memory of the process with the prompts, 400 MB (bars: 60 s, 2,048 MB). Shared is the part of
-the prompt tokens that the best order shares; twice, the part that splitting nodes computes twice.
+    return f"""From 100,000 prompts of 1,000 tokens to the order in which they run, and to the parts of eight workers:
+seconds of one core, and the peak memory of the process with the prompts, 400 MB (bars: 60 s, 2,048 MB). Shared is what
+of the prompt tokens the best order shares; twice, what splitting nodes computes twice.
 
 {table(("", *(name for name, _ in COLUMNS), "shared", "twice"), rows)}"""

@@ -30,7 +30,7 @@ from blockwright.actors.batches.messages import (
 )
 from blockwright.actors.batches.port import BatchDesk, BatchStatus, LineJob, LoadedBatch, NotNow
 from blockwright.actors.batches.state import BatchesState
-from blockwright.policies.offline.feed import OfflineFeed, Placed
+from blockwright.policies.offline.feed import OfflineFeed, PlacedRequest
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
@@ -153,7 +153,7 @@ class Batches(Actor):
             known={i: loaded.known[job.line] for i, job in enumerate(jobs) if job.line in loaded.known},
         )
 
-        async def answer(placed: Placed, sent: Callable[[], None]) -> Answered:
+        async def answer(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
             try:
                 done = await self._desk.answer(batch, jobs[placed.request].line, placed.worker, placed.side, sent)
             except NotNow as refused:

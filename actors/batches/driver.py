@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from blockwright.actors.gateway.port import Credit, GatewayPort
 from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.feed import OfflineFeed, Placed
+from blockwright.policies.offline.feed import OfflineFeed, PlacedRequest
 from blockwright.policies.offline.job_account import FeedProgress
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.transport.clock import Clock
@@ -38,7 +38,7 @@ class Later(Exception):
         self.seconds = seconds
 
 
-Answering = Callable[[Placed, Callable[[], None]], Awaitable[Answered]]
+Answering = Callable[[PlacedRequest, Callable[[], None]], Awaitable[Answered]]
 
 
 class FeedDriver:
@@ -52,7 +52,7 @@ class FeedDriver:
     def __init__(self, port: GatewayPort, application: str, feed: OfflineFeed, answer: Answering, clock: Clock) -> None:
         self._port, self._application, self._feed, self._answer, self._clock = port, application, feed, answer, clock
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._unsent: dict[int, Placed] = {}
+        self._unsent: dict[int, PlacedRequest] = {}
         self._ordering: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._stopping = False
@@ -129,7 +129,7 @@ class FeedDriver:
         if measured is not None and measured.context > 0 and measured.token + measured.beyond > 0:
             self._feed.measured(Costs.of_coefficients(measured))
 
-    async def _run_one(self, placed: Placed) -> None:
+    async def _run_one(self, placed: PlacedRequest) -> None:
         try:
             found = await self._answer(placed, lambda: self._sent(placed.request))
             self._feed.finished(placed.request, found.output_tokens, found.cached)

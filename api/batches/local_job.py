@@ -20,7 +20,7 @@ from blockwright.api.http.auth import ApiCaller
 from blockwright.api.http.context import Front, OfflinePlace
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.estimates import PROBABILITY
-from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, Placed
+from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
 from blockwright.policies.offline.job_account import FeedProgress
 from blockwright.policies.offline.prefix_tree import packed
 from blockwright.runtime.base.clock import LoopClock
@@ -105,12 +105,12 @@ class LocalJob:
         )
         lines = part.lines
 
-        async def answering(placed: Placed, sent: Callable[[], None]) -> Answered:
+        async def answering(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
             return await self._answer(lines[placed.request], placed, sent)
 
         return FeedDriver(self._front.port, application, feed, answering, LoopClock())
 
-    async def _answer(self, line: int, placed: Placed, sent: Callable[[], None]) -> Answered:
+    async def _answer(self, line: int, placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
         try:
             prepared = await prepare(self._front, self._caller, self._line_of(line))
             sent()

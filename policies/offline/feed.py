@@ -40,7 +40,7 @@ class OfflineRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedRequest:
     """A request that is to be sent now, as so many sequences, which need so many positions more than are there by estimate.
     ``side``: the account that its pages count to."""
 
@@ -146,10 +146,10 @@ class OfflineFeed:
 
     # requests
 
-    def take(self, worker: str, rows: int, positions: float) -> list[Placed]:
+    def take(self, worker: str, rows: int, positions: float) -> list[PlacedRequest]:
         """What the worker is to run now besides what it runs: at most so many sequences, and positions by estimate. A worker
         on which nothing of this job runs gets one request where ``rows`` is above 0, however large it is."""
-        here, placed = self._workers[worker], list[Placed]()
+        here, placed = self._workers[worker], list[PlacedRequest]()
         while rows > 0 and (here.scanner.waiting or self._refilled(here)):
             ahead = here.scanner.peek()
             idle = not (here.scanner.running("left") or here.scanner.running("right"))
@@ -162,7 +162,7 @@ class OfflineFeed:
             here.last[admission.side] = request
             self._status[request], self._where[request] = _RUNNING, here
             self._running += 1
-            placed.append(Placed(request, worker, admission.side, self._choices[request], admission.need))
+            placed.append(PlacedRequest(request, worker, admission.side, self._choices[request], admission.need))
             rows -= placed[-1].sequences
             positions -= admission.need
         here.full = _left(here) > 0

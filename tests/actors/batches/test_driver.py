@@ -11,7 +11,7 @@ import pytest
 from blockwright.actors.batches.driver import Answered, Answering, FeedDriver, Later
 from blockwright.actors.gateway.port import Credit, GatewayPort
 from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, Placed
+from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
 from blockwright.policies.offline.prefix_tree import packed
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.runtime.base.clock import ManualClock
@@ -49,7 +49,7 @@ class Bench:
     def __init__(self, port: CreditPort, count: int, sampled: tuple[int, ...] = ()) -> None:
         self.port, self.clock = port, ManualClock()
         self.running: dict[int, asyncio.Future[Answered]] = {}
-        self.placed: list[Placed] = []
+        self.placed: list[PlacedRequest] = []
         requests = [OfflineRequest(prompt=packed([1] * 8 + [100 + n]), limit=4) for n in range(count)]
         draws = [0.0 if n in sampled else 1.0 for n in range(count)]
         self.feed = OfflineFeed(requests, COSTS, draws=draws, share=0.01 if sampled else 0.0)
@@ -58,7 +58,7 @@ class Bench:
     def made(self, answer: Answering) -> FeedDriver:
         return FeedDriver(cast(GatewayPort, self.port), "tiny", self.feed, answer, self.clock)
 
-    async def answer(self, placed: Placed, sent: Callable[[], None]) -> Answered:
+    async def answer(self, placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
         self.placed.append(placed)
         sent()
         self.port.rows[placed.worker] -= placed.sequences
@@ -92,7 +92,7 @@ async def test_as_many_run_as_there_is_credit_for_and_all_end() -> None:
 async def test_what_is_placed_and_not_sent_counts_against_the_credit() -> None:
     bench, gate = Bench(CreditPort(w0=2), count=5), asyncio.Event()
 
-    async def slow(placed: Placed, sent: Callable[[], None]) -> Answered:
+    async def slow(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
         bench.placed.append(placed)
         await gate.wait()  # it is tokenized, say
         sent()
@@ -132,7 +132,7 @@ async def test_what_cannot_be_answered_now_is_placed_again_later() -> None:
     bench = Bench(CreditPort(w0=1), count=2)
     asked: list[int] = []
 
-    async def busy_once(placed: Placed, sent: Callable[[], None]) -> Answered:
+    async def busy_once(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
         asked.append(placed.request)
         if len(asked) == 1:
             raise Later(3.0)
@@ -193,7 +193,7 @@ async def test_stopped_with_cancel_it_leaves_nothing_running() -> None:
 async def test_an_answer_that_fails_for_no_reason_of_its_own_ends_the_job() -> None:
     bench = Bench(CreditPort(w0=3), count=5)
 
-    async def full(placed: Placed, sent: Callable[[], None]) -> Answered:
+    async def full(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
         if placed.request:
             raise OSError("the disk is full")
         return await bench.answer(placed, sent)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, Placed
+from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
 from blockwright.policies.offline.prefix_tree import packed
 
 COSTS = Costs(token=1e-3, attend=1e-6, read=1e-5)
@@ -32,7 +32,7 @@ def feed_of(requests: Sequence[OfflineRequest], sampled: Sequence[int] = (), **m
     return OfflineFeed(requests, COSTS, draws=draws, **{"share": 0.01 if sampled else 0.0, **more})  # type: ignore[arg-type]
 
 
-def numbers(placed: Sequence[Placed]) -> list[int]:
+def numbers(placed: Sequence[PlacedRequest]) -> list[int]:
     return [one.request for one in placed]
 
 
