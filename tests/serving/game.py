@@ -200,15 +200,17 @@ class Game:
         except Exception as error:
             self._broken(error)
 
-    async def _converse(self, gateway: Gateway, request: Request) -> None:
-        verdict = await gateway.charge("tenant", len(request.prompt) + request.most)
-        assert not verdict.refused, verdict
-        generation = Generation(
+    def _generation(self, request: Request) -> Generation:
+        return Generation(
             id=request.id, application=request.application, prompt=request.prompt, max_tokens=request.most,
             stop_tokens=request.stop, sampling=GREEDY, salt=request.salt, priority=request.priority, tenant="tenant",
         )  # fmt: skip
+
+    async def _converse(self, gateway: Gateway, request: Request) -> None:
+        verdict = await gateway.charge("tenant", len(request.prompt) + request.most)
+        assert not verdict.refused, verdict
         try:
-            stream = gateway.generate(generation)
+            stream = gateway.generate(self._generation(request))
             async for delta in stream:
                 request.got += delta.tokens
                 if request.got != request.expected[: len(request.got)]:
