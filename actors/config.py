@@ -169,7 +169,7 @@ class Settings:
     overload_most: Annotated[int, "workers of a pipeline that comes of dropped parameters, at most"] = 4
     prefix_cache: Annotated[bool, "reuse KV of equal prompt beginnings"] = True
     shared_cache: Annotated[bool, "let tenants reuse each other's, which tells them that somebody asked the same"] = False
-    pace: Annotated[str, "cost table (a JSON file of seconds) that sweeps are held to"] = ""
+    pace: Annotated[str, "simulate slower hardware: delays of each step, from a JSON file of seconds"] = ""
     profile: Annotated[str, "device profile (a JSON file of blockwright profile) that sweeps are compared with"] = ""
     stall_timeout: Annotated[float, "seconds after which a sweep (pace excluded) means a hung worker, which is replaced"] = (
         10.0
@@ -240,7 +240,6 @@ class Settings:
         if self.port > 65535:
             raise SettingsError(f"port is {self.port}; give a number from 0 to 65535")
         choices = {
-            "device": ("cpu",),
             "gateway_in_head": ("auto", "yes", "no"),
             "dispatch": (OUTSTANDING, *POLICIES),
             "dtype": ("auto", "float32", "bfloat16"),
@@ -335,6 +334,10 @@ class Settings:
             raise SettingsError(f"tagger is {self.tagger!r}; choose one of off, history, {TRAINED}FILE")
 
     def _check_front(self) -> None:
+        if self.device != "cpu":
+            raise SettingsError(
+                f"device is {self.device!r}, but there is no GPU back end yet; choose cpu, which is the default"
+            )
         if bool(self.tls_cert) != bool(self.tls_key):
             missing = "tls_key" if self.tls_cert else "tls_cert"
             raise SettingsError(f"{missing} is missing; https needs tls_cert and tls_key")

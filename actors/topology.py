@@ -142,6 +142,11 @@ class Running:
             return found
         return Service([], Readiness(False, "no gateway is up"))
 
+    async def sharing(self) -> tuple[int, int]:
+        """Bytes of the parameters of all models, equal tensors once, and what sharing saves."""
+        view: dict[str, Any] = await self.controller.cluster(timeout=ASK_SECONDS)
+        return view["parameter_bytes"], view["saved_bytes"]
+
     async def failed(self) -> StartError:
         """Returns, with the reason, when the cluster can never serve; otherwise waits for ever."""
         fatal = asyncio.ensure_future(self.progress.until(lambda p: bool(p.fatal)))
@@ -269,13 +274,8 @@ async def start(
 def _services(settings: Settings, desk: BatchDesk | None) -> dict[str, Any]:
     """Those that serve gateways, the predictors that dispatchers ask, and who runs batches."""
     asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
-    own = {
-        "limiter": (limits_of(settings),),
-        "tagger": (settings,),
-        "memory": (settings, f"{HEAD}/controller"),
-        "batches": (desk,),
-    }
-    return {**own, NODE: settings, **asked}
+    own = {"limiter": (limits_of(settings),), "tagger": (settings,), "memory": (settings, f"{HEAD}/controller")}
+    return {**own, "batches": (desk,), NODE: settings, **asked}
 
 
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:

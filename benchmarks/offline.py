@@ -60,6 +60,7 @@ def runs(quick: bool, lengths: Sequence[tuple[int, int]] = ()) -> list[Run]:
     found = [
         Run(
             case=f"sim/trace{n}", rho=rho, sharing=sharing, count=count, seed=n, orders=tuple(ORDERS),
+            paced=("dfs", "random"),
             changed=() if quick and n > 1 else tuple(ablations()),
         )
         for n, (rho, sharing) in TRACES.items()
@@ -92,8 +93,8 @@ def fill(report: Report, done: Sequence[Figures]) -> None:
         report.add(figures.case, OURS, figures.batch)
     grid = [figures for figures in done if figures.case == "sim/grid"]
     for overlap, subjects in means(grid).items():
-        for subject, metrics in subjects.items():
-            report.add(f"sim/grid/{overlap}", subject, metrics)
+        for subject, figures_of in subjects.items():
+            report.add(f"sim/grid/{overlap}", subject, figures_of)
 
 
 def main(options: Options, lengths: Sequence[tuple[int, int]] = ()) -> None:

@@ -17,15 +17,15 @@ class PrefixCache:
 
     def __init__(self, tree: PrefixTree, memory: int) -> None:
         self._parent, self._depth = tree.parent.tolist(), tree.depth.tolist()
-        self._rank, self._leaves = tree.rank.tolist(), tree.count
+        self._rank = tree.rank.tolist()
         nodes = len(self._parent)
         self.memory, self.held, self.idle = memory, 0, 0
         self._present = bytearray(nodes)
         self._users = [0] * nodes  # running sequences that end in a node, and nodes below it that have users
         self._kept = [0] * nodes  # what is cached directly below a node
         self._used = [0] * nodes  # when its last user left
-        self._tail: dict[int, int] = {}  # leaf -> positions that an ended sequence left behind
-        self._oldest: list[tuple[int, int]] = []  # heap of (last use, node): what may be evicted, and outdated entries
+        # heap of (last use, node, positions that an ended sequence left behind): what may be evicted, and outdated entries
+        self._oldest: list[tuple[int, int, int]] = []
         self._now = 0
         self._present[tree.root], self._users[tree.root] = 1, 1
 
@@ -66,9 +66,8 @@ class PrefixCache:
         self.held -= own
         if keep and own:
             self.idle += own
-            self._tail[leaf] = own
             self._kept[node] += 1
-            heapq.heappush(self._oldest, (self._now, leaf))
+            heapq.heappush(self._oldest, (self._now, leaf, own))
         self._users[node] -= 1
         while not self._users[node]:
             size = depth[node] - depth[parent[node]]
@@ -88,9 +87,9 @@ class PrefixCache:
     def trim(self) -> None:
         """Evict what is idle until everything has room."""
         while self.idle and self.held + self.idle > self.memory:
-            used, node = heapq.heappop(self._oldest)
-            if node < self._leaves:
-                self.idle -= self._tail.pop(node)
+            used, node, tail = heapq.heappop(self._oldest)
+            if tail:
+                self.idle -= tail
             elif self._users[node] or self._kept[node] or not self._present[node] or self._used[node] != used:
                 continue
             else:
@@ -104,4 +103,4 @@ class PrefixCache:
     def _offer(self, node: int) -> None:
         """It can be evicted, if nothing below it is cached."""
         if not self._kept[node]:
-            heapq.heappush(self._oldest, (self._used[node], node))
+            heapq.heappush(self._oldest, (self._used[node], node, 0))

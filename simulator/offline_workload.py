@@ -29,7 +29,7 @@ class WorkloadError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class RequestSource:
     """Where requests come from. ``prompt``: mean tokens of a prompt, its shared part included; ``prompt_spread`` and
     ``answer_spread``: deviations of the logarithms. ``answer``: mean tokens of an answer, 0: so many that the source has
     the density ``rho``. ``sharing``: part of its prompts' tokens that is shared: by all of them, or by groups of
@@ -64,15 +64,17 @@ class Source:
 SOURCES = {
     source.name: source
     for source in (
-        Source(name="sharegpt", prompt=299, prompt_spread=1.3, answer_spread=0.9, rho=3.12, sharing=0.02),
-        Source(name="wildchat", prompt=480, prompt_spread=1.1, answer_spread=0.9, rho=2.13, sharing=0.19, group_size=3),
-        Source(name="azure", prompt=2048, prompt_spread=0.8, answer_spread=0.8, rho=33.2, sharing=0.01, most=1024),
-        Source(name="burstgpt", prompt=608, prompt_spread=0.9, answer_spread=0.9, rho=17.78, sharing=0.02, most=2048),
-        Source(
+        RequestSource(name="sharegpt", prompt=299, prompt_spread=1.3, answer_spread=0.9, rho=3.12, sharing=0.02),
+        RequestSource(
+            name="wildchat", prompt=480, prompt_spread=1.1, answer_spread=0.9, rho=2.13, sharing=0.19, group_size=3
+        ),
+        RequestSource(name="azure", prompt=2048, prompt_spread=0.8, answer_spread=0.8, rho=33.2, sharing=0.01, most=1024),
+        RequestSource(name="burstgpt", prompt=608, prompt_spread=0.9, answer_spread=0.9, rho=17.78, sharing=0.02, most=2048),
+        RequestSource(
             name="openvid", prompt=256, prompt_spread=0.3, answer_spread=0.81, rho=0.05, sharing=0.01, answer=16384,
             most=65536, known=True,
         ),
-        Source(
+        RequestSource(
             name="mmlu", prompt=700, prompt_spread=0.1, answer_spread=0.0, rho=54.91, sharing=0.86, answer=2, groups=57,
             most=8,
         ),
@@ -93,7 +95,7 @@ class OfflineWorkload:
     names: tuple[str, ...]
 
 
-def lengths_of(source: Source, costs: Costs, count: int) -> list[Lengths]:
+def lengths_of(source: RequestSource, costs: Costs, count: int) -> list[Lengths]:
     """So many lengths at even quantiles of the laws, prompts and answers independent of each other."""
     prompts = _law(source.prompt, source.prompt_spread, count, 8192)
     answers = _law(source.answer or _fitted(source, costs), source.answer_spread, count, source.most)
@@ -109,7 +111,7 @@ def _law(mean: float, spread: float, count: int, most: int) -> list[int]:
     return [min(max(round(draw), 1), most) for draw in draws]
 
 
-def _fitted(source: Source, costs: Costs) -> float:
+def _fitted(source: RequestSource, costs: Costs) -> float:
     """The mean answer with which a source has its density: longer answers are less dense."""
     low, high = 1.0, float(source.most)
     prompts = _law(source.prompt, source.prompt_spread, SAMPLE, 8192)
@@ -131,7 +133,7 @@ class _Means:
     mem: float
 
     @classmethod
-    def of(cls, source: Source, costs: Costs, lengths: Sequence[Lengths]) -> _Means:
+    def of(cls, source: RequestSource, costs: Costs, lengths: Sequence[Lengths]) -> _Means:
         comp = sum(costs.comp(prompt, answer) for prompt, answer in lengths) / len(lengths)
         mem = sum(costs.mem(prompt, answer) for prompt, answer in lengths) / len(lengths)
         return cls(comp, source.followers * costs.prompt(source.shared), mem)
@@ -199,7 +201,7 @@ def _scaled(
     return pairs
 
 
-def _prompts(sources: Sequence[Source], made: Sequence[Sequence[Lengths]], chance: random.Random) -> OfflineWorkload:
+def _prompts(sources: Sequence[RequestSource], made: Sequence[Sequence[Lengths]], chance: random.Random) -> OfflineWorkload:
     """Token ids: the source's system prompt, the group's shared part, a token that nobody else has there, and zeros."""
     rows: list[tuple[int, bytes, int, int]] = []
     fresh = list(range(1, sum(map(len, made)) + 1))
@@ -221,7 +223,7 @@ def _prompts(sources: Sequence[Source], made: Sequence[Sequence[Lengths]], chanc
     )  # fmt: skip
 
 
-def _beginnings(source: Source, count: int, chance: random.Random) -> list[bytes]:
+def _beginnings(source: RequestSource, count: int, chance: random.Random) -> list[bytes]:
     """What prompts of a source begin with: its system prompt, and behind it what the requests of a group share."""
     tokens = max(round(source.shared), 1)
     groups = max(count // source.group_size, 1) if source.group_size else source.groups

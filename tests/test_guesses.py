@@ -40,6 +40,8 @@ GUESSES = (
     ("what a batch is before it runs: batch plan", "api/commands/batch_plan_report.py", "BatchPlan"),
     ("in which order a batch runs: order", "policies/offline/order.py", "density_order"),
     ("how a batch is cut for several workers: parts", "policies/offline/parts.py", "cut"),
+    ("which worker takes what of an offline job: feed", "policies/offline/feed.py", "OfflineFeed"),
+    ("who drives the feed of an offline job: driver", "actors/batches/driver.py", "FeedDriver"),
     ("which request of a batch starts next: scanner", "policies/offline/scanner.py", "DualScanner"),
     ("how long a step takes where compute and reading overlap: step time", "policies/offline/step_time.py", "StepTime"),
     ("how many tokens a step of a batch has: step tokens", "policies/offline/step_tokens.py", "StepTokens"),

@@ -105,6 +105,14 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET",
+        path="/v1/requests",
+        handler=admin.list_requests,
+        text="The latest requests of the key, at most `limit` (20): what runs and waits with its place, then what ended.",
+        answer=answers.RequestsAnswer,
+        errors=(400,),
+    ),
+    Endpoint(
+        method="GET",
         path="/v1/requests/{id:.+}",
         handler=admin.one_request,
         text="Where a request runs, how far it is and what happened to it; by its id or the x-request-id of the client.",
@@ -327,6 +335,13 @@ ENDPOINTS = (
         handler=admin.metrics,
         text="Counters in Prometheus' text format.",
         media="text/plain",
+    ),
+    Endpoint(
+        method="GET",
+        path="/grafana.json",
+        handler=info.dashboard,
+        text="A dashboard of these counters, to import into Grafana.",
+        answer=dict[str, Any],
     ),
     Endpoint(
         method="GET", path="/health/live", handler=health.live, text="The process turns its loop.", answer=answers.LiveAnswer

@@ -61,6 +61,7 @@ COMMANDS = {
     "apps remove": Command("apps_remove", "end an application of a server"),
     "top": Command("top", "show how busy a server is"),
     "explain": Command("explain", "tell what happened to a request"),
+    "chaos": Command("chaos", "kill, stop or slow a worker of your own server"),
     "doctor": Command("doctor", "check whether this machine can serve"),
     "zoo add": Command("zoo_add", "add a model to a folder of models that share their tensors"),
     "zoo list": Command("zoo_list", "list the applications of a zoo"),

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from blockwright.api.commands.batch_lines import BatchRequests
 from blockwright.api.commands.batch_machine import PlannedMachine
+from blockwright.api.commands.fitted_table import FittedTable
 from blockwright.api.commands.simulate_report import WIDTH, plot
-from blockwright.api.commands.tables import table
 from blockwright.policies.offline.order import Unit, Weigher, density_order, waste
 from blockwright.policies.offline.prefix_tree import PrefixTree
 from blockwright.policies.offline.step_time import ideal, sequential
@@ -112,8 +112,8 @@ def show(title: str, planned: BatchPlan) -> None:
         )
         for course in planned.courses
     ]
-    columns = ("order", "prompts found in cache", "steps", "variation", *planned.courses[0].seconds)
-    Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table(columns, rows, numbers=5))
+    names = ("order", "found in cache", "steps", "variation", *planned.courses[0].seconds)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(FittedTable(names, rows, numbers=5))
     print()
     points = sorted(value for course in planned.courses for value in course.compute + course.memory)
     top = points[int(CLIPPED * len(points))]

@@ -22,6 +22,7 @@ from blockwright.actors.gateway.port import (
     ModelInfo,
     MovesBegun,
     RefusedChange,
+    RequestLine,
     RequestView,
     StreamProgress,
 )
@@ -30,7 +31,7 @@ from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.hosts import Hosts
 from blockwright.api.http.limits import TenantLimits
-from blockwright.api.http.metrics import Metrics
+from blockwright.api.http.metrics import Meter, Metrics
 from blockwright.api.http.starting import Stages
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.requests.request_ownership import ChosenNames, may_see, request_id
@@ -82,6 +83,10 @@ class Front:
         view = self.port.describe(self.names.resolve(key, name))
         return view if view is not None and may_see(key, view.key) else None
 
+    def requests(self, key: str, most: int) -> list[RequestLine]:
+        """The latest of this process, of that key."""
+        return self.port.requests(key, most)
+
     def cancel(self, name: str, key: str) -> bool:
         """End a request of this process; False where there is none of that key that runs."""
         id = self.names.resolve(key, name)
@@ -126,6 +131,8 @@ NAME = web.RequestKey("name", str)  # the id that the client chose
 TRACE = web.RequestKey("trace", str)  # the traceparent of what is done for it
 _anything: Any = object
 PROGRESS: web.RequestKey[Callable[[], StreamProgress]] = web.RequestKey("progress", _anything)  # of the first choice
+METER = web.RequestKey("meter", Meter)  # what it has come to so far
+FAULT = web.RequestKey("fault", str)  # why it was refused
 BEGUN = web.RequestKey("begun", float)  # when the request came, on the loop's clock
 CALL_ID = web.RequestKey("call_id", str)  # the id of the answer, once it has one
 IGNORED = web.RequestKey("ignored", tuple[str, ...])  # unknown fields of the body

@@ -22,7 +22,7 @@ from blockwright.api.answers import Usage
 from blockwright.api.checks import Body
 from blockwright.api.errors import ApiError, error_body, in_words
 from blockwright.api.http.catalog import ServedModel
-from blockwright.api.http.context import CALL_ID, CALLER, FRONT, IGNORED, NAME, OFFLINE, PROGRESS, Asker, Front
+from blockwright.api.http.context import CALL_ID, CALLER, FRONT, IGNORED, METER, NAME, OFFLINE, PROGRESS, Asker, Front
 from blockwright.api.http.headers import log_names
 from blockwright.api.http.limits import CHARGE
 from blockwright.api.http.metrics import Meter
@@ -197,7 +197,8 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
         asking[PROGRESS] = call.choices[0].stream.progress
         call.created = int(time.time())
         count, tenant = call.usage()["prompt_tokens"], asking[CALLER].tenant
-        ends = _Ends(front.metrics.begin(call.info.id, count, options.n, options.limit, tenant))
+        meter = asking[METER] = front.metrics.begin(call.info.id, count, options.n, options.limit, tenant)
+        ends = _Ends(meter)
         yield ends
     finally:
         for choice in call.choices:
@@ -252,8 +253,6 @@ def _name(front: Front, request: Asker, options: Options) -> None:
     if chosen := request.headers.get("x-request-id") or options.request_id:
         request[NAME] = chosen
         front.names.note(request[CALLER].key, chosen, request[CALL_ID])
-    names = log_names(request)
-    log.info("%s", ", ".join(f"{name} {value!a}" for name, value in names.items()), extra=names)
 
 
 def _salt(front: Front, tenant: str, wished: str) -> bytes:

@@ -10,9 +10,10 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from blockwright.api.program.client import GenerateCall, Message, Prompt
+from blockwright.api.program.options import ConversationOptions, GenerateOptions
 from blockwright.api.program.results import Answer, Piece
 
 T = TypeVar("T")
@@ -27,9 +28,11 @@ class AsyncSession(Protocol):
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> GenerateCall: ...
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> GenerateCall: ...
 
-    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> GenerateCall: ...
+    def chat(
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
+    ) -> GenerateCall: ...
 
     async def models(self) -> list[str]: ...
 
@@ -151,18 +154,22 @@ class BlockingSession:
         finally:
             loop.close()
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> Answer:
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> Answer:
         """As ``Session.generate``, complete."""
         return self.stream(prompt, model=model, **options).wait()
 
-    def stream(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> BlockingCall:
+    def stream(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> BlockingCall:
         return BlockingCall(self._session.generate(prompt, model=model, **options), self._thread)
 
-    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> Answer:
+    def chat(
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
+    ) -> Answer:
         """As ``Session.chat``, complete."""
         return self.stream_chat(messages, model=model, **options).wait()
 
-    def stream_chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> BlockingCall:
+    def stream_chat(
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
+    ) -> BlockingCall:
         return BlockingCall(self._session.chat(messages, model=model, **options), self._thread)
 
     def models(self) -> list[str]:

@@ -10,10 +10,11 @@ import json
 import os
 import warnings
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import aiohttp
 
+from blockwright.api.program.options import ConversationOptions, GenerateOptions, check_options
 from blockwright.api.program.results import Answer, Choice, Piece, RequestError
 
 Prompt = str | Sequence[int]
@@ -79,13 +80,18 @@ class Session:
     def __init__(self) -> None:
         self._http: aiohttp.ClientSession | None = None
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> GenerateCall:
-        """Continue a prompt: text, or token ids. ``model``: the first one that is served by default."""
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> GenerateCall:
+        """Continue a prompt: text, or token ids. ``model``: the first one that is served by default. Raises TypeError for an
+        option that there is not."""
+        check_options(options, GenerateOptions)
         given = prompt if isinstance(prompt, str) else list(prompt)
         return GenerateCall(self, "/v1/completions", asked(model, options, prompt=given))
 
-    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> GenerateCall:
-        """Answer messages of role and content; a text is a single one of the user."""
+    def chat(
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
+    ) -> GenerateCall:
+        """Answer messages of role and content; a text is a single one of the user. Raises TypeError as ``generate``."""
+        check_options(options, ConversationOptions)
         given = [{"role": "user", "content": messages}] if isinstance(messages, str) else [dict(one) for one in messages]
         return GenerateCall(self, "/v1/chat/completions", asked(model, options, messages=given))
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from blockwright.api.program.client import Prompt
 from blockwright.api.program.embedded import Cluster
 from blockwright.api.program.offline import generate_all
+from blockwright.api.program.options import GenerateOptions, check_options
 from blockwright.api.program.progress import Bar
 from blockwright.api.program.results import Answer
 
 
 @overload
-def generate(
+def generate(  # type: ignore[overload-overlap] # a text is a sequence of texts, too: the first wins
     model: str | os.PathLike[str],
     prompts: str,
     *,
     progress: bool | None = None,
     settings: Mapping[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[GenerateOptions],
 ) -> Answer: ...
 
 
@@ -32,7 +33,7 @@ def generate(
     *,
     progress: bool | None = None,
     settings: Mapping[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[GenerateOptions],
 ) -> list[Answer]: ...
 
 
@@ -42,7 +43,7 @@ def generate(
     *,
     progress: bool | None = None,
     settings: Mapping[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[GenerateOptions],
 ) -> Answer | list[Answer]:
     """Continue prompts with a checkpoint: start a cluster, answer all of them, stop it.
 
@@ -52,6 +53,7 @@ def generate(
 
     Raises RequestError for a prompt that is refused, and what entering a ``Cluster`` raises.
     """
+    check_options(options, GenerateOptions)  # before a cluster is started for it
     asked: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
     shown = (sys.stderr.isatty() or "ipykernel" in sys.modules) if progress is None else progress
     cluster = Cluster(model, **(settings or {}))

@@ -155,7 +155,7 @@ class Server:
             finally:
                 failed.cancel()
                 ready.cancel()
-            await self._drain(running)
+            await self._drain(running, app[FRONT].metrics.active if running.port is not None else None)
             return 0
         finally:
             for task in following:
@@ -173,8 +173,11 @@ class Server:
             asked.cancel()
         return not self._asked.is_set()
 
-    async def _drain(self, what: RunningCluster) -> None:
-        self._speaker.reach("draining")
+    async def _drain(self, what: RunningCluster, active: int | None) -> None:
+        """``active``: requests that are being answered, where this process knows."""
+        runs = "what runs" if active is None else f"{active} request{'s' * (active != 1)}"
+        most = f"up to {self._settings.drain_timeout:g} s"
+        self._speaker.reach("draining", f"draining: {runs} may end within {most}; Ctrl-C again ends at once")
         drain: asyncio.Future[Any] = asyncio.ensure_future(what.drain(self._settings.drain_timeout))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
         try:

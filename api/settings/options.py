@@ -50,7 +50,7 @@ def make_settings(
     applications = _with_apps(named, apps)
     values["applications"] = {**applications, **values.get("applications", {})}
     if need_model and not values["applications"]:
-        raise SettingsError("no model is given; name a checkpoint folder or a hub id")
+        raise SettingsError("no model is given; name a checkpoint folder or a hub id, or try 'blockwright demo --serve'")
     if key_file:
         for name, keys in zip(("api_keys", "admin_keys"), read_keys(Path(key_file)), strict=True):
             values[name] = {**values.get(name, {}), **keys}

@@ -1,9 +1,9 @@
 """How much KV sequences will hold at most that run already, by the estimates of their lengths.
 
-Half of an answer is what a sequence holds in the mean, if sequences are of all ages. Long answers that start together are not:
-they hold next to nothing at first, and all of their length at the same time. So long ones are played forward (as LightLLM's
-"Past-Future scheduler" does): at each end of a sequence, those that still run hold what they hold now and a token more for
-each step. A machine of events; n long sequences cost O(n).
+Half of an answer is what a sequence holds in the mean, if sequences are of all ages. Long answers that start together are
+not: they hold next to nothing at first, and all of their length at the same time. So long ones are played forward (as
+LightLLM's "Past-Future scheduler" does): at each end of a sequence, those that still run hold what they hold now and a
+token more for each step. A machine of events; n long sequences cost O(n).
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ class Growth:
     __slots__ = ("_ends", "_known", "_peak", "_sum")
 
     def __init__(self) -> None:
-        self._ends: list[
-            tuple[int, int, int]
-        ] = []  # (the step after which it ends, request, positions less steps), ascending
+        # (the step after which it ends, request, positions less steps), ascending
+        self._ends: list[tuple[int, int, int]] = []
         self._known: dict[int, tuple[int, int, int]] = {}
         self._sum = 0  # of positions less steps
         self._peak: int | None = 0
@@ -41,9 +40,6 @@ class Growth:
             self._sum -= entry[2]
             self._peak = None
 
-    def __contains__(self, request: int) -> bool:
-        return request in self._known
-
     def __len__(self) -> int:
         return len(self._ends)
 
@@ -54,7 +50,7 @@ class Growth:
     def peak(self, step: int) -> int:
         """Most positions that they will hold together."""
         while self._ends and self._ends[0][0] <= step:
-            end, request, base = self._ends[0]
+            _, request, base = self._ends[0]
             self.end(request)
             self.begin(request, step, base + step, max(round(LATE * (base + step)), 1))
         if self._peak is None:

@@ -29,11 +29,13 @@ GROWTH = 8.0  # of the allowance from one try to the next, while the real waste 
 class OrderRules:
     """``mode``: how the allowance for computing tokens twice is divided among the children of an opened node: in proportion
     to their prompt tokens, less what opening took, or evenly as in the paper; ``off`` opens the root alone. ``allowance``:
-    that of the root, as a share of all prompt tokens. ``likeness``: units whose densities differ by less are joined; 0:
-    none. Raises ValueError where one is out of range."""
+    that of the root, as a share of all prompt tokens; in proportion it is ``loss``, a share of the tokens that need not be
+    computed, where that is less. ``likeness``: units whose densities differ by less are joined; 0: none. Raises ValueError
+    where one is out of range."""
 
     mode: str = MODES[0]
     allowance: float = 0.01
+    loss: float = 0.02
     likeness: float = 0.10
 
     def __post_init__(self) -> None:
@@ -41,6 +43,8 @@ class OrderRules:
             raise ValueError(f"mode is {self.mode!r}; the order of a batch splits nodes by one of: {', '.join(MODES)}")
         if not 0.0 <= self.allowance <= 1.0:
             raise ValueError(f"allowance is {self.allowance!r}; give the share of prompt tokens computed twice, 0 to 1")
+        if not 0.0 <= self.loss <= 1.0:
+            raise ValueError(f"loss is {self.loss!r}; give the share of shared tokens that are computed twice, 0 to 1")
         if not 0.0 <= self.likeness <= 10.0:
             raise ValueError(f"likeness is {self.likeness!r}; give by how much densities of joined units differ, 0 to 10")
 
@@ -198,8 +202,8 @@ def density_order(
     weigher: Weigher, rules: OrderRules = OrderRules(), memory: int = 0, requests: Iterable[int] | None = None
 ) -> list[Unit]:
     """All requests (or these), each once: units by density, the densest first. ``memory``: positions of KV there are (0: no
-    unit is too large to be joined). In the mode ``proportional`` no more is computed twice than the allowance, as counted in
-    the list that comes out. Time: that of sorting; a hundred thousand requests take some seconds."""
+    unit is too large to be joined). In the mode ``proportional`` no more is computed twice than the allowance and the loss
+    say, as counted in the list that comes out. Time: that of sorting; a hundred thousand requests take some seconds."""
     layers = _Layers(weigher, range(weigher.tree.count) if requests is None else requests)
     if not layers.sequence:
         return []
@@ -209,8 +213,12 @@ def density_order(
         groups = _merge(layers, pieces, rules.likeness, PORTION * memory) if rules.likeness else [[one] for one in pieces]
         return groups, weigher.tree.computed(layers.requests(chain.from_iterable(groups))) - layers.distinct
 
-    most = rules.allowance * layers.tokens[weigher.tree.root]
-    groups = largest_within(most, attempt) if rules.mode == MODES[0] else attempt(most)[0]
+    tokens = layers.tokens[weigher.tree.root]
+    most = rules.allowance * tokens
+    if rules.mode == MODES[0]:
+        groups = largest_within(min(most, rules.loss * (tokens - layers.distinct)), attempt)
+    else:
+        groups, _ = attempt(most)
     return weigher.units(layers.requests(group) for group in groups)
 
 

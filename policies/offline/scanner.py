@@ -27,7 +27,7 @@ LIKE = 1e-6  # densities that differ by less have no mixture to aim for
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class OfflineAdmission:
     """A request that is to start now. ``need``: positions of KV that it counts for on its ``side``."""
 
     request: int
@@ -141,7 +141,7 @@ class DualScanner:
 
     # events
 
-    def admit(self, most: float = math.inf) -> Admission | None:
+    def admit(self, most: float = math.inf) -> OfflineAdmission | None:
         """The next request that fits, on the side that has less of what it may hold; None if none does. ``most``: positions
         that it may need at most, where nothing is running. A side with nothing running gets one request as soon as memory
         has room for it, and an empty memory always gets one."""
@@ -156,7 +156,7 @@ class DualScanner:
             part = alone or pointer.use < self._most[side]
             if not self._running_any() or (part and need <= min(self.memory - total, most)):
                 self._take(side, request, need)
-                return Admission(request, side, need)
+                return OfflineAdmission(request, side, need)
         return None
 
     def peek(self) -> int | None:

@@ -13,8 +13,8 @@ import pytest
 def test_every_order_and_ablation_is_measured_and_judged() -> None:
     one = next(run for run in offline.runs(quick=True) if run.case == "sim/trace1")
     figures = runs.measure(replace(one, count=600))
-    subjects = {f"nanoflow-{name}" for name in runs.ORDERS.values()} | {runs.VLLM, runs.OURS, *runs.ablations()}
-    assert figures.subjects.keys() == subjects
+    subjects = {*(f"nanoflow-{name}" for name in runs.ORDERS.values()), runs.DFS + runs.PACED, runs.BALANCE + runs.PACED}
+    assert figures.subjects.keys() == subjects | {runs.VLLM, runs.OURS, *runs.ablations()}
     for subject, metrics in figures.subjects.items():
         for overlap in runs.OVERLAPS:
             assert metrics[overlap]["tok_per_s"] > 0
@@ -32,9 +32,9 @@ def test_all_batches_are_planned() -> None:
     planned = offline.runs(quick=False, lengths=[(100, 10)])
     grid = [(run.rho, run.sharing) for run in planned if run.case == "sim/grid"]
     assert (len(grid), len({*grid})) == (65, 65)
-    assert {run.count for run in planned} == {40_000}
+    assert {run.case for run in planned if run.count != 40_000} == {"sim/large"}
     cases = [run.case for run in planned if run.case != "sim/grid"]
-    assert len(cases) == len({*cases}) == 8
+    assert len(cases) == len({*cases}) == 9
     assert {bar.case.rpartition("/")[0] for bar in offline.BARS} <= {*cases, "sim/grid", "scanner"}
 
 

@@ -40,7 +40,7 @@ def test_a_source_has_the_density_of_the_papers_table(name: str) -> None:
     source = SOURCES[name]
     lengths = lengths_of(source, COSTS, 4000)
     comp = sum(COSTS.comp(*pair) for pair in lengths) - 4000 * source.followers * COSTS.prompt(source.shared)
-    assert comp / sum(COSTS.mem(*pair) for pair in lengths) == pytest.approx(source.rho, rel=0.15)
+    assert comp / sum(COSTS.mem(*pair) for pair in lengths) == pytest.approx(source.rho, rel=0.2)
 
 
 def test_lengths_of_a_trace_and_known_answers() -> None:

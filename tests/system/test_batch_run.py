@@ -1,4 +1,4 @@
-"""``blockwright batch run`` on a real cluster: each line its answer or its error, and a run that is killed goes on."""
+"""``blockwright batch run`` (docs/offline.md) on a real cluster: each line its answer or its error; a killed run goes on."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def runner(folder: Path, server: Server) -> int:
 
 async def test_kill_9_of_worker_gateway_and_head(serve: Callable[..., Server], tmp_path: Path) -> None:
     folder = tmp_path / "batches"
-    server = serve(gateways=2, gateway_in_head="no", chunk_size=16, batch_dir=folder).whole()
+    server = serve(workers=1, gateways=2, gateway_in_head="no", chunk_size=16, max_rows=16, batch_dir=folder).whole()
     store = BatchStore(folder)
     async with fresh(server) as client:
         expected = await asyncio.gather(*[alone(client, index) for index in range(LINES)])
@@ -103,7 +103,7 @@ async def test_kill_9_of_worker_gateway_and_head(serve: Callable[..., Server], t
         await asyncio.to_thread(server.stop, -signal.SIGKILL, check_logs=False)
     kept = store.answered(id)
     assert 24 <= len(kept) < LINES
-    again = serve(gateways=1, gateway_in_head="yes", chunk_size=16, batch_dir=folder).whole()
+    again = serve(workers=1, gateway_in_head="yes", pace="", chunk_size=16, batch_dir=folder).whole()
     async with fresh(again) as client:
 
         async def completed() -> Any:

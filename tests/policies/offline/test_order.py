@@ -80,7 +80,7 @@ def test_units_are_the_nodes_that_are_kept_by_density(part: int) -> None:
         root = grow(batch.prompts, list(range(len(batch.prompts))))
         weights = layer_sort(root, 0, batch.prompts, batch.outputs, batch.costs)
         rho = {node: density(*taken) for node, taken in weights.items()}
-        share = random.choice([0.0, 0.05, 0.2, 1.0])
+        share, loss = random.choice([0.0, 0.05, 0.2, 1.0]), random.choice([0.02, 0.5, 1.0])
         allowance = share * sum(map(len, batch.prompts))
 
         def order(runs: list[list[Node]]) -> list[list[int]]:
@@ -95,11 +95,13 @@ def test_units_are_the_nodes_that_are_kept_by_density(part: int) -> None:
 
         wanted = {
             "paper": order(split_as_in_the_paper(root, allowance)),
-            "proportional": largest_within(allowance, attempt),
+            "proportional": largest_within(
+                min(allowance, loss * (batch.weigher.tree.tokens - batch.weigher.tree.distinct)), attempt
+            ),
             "off": order([[child] for child in root.children]),
         }
         for mode in MODES:
-            units = density_order(batch.weigher, OrderRules(mode=mode, allowance=share, likeness=0.0))
+            units = density_order(batch.weigher, OrderRules(mode=mode, allowance=share, loss=loss, likeness=0.0))
             batch.check(units)
             assert [list(unit.requests) for unit in units] == wanted[mode]
 
@@ -140,7 +142,7 @@ def test_joining_keeps_what_is_shared_and_ends_at_a_quarter_of_memory(part: int)
         whole = {tuple(unit.requests) for unit in alone}
         for unit in units:
             assert not memory or unit.positions <= memory / 4 or tuple(unit.requests) in whole
-        for mode, allowed in (("proportional", share * tree.tokens), ("off", 0)):
+        for mode, allowed in (("proportional", min(share * tree.tokens, 0.02 * (tree.tokens - tree.distinct))), ("off", 0)):
             units = density_order(batch.weigher, OrderRules(mode=mode, allowance=share, likeness=likeness), memory)
             batch.check(units)
             assert waste(tree, units) <= allowed
@@ -182,13 +184,13 @@ def test_units_of_like_density_are_joined_and_their_sharers_meet() -> None:
 
 def test_an_outlier_leaves_its_source() -> None:
     """One long answer in a dense source runs with the memory-heavy ones, where a prefix costs little."""
-    prompts = [(1, *[5] * 10, n, *[7] * 200) for n in range(50)] + [(n,) for n in range(2, 12)]
-    outputs = [2] * 50 + [400] * 10
+    prompts = [(1, *[5] * 10, n, *[7] * 200) for n in range(60)] + [(n,) for n in range(2, 12)]
+    outputs = [2] * 60 + [400] * 10
     outputs[17] = 5000
     weigher = Weigher(PrefixTree([packed(prompt) for prompt in prompts]), Costs(1.0, 0.0, 0.01), outputs)
     assert list(density_order(weigher)[-1].requests) == [17]
     whole = density_order(weigher, OrderRules(mode="off"))
-    assert next(len(unit.requests) for unit in whole if 17 in unit.requests) == 50
+    assert next(len(unit.requests) for unit in whole if 17 in unit.requests) == 60
 
 
 def test_a_batch_with_one_beginning_is_not_one_unit() -> None:
@@ -212,7 +214,7 @@ def test_what_cannot_be_opened_wholly_is_cut_as_often_as_is_paid_for() -> None:
     tokens = weigher.tree.tokens
     counts = []
     for share in (0.0, 0.01, 0.03, 0.1, 0.3):
-        units = density_order(weigher, OrderRules(allowance=share))
+        units = density_order(weigher, OrderRules(allowance=share, loss=1.0))
         counts.append(len(units))
         assert waste(weigher.tree, units) <= share * tokens
     assert counts == sorted(counts)
@@ -232,6 +234,7 @@ def test_no_requests_and_a_deep_chain() -> None:
     [
         ({"mode": "evenly"}, "mode is 'evenly'; .* proportional, paper, off"),
         ({"allowance": 1.5}, r"allowance is 1\.5; .*, 0 to 1"),
+        ({"loss": 2.0}, r"loss is 2\.0; .*, 0 to 1"),
         ({"likeness": -0.1}, r"likeness is -0\.1; .*, 0 to 10"),
     ],
 )
