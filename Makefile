@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+TOOLS  := $(VENV)/.test-tools
 PORT   ?= 8000
 # Tests: processes at a time (some wait for others), and the best instruction set that they use (avx512_bf16, avx512, avx2, generic; empty: all).
 JOBS   ?= $(shell expr $$(nproc) + 1)
@@ -18,11 +19,11 @@ PYTEST  = $(if $(CAP),BLOCKWRIGHT_CAP=$(CAP) )$(BIN)/python -m pytest -n $(JOBS)
 TORCH  := $(shell sed -n 's/^\(torch==.*\)$$/\1/p' constraints.txt)
 export TORCH_INDEX_URL ?=
 
-.PHONY: help setup looks demo serve test suite sources quick caps capped nightly lint types equality compat bench clean
+.PHONY: help install setup looks demo serve test suite sources quick caps capped nightly lint types equality compat bench clean
 
 help:
-	@echo "make demo      set up, then serve the demo checkpoint and its fine-tunes on 2 workers and stream through them"
-	@echo "make serve     set up, then leave the demo running (PORT=8000)"
+	@echo "make demo      install, then show it: 9 models on 2 workers, a pipeline, fine-tunes that share, a kill"
+	@echo "make serve     install, then leave the demo running (PORT=8000)"
 	@echo "make test      set up, then format, lint, types and all tests"
 	@echo "               (CAP=avx2 for a processor that has nothing better, JOBS=1 for one after the other)"
 	@echo "make quick     ruff and the fast tests, in less than a minute"
@@ -36,7 +37,10 @@ help:
 	@echo "               (STORE=1 replaces them and docs/performance.md, ONLY='forecast simulation on_demand tenants' just these: 45 more,"
 	@echo "               BESIDE=CHECKOUT measures another checkout in turn)"
 
-setup: $(STAMP)
+# What serves, and what tests it besides: a first look needs the first alone.
+install: $(STAMP)
+
+setup: $(TOOLS)
 
 # A second call finds the stamp and does nothing. C sources are named because the editable install compiles them (policies that
 # change run as sources until the next set-up: policies/compiled.py).
@@ -48,13 +52,20 @@ $(STAMP): pyproject.toml setup.cfg setup.py constraints.txt $(wildcard gpu/kerne
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
-demo: setup
+# Not with the extra of an editable install, which would compile everything once more.
+$(TOOLS): $(STAMP) pyproject.toml constraints.txt
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"], \
+	  sep="\n")' > $@.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r $@.txt
+	@touch $@
+
+demo: install
 	$(BIN)/blockwright demo
 
-serve: setup
+serve: install
 	$(BIN)/blockwright demo --serve --port $(PORT)
 
 lint: setup

@@ -1,4 +1,5 @@
-"""Build step besides pyproject.toml: the scheduler's hot policies, compiled by mypyc where mypyc and a C compiler are there.
+"""Build steps besides pyproject.toml: the scheduler's hot policies, compiled by mypyc where mypyc and a C compiler are
+there, and the demo's models, which the wheel has where the checkout has them.
 
 The compiled modules go to ``policies/_compiled``, never beside their sources, with the fingerprint of the sources that they
 were made from. ``policies/compiled.py`` uses them only while it matches, so an edited source is never shadowed.
@@ -15,8 +16,10 @@ from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+DEMO = ("demo-checkpoint", "demo-family")  # of examples: what ``blockwright demo`` serves
 ROOMS = ("memory", "model", "plan", "prediction", "sweep")
 # Runs in a folder of its own: mypyc writes beside what it compiles, and the package is named blockwright only there.
 PROGRAM = """
@@ -70,5 +73,18 @@ class Build(build_ext):
             print(f"policies are not compiled:\n{error.stderr.decode()[-2000:]}", file=sys.stderr)
 
 
+class Modules(build_py):
+    """Copies the modules as always, then the demo's models."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        for name in DEMO:
+            target = Path(self.build_lib, "blockwright", "examples", name)
+            if (ROOT / "examples" / name).is_dir():
+                shutil.copytree(ROOT / "examples" / name, target, dirs_exist_ok=True)
+
+
 # The name keeps this file out of wheels: the package lies at the root, too.
-setup(script_name="setup.py", cmdclass={"build_ext": Build})
+setup(script_name="setup.py", cmdclass={"build_ext": Build, "build_py": Modules})

@@ -28,7 +28,7 @@ MOST_WEIGHT = 1000  # of an account against one of weight 1
 LEAST_LOG = 64 << 10  # bytes of a log in two files; in an event log each starts with a snapshot
 # fmt: off
 _POSITIVE = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "gateways", "max_waiting",
-             "max_body", "max_characters", "dispatchers")
+             "max_body", "max_characters", "dispatchers", "batch_requests", "batch_bytes")
 _SECONDS = ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout",
             "dispatch_timeout", "slo_ttft", "slo_latency", "offline_sweep")
 # fmt: on
@@ -169,7 +169,7 @@ class Settings:
     overload_most: Annotated[int, "workers of a pipeline that comes of dropped parameters, at most"] = 4
     prefix_cache: Annotated[bool, "reuse KV of equal prompt beginnings"] = True
     shared_cache: Annotated[bool, "let tenants reuse each other's, which tells them that somebody asked the same"] = False
-    pace: Annotated[str, "cost table (a JSON file of seconds) that sweeps are held to"] = ""
+    pace: Annotated[str, "simulate slower hardware: delays of each step, from a JSON file of seconds"] = ""
     profile: Annotated[str, "device profile (a JSON file of blockwright profile) that sweeps are compared with"] = ""
     stall_timeout: Annotated[float, "seconds after which a sweep (pace excluded) means a hung worker, which is replaced"] = (
         10.0
@@ -187,6 +187,11 @@ class Settings:
     keep_alive: Annotated[
         float, "seconds of silence in a stream before a comment tells the queue's place or the prefill"
     ] = 10.0
+    batch_dir: Annotated[
+        str, "folder where files and batches are kept, whatever dies; of one server alone; empty: there are no batches"
+    ] = ""
+    batch_requests: Annotated[int, "most requests of a batch"] = 50_000
+    batch_bytes: Annotated[int, "bytes (or 200MiB) of a file of requests"] = 200 << 20
     directory: Annotated[str, "of the cluster's sockets; empty: a fresh private one"] = ""
     check: Annotated[bool, "verify the memory accounts after every sweep, not only when idle"] = False
     event_log: Annotated[
@@ -235,7 +240,6 @@ class Settings:
         if self.port > 65535:
             raise SettingsError(f"port is {self.port}; give a number from 0 to 65535")
         choices = {
-            "device": ("cpu",),
             "gateway_in_head": ("auto", "yes", "no"),
             "dispatch": (OUTSTANDING, *POLICIES),
             "dtype": ("auto", "float32", "bfloat16"),
@@ -330,6 +334,10 @@ class Settings:
             raise SettingsError(f"tagger is {self.tagger!r}; choose one of off, history, {TRAINED}FILE")
 
     def _check_front(self) -> None:
+        if self.device != "cpu":
+            raise SettingsError(
+                f"device is {self.device!r}, but there is no GPU back end yet; choose cpu, which is the default"
+            )
         if bool(self.tls_cert) != bool(self.tls_key):
             missing = "tls_key" if self.tls_cert else "tls_cert"
             raise SettingsError(f"{missing} is missing; https needs tls_cert and tls_key")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from blockwright.actors.config import Settings, SettingsError
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.machines import LinkTimes
 
@@ -25,3 +26,14 @@ def read_links(path: str) -> LinkTimes | None:
         return LinkTimes(float(link["latency"]), float(link["bandwidth"]), NUMBER) if link else None
     except (KeyError, TypeError):
         raise ValueError("links says neither latency nor bandwidth of shared-memory") from None
+
+
+def check_costs(settings: Settings) -> None:
+    """Workers read the files again; here their faults reach the person who named them. Raises SettingsError."""
+    for name in ("pace", "profile"):
+        path = getattr(settings, name)
+        try:
+            read_costs(path)
+            read_links(path)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{name}: {path} cannot be used ({error}); give a JSON file of seconds, or none") from None

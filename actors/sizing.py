@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from blockwright.actors.config import MOST_THREADS, Settings, SettingsError
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.model.config import ModelConfig
+from blockwright.policies.binary_size import binary_size
 from blockwright.policies.memory.residence import VIRTUAL
 
 LONGEST = 8192  # tokens of a sequence unless ``max_model_len`` says more
@@ -98,8 +99,8 @@ def worker_configs(
     workers = len(worker_names(settings))
     if settings.memory * workers > free_memory:
         raise SettingsError(
-            f"memory is {settings.memory} bytes for each worker, {settings.memory * workers} for all {workers}, but only "
-            f"{free_memory} are free here; give less (--set memory=...)"
+            f"memory is {binary_size(settings.memory)} for each worker, {binary_size(settings.memory * workers)} for all "
+            f"{workers}, but only {binary_size(free_memory)} are free here; give less (--set memory=...)"
         )
     memory = settings.memory or int(free_memory * SHARE) // workers
     threads = settings.threads or min(max(cores // workers, 1), MOST_THREADS)
@@ -145,8 +146,8 @@ def _check_address_space(limit: int, memory: int, threads: int, models: Mapping[
     program = PROGRAM + threads * STACK
     if (need := program + ranges * memory) > limit:
         fits = (limit - program) // ranges
-        less = f" or give less memory (--set memory={fits})" if fits >= 1 << 20 else ""
+        less = f" or give less memory (--set memory={fits >> 20}MiB)" if fits >= 1 << 20 else ""
         raise SettingsError(
-            f"a process here may map {limit} bytes (ulimit -v or -d), but a worker with memory {memory} needs about {need}; "
-            f"raise the limit (ulimit -v unlimited){less}"
+            f"a process here may map {binary_size(limit)} (ulimit -v or -d), but a worker with memory {binary_size(memory)} "
+            f"needs about {binary_size(need)}; raise the limit (ulimit -v unlimited){less}"
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blockwright.actors.batches.port import BatchDesk
 from blockwright.actors.checkpoints import hash_applications, open_checkpoints
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
@@ -21,7 +22,7 @@ from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.scaling import scaling_plan
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.cost_file import read_costs, read_links
+from blockwright.actors.cost_file import check_costs
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -70,10 +71,12 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """The head's HTTP front, and the port where every process that answers listens."""
+    """The head's HTTP front, and the port where every process that answers listens. ``desk``: of the batches, if there are
+    any."""
 
     front: LocalFront
     port: int
+    desk: BatchDesk | None = None
 
 
 class Running:
@@ -138,6 +141,11 @@ class Running:
                 continue  # it has just died
             return found
         return Service([], Readiness(False, "no gateway is up"))
+
+    async def sharing(self) -> tuple[int, int]:
+        """Bytes of the parameters of all models, equal tensors once, and what sharing saves."""
+        view: dict[str, Any] = await self.controller.cluster(timeout=ASK_SECONDS)
+        return view["parameter_bytes"], view["saved_bytes"]
 
     async def failed(self) -> StartError:
         """Returns, with the reason, when the cluster can never serve; otherwise waits for ever."""
@@ -239,7 +247,7 @@ async def start(
         state = _state(settings, configs, models)
         state.overload.watched = settings.overload == "on"
         values: dict[str, Any] = {
-            **_services(settings),
+            **_services(settings, http.desk if http is not None else None),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
@@ -263,11 +271,11 @@ async def start(
     return running
 
 
-def _services(settings: Settings) -> dict[str, Any]:
-    """Those that serve gateways, and the predictors that dispatchers ask."""
+def _services(settings: Settings, desk: BatchDesk | None) -> dict[str, Any]:
+    """Those that serve gateways, the predictors that dispatchers ask, and who runs batches."""
     asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
     own = {"limiter": (limits_of(settings),), "tagger": (settings,), "memory": (settings, f"{HEAD}/controller")}
-    return {**own, NODE: settings, **asked}
+    return {**own, "batches": (desk,), NODE: settings, **asked}
 
 
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
@@ -281,7 +289,7 @@ async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
     """By application; what is wrong with the settings of the rest is said first."""
     if not settings.applications:
         raise SettingsError("applications is empty; name a checkpoint to serve")
-    await asyncio.to_thread(_check_costs, settings)
+    await asyncio.to_thread(check_costs, settings)
     await asyncio.to_thread(check_tagging, settings)
     return await asyncio.to_thread(open_checkpoints, settings)
 
@@ -296,17 +304,6 @@ async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
             raise SettingsError(f"directory: the cluster's sockets cannot lie there: {error}") from error
         raise
     return cluster
-
-
-def _check_costs(settings: Settings) -> None:
-    """Workers read the files again; here their faults reach the person who named them."""
-    for name in ("pace", "profile"):
-        path = getattr(settings, name)
-        try:
-            read_costs(path)
-            read_links(path)
-        except (OSError, ValueError) as error:
-            raise SettingsError(f"{name}: {path} cannot be used ({error}); give a JSON file of seconds, or none") from None
 
 
 def _processes(settings: Settings) -> ForkserverLauncher:

@@ -242,6 +242,30 @@ class RequestAnswer(TypedDict):
     emitted_tokens: int
     events: list[dict[str, Any]]
     dispatch: dict[str, Any] | None
+    model: str
+    place: int
+    queued: int
+    starts_in: float | None
+
+
+class ListedRequest(TypedDict):
+    """A request of a list; ``place``: in the queue, 0 where it does not wait; ``age``: seconds until now, or its end."""
+
+    id: str
+    model: str
+    state: Literal["waiting", "running", "finished", "cancelled", "failed"]
+    place: int
+    prompt_tokens: int
+    computed_tokens: int
+    emitted_tokens: int
+    home: str | None
+    attempt: int
+    age: float
+
+
+class RequestsAnswer(TypedDict):
+    object: Literal["list"]
+    data: list[ListedRequest]
 
 
 class ForecastedRequest(TypedDict):

@@ -98,8 +98,8 @@ def error_response(error: ApiError) -> web.Response:
     return answer
 
 
-def from_http(error: web.HTTPException, method: str, path: str, max_body: int) -> ApiError:
-    """What aiohttp's router and body reader raise, in our words."""
+def from_http(error: web.HTTPException, method: str, path: str, max_body: int, instead: str = "") -> ApiError:
+    """What aiohttp's router and body reader raise, in our words. ``instead``: what to use for a path that is not served."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         refusal = ApiError(405, f"{method} is not allowed on {path}; use {allowed}")
@@ -108,7 +108,7 @@ def from_http(error: web.HTTPException, method: str, path: str, max_body: int) -
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return ApiError(413, f"the body is larger than the limit of {max_body} bytes; send less in one request")
     if error.status == 404:
-        return ApiError(404, f"{method} {path} is not served here; see /openapi.json for what is")
+        return ApiError(404, f"{method} {path} is not served here; {instead or 'see /docs for what is'}")
     if error.status == 417:  # on a path that is not served, or not so
         return ApiError(417, f"this Expect is not known on {method} {path}; leave it out")
     return ApiError(error.status, error.text or error.reason)

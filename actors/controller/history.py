@@ -1,10 +1,12 @@
 """What happened to the cluster lately, for people: workers that came, died and serve again, models that can be served.
 
-Owns the last ``KEPT`` events, told by comparing what an event touched with what it was. Changes nothing and decides nothing.
+Owns the last ``KEPT`` events, told by comparing what an event touched with what it was. Each is a line of
+the log, too. Changes nothing and decides nothing.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,7 @@ from blockwright.actors.controller.messages import ScalingEffect, StartWorker, S
 from blockwright.actors.controller.state import ControllerState
 
 KEPT = 200
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class History:
         self.events: deque[Happened] = deque(maxlen=KEPT)
         self._count = 0
         self._workers: dict[str, tuple[str, int]] = {}  # worker -> (state, incarnation) at the last look
+        self._died: dict[str, float] = {}  # worker -> when, while it does not serve again
         self._routes: dict[str, int] = {}  # application -> routes in force
 
     def look(self, state: ControllerState, now: float) -> None:
@@ -44,13 +48,16 @@ class History:
             if here == (before, life):
                 continue
             if life and worker.incarnation != life:
+                self._died.setdefault(name, now)
                 self.note(now, "down", name, f"worker {name} died: {worker.cause}")
             if worker.state == "starting":
                 self.note(now, "starting", name, f"worker {name} is being started")
             elif worker.incarnation and worker.incarnation != life:
-                self.note(now, "up", name, f"worker {name} is up, life {worker.incarnation}, and loads its blocks")
+                self.note(now, "up", name, f"worker {name} is up and loads its blocks")
             if worker.state == "ready":
-                self.note(now, "ready", name, f"worker {name} serves" + (" again" if worker.restarts else ""))
+                died = self._died.pop(name, None)
+                after = "" if died is None else f", {now - died:.2f} s after it died"
+                self.note(now, "ready", name, f"worker {name} serves" + (" again" if worker.restarts else "") + after)
         for name in state.table.applications:
             served = state.served.get(name)
             if served is None:
@@ -59,7 +66,7 @@ class History:
             elif served.in_force != self._routes.get(name, 0):
                 self._routes[name] = served.in_force
                 of = f"{served.in_force} of {len(served.planned)} routes"
-                self.note(now, "routes", name, f"model {name} can be served on {of}")
+                self.note(now, "routes", name, f"model {name} is ready on {of}")
 
     def scaled(self, effect: ScalingEffect, now: float) -> None:
         """A worker comes or goes with the load."""
@@ -70,10 +77,12 @@ class History:
                 self.note(now, "scaling", worker, f"worker {worker} is drained: {why}")
             case StopWorker(worker):
                 self._workers.pop(worker, None)
+                self._died.pop(worker, None)
                 self.note(now, "scaling", worker, f"worker {worker} is stopped: nothing is left on it")
 
     def note(self, now: float, event: str, subject: str, text: str) -> None:
         self._count += 1
+        log.info("%s", text)
         self.events.append(Happened(self._count, now, event, subject, text))
 
     def view(self, now: float, wall: float) -> list[dict[str, Any]]:

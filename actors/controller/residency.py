@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.binary_size import binary_size
 from blockwright.policies.cluster.application_life import first_missing, serving_one
 from blockwright.policies.model.chain import Block, Hop, Route
 from blockwright.policies.requests.admission import capacity_tokens
@@ -152,8 +153,8 @@ class Residency:
             for hop in self.hops.get(application, ()):
                 if hop.held and (self.room or 0) < hop.page_bytes:
                     return (
-                        f"worker {worker} has {self.room} bytes left for sequences of {application}, less than one "
-                        f"page of {hop.page_bytes} bytes; give workers more memory (--set memory=...)"
+                        f"worker {worker} has {binary_size(self.room or 0)} left for sequences of {application}, less than "
+                        f"one page of {binary_size(hop.page_bytes)}; give workers more memory (--set memory=...)"
                     )
         return ""
 

@@ -10,13 +10,15 @@ from types import MappingProxyType
 from typing import Any
 
 from blockwright.actors.block.messages import BlockStatus
-from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares
+from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares, saving
 from blockwright.actors.controller.residency import Served, serving
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.gateway.port import ApplicationView, Census
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.model.chain import Chain, bases
+
+MEMORY = ("budget", "parameters", "kv", "cached", "free")  # of a worker; the last four make up the first
 
 
 def cluster_view(
@@ -30,12 +32,15 @@ def cluster_view(
     """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal. sequences: of each gateway, by model;
     predictors: figures of each worker's."""
     labels = _labels(state)
+    sharing = saving(served.application for served in state.served.values() if served.deployed)
     return {
         "workers": [
             _worker(state, worker, statuses.get(name))
             | {"busiest_blocks": _busiest(blocks.get(name, ())), "predictor": dict(predictors.get(name, {}))}
             for name, worker in state.workers.items()
         ],
+        "parameter_bytes": sharing.stored,  # of all deployed applications, equal tensors once
+        "saved_bytes": sharing.saved,  # what their own copies of the others would take
         "kv_pages_shared": _total(statuses, "shared_pages"),  # times that a sequence took a page made by another
         "kv_pages_shared_now": _total(statuses, "pages_shared_now"),
         "routes": [
@@ -59,9 +64,9 @@ def _total(statuses: Mapping[str, WorkerStatus], counter: str) -> int:
 
 
 def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus | None) -> dict[str, Any]:
-    memory = {"budget": 0, "parameters": 0, "kv": 0, "free": 0}
+    memory = dict.fromkeys(MEMORY, 0)
     if status is not None:
-        memory = {"budget": status.budget, "parameters": status.parameters, "kv": status.kv, "free": status.free}
+        memory = {use: getattr(status, use) for use in MEMORY}
     return {
         "id": worker.name,
         "pid": status.pid if status else worker.pid,

@@ -16,6 +16,7 @@ from blockwright.actors.conditions import Conditions
 from blockwright.actors.dispatcher.messages import Ask
 from blockwright.actors.gateway import messages as m
 from blockwright.actors.gateway.calls import Cancellations, ask, export, hold, submit
+from blockwright.actors.gateway.listing import described, listed
 from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
@@ -30,11 +31,13 @@ from blockwright.actors.gateway.port import (
     NewApplication,
     Readiness,
     RefusedChange,
+    RequestLine,
     RequestView,
     Service,
     accepted,
 )
 from blockwright.actors.gateway.queue_position import QueuePositions
+from blockwright.actors.gateway.recoveries import Recoveries
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.stream import RequestStream
 from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
@@ -85,7 +88,7 @@ class Gateway(Actor):
         self.limiter = limiter
         self._others = others
         self.state = state
-        self._positions = QueuePositions(state.active, state.table)
+        self._positions, self._recoveries = QueuePositions(state.active, state.table), Recoveries(state.active)
         self._controller, self._applications = controller, applications
         self._streams: dict[str, RequestStream] = {}  # of all active requests
         self._idle = asyncio.Event()  # set while nothing is active
@@ -135,6 +138,7 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def down(self, worker: str, incarnation: int, cause: str) -> None:
         """A worker has ended."""
+        self._recoveries.lost(worker, cause, self.node.clock.now())
         self._handle(m.WorkerEnded(worker, incarnation, cause))
 
     @endpoint(urgent=True)
@@ -208,7 +212,10 @@ class Gateway(Actor):
         return self.state.catalogue.ready(self.state.draining)
 
     def describe(self, request: str) -> RequestView | None:
-        return self.state.describe(request)
+        return described(self.state, self._positions, request, self.node.clock.now())
+
+    def requests(self, key: str, most: int) -> list[RequestLine]:
+        return listed(self.state, self._positions, key, most, self.node.clock.now())
 
     def generate(self, generation: Generation) -> RequestStream:
         """See ``GatewayPort``."""
@@ -326,15 +333,10 @@ class Gateway(Actor):
         self._handle(m.GatewayTick())
         if self._others:
             self._share()
-        if self._autoscale:
-            self._observe()
-        self._tagging.look(self.node)
-
-    def _observe(self) -> None:
-        first = next((record for record in self.state.active.values() if not record.generation.offline), None)
-        seen = self.state.asking.observations.take(0.0 if first is None else self.node.clock.now() - first.arrival)
-        if seen is not None:
+        if self._autoscale and (seen := self.state.asking.seen(self.state.active, self.node.clock.now())) is not None:
             self.node.ref(self._controller).observed.cast(*seen)
+        self._tagging.look(self.node)
+        self._recoveries.look()
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # a worker's

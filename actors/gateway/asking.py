@@ -6,7 +6,7 @@ A request that is asked about waits like any other meanwhile. Owns no request an
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import isfinite
 
@@ -97,6 +97,12 @@ class Asking:
         if isfinite(predicted.last_token):  # else it was said never to end
             came = (predicted.first_token, decision.first_token - since, predicted.last_token, now - since)
             self.figures.points.append(ForecastPoint(record.id, *came))
+
+    def seen(self, active: Mapping[str, RequestRecord], now: float) -> tuple[float, float] | None:
+        """See ``Observations.take``; ``active``: the requests that have not ended, in the order of their arrival, of which
+        nobody waits for the offline ones."""
+        first = next((record for record in active.values() if not record.generation.offline), None)
+        return self.observations.take(0.0 if first is None else now - first.arrival)
 
     def check(self, waiting: Set[str]) -> None:
         """Raise AssertionError when an invariant is broken. ``waiting``: requests without a route."""

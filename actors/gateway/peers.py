@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.port import ForecastPoint, ModelInfo, MovesBegun, RequestView
+from blockwright.actors.gateway.port import ForecastPoint, ModelInfo, MovesBegun, RequestLine, RequestView
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import RuntimeFault
@@ -50,6 +50,8 @@ class LocalFront(Protocol):
 
     def describe(self, name: str, key: str) -> RequestView | None: ...
 
+    def requests(self, key: str, most: int) -> list[RequestLine]: ...
+
     def cancel(self, name: str, key: str) -> bool: ...
 
     def move(self, name: str, key: str, worker: str, route: str) -> MovesBegun: ...
@@ -78,6 +80,11 @@ class GatewayPeer(Actor):
     async def describe(self, name: str, key: str) -> RequestView | None:
         """A request of this process's gateway, by its id or the one its client chose; None to any other key."""
         return self._front.describe(name, key)
+
+    @endpoint(concurrent=True)
+    async def requests(self, key: str, most: int) -> list[RequestLine]:
+        """See ``GatewayPort``."""
+        return self._front.requests(key, most)
 
     @endpoint(concurrent=True)
     async def cancel(self, name: str, key: str) -> bool:
@@ -111,6 +118,14 @@ class GatewayPeer(Actor):
         if found is None:
             found = next((view for view in await self._ask("describe", name, key) if view is not None), None)
         return found
+
+    @endpoint(concurrent=True)
+    async def requests_anywhere(self, key: str, most: int) -> list[RequestLine]:
+        """Those of all processes that answer: what runs and waits first."""
+        lines = [
+            line for found in [self._front.requests(key, most), *await self._ask("requests", key, most)] for line in found
+        ]
+        return sorted(lines, key=lambda line: line.state not in ("waiting", "running"))[:most]
 
     @endpoint(concurrent=True)
     async def cancel_anywhere(self, name: str, key: str) -> bool:

@@ -260,6 +260,26 @@ class RequestView:
     events: list[dict[str, Any]]  # {"at": seconds since arrival, "event": str, ...}
     dispatch: dict[str, Any] | None = None  # of the current or last attempt, see ``Decision.view``; None: nobody was asked
     key: str = ""  # that made it, see ``policies/requests/request_ownership.py``
+    model: str = ""  # that was asked for
+    place: int = 0  # among the ``queued`` requests that no worker has planned yet, from 1; 0 once it is planned
+    queued: int = 0
+    starts_in: float | None = None  # seconds until it begins, as requests ended lately; None: unknown, or it has begun
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLine:
+    """A request in ``GET /v1/requests``. ``age``: seconds from its arrival until now, or until it ended."""
+
+    id: str
+    model: str
+    state: str  # as of ``RequestView``
+    place: int  # in the queue, from 1; 0: it does not wait
+    prompt_tokens: int
+    computed_tokens: int
+    emitted_tokens: int
+    home: str | None
+    attempt: int
+    age: float
 
 
 class GatewayPort(Protocol):
@@ -284,6 +304,9 @@ class GatewayPort(Protocol):
         turn of the loop as ``credits``, or growth between the two is missed."""
 
     def describe(self, request: str) -> RequestView | None: ...
+
+    def requests(self, key: str, most: int) -> list[RequestLine]:
+        """Those that a key made: what runs and waits, then what ended; of each the latest first."""
 
     def census(self) -> dict[str, Census]:
         """By application; without those that have no sequence."""

@@ -254,4 +254,5 @@ class RequestRecord:
             events=[{"at": at - self.arrival, "event": event, **detail} for at, event, detail in self.events],
             dispatch=None if self.decision is None else self.decision.view(self.arrival, self.ended),
             key=self.generation.key,
+            model=self.model,
         )

@@ -190,7 +190,7 @@ class WorkerStatus:
     numerics: str
     budget: int  # bytes
     parameters: int
-    kv: int
+    kv: int  # of pages that sequences list
     free: int
     components: list[bytes]
     waiting: int
@@ -203,4 +203,5 @@ class WorkerStatus:
     kv_cap_hits: dict[str, int]  # times that something of a tenant gave way because of its cap
     parameters_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes owned, bytes shared
     kv_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes listed, of these shared
+    cached: int = 0  # bytes of KV that only the prefix cache keeps: it gives way
     slow: str = ""  # why the native kernels do not compute, where nobody asked for others

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from blockwright.actors.worker.messages import WorkerConfig, WorkerStatus
+from blockwright.policies.prediction.load import used_blocks
 from blockwright.policies.sweep.state import SweepState
 
 
@@ -18,7 +19,7 @@ def status_of(
     slow: str,
 ) -> WorkerStatus:
     """lateness: see ``Device``; figures: of its sweeps; slow: why it is."""
-    memory = state.parts.memory
+    memory, kv = state.parts.memory, used_blocks(state.parts.memory, 1)
     counters = {**state.counters, **figures}
     counters |= {"cached_pages": memory.pages.cached, "pages_shared_now": memory.pages.shared_now()}
     return WorkerStatus(
@@ -29,7 +30,8 @@ def status_of(
         numerics=numerics,
         budget=memory.total_bytes,
         parameters=memory.parameter_bytes,
-        kv=memory.total_bytes - memory.parameter_bytes - memory.free_bytes,
+        kv=kv,
+        cached=memory.total_bytes - memory.parameter_bytes - memory.free_bytes - kv,
         free=memory.free_bytes,
         components=memory.residence.components,
         waiting=state.waiting,

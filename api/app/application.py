@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 
@@ -16,17 +17,23 @@ from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ADMIN, ENDPOINTS, PUBLIC, Handler
+from blockwright.api.batches.desk import Desk
+from blockwright.api.batches.files import BATCHES
+from blockwright.api.batches.store_thread import open_store
 from blockwright.api.errors import ApiError, bad_request, error_response, from_http, in_words
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
-from blockwright.api.http.context import BEGUN, CALLER, FRONT, MODEL, PEER, TRACE, Front
+from blockwright.api.http.context import BEGUN, CALLER, FAULT, FRONT, MODEL, PEER, TRACE, Front
 from blockwright.api.http.cors import Cors
+from blockwright.api.http.elsewhere import instead
 from blockwright.api.http.headers import log_names, mark
 from blockwright.api.http.hosts import Hosts
 from blockwright.api.http.info import REFERENCE
 from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Metrics
+from blockwright.api.http.request_log import LEFT, note_call
 from blockwright.api.http.starting import Stages
+from blockwright.api.http.throughput import tell
 from blockwright.api.version import VERSION
 from blockwright.gpu.errors import CheckpointError
 from blockwright.policies.requests.refusal import RequestRefused
@@ -41,7 +48,8 @@ def make_app(
     *,
     stages: Stages | None = None,
 ) -> web.Application:
-    """``stages``: of the start-up."""
+    """``stages``: of the start-up. Raises SettingsError for a ``batch_dir`` that cannot be used."""
+    batches = open_store(settings)
     front = Front(
         port=port,
         settings=settings,
@@ -61,11 +69,17 @@ def make_app(
         hosts=Hosts(settings),
         stages=stages or Stages(),
     )
+    if batches is not None:
+        desk = Desk(front, batches)
+        front = dataclasses.replace(front, desk=desk)
+        front.metrics.batches = desk.figures.values
     app = web.Application(middlewares=[_outermost], client_max_size=settings.max_body)
     app[FRONT] = front
+    app[BATCHES] = batches
     app[PEER] = []
     app.on_response_prepare.append(mark)
     app.on_cleanup.append(_close)
+    app.cleanup_ctx.append(tell)
     app[REFERENCE] = json.dumps(document(ENDPOINTS, VERSION)).encode()
     posted = [one for one in ENDPOINTS if one.method != "GET"]
     app.add_routes([web.route(one.method, one.path, one.handler, expect_handler=_expected) for one in posted])
@@ -88,10 +102,22 @@ async def _expected(request: web.Request) -> web.StreamResponse | None:
 
 async def _close(app: web.Application) -> None:
     app[FRONT].catalog.close()
+    if (batches := app[BATCHES]) is not None:
+        await batches.close()
 
 
 @web.middleware
 async def _outermost(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        answer = await _answer(request, handler)
+    except asyncio.CancelledError:
+        note_call(request, LEFT)
+        raise
+    note_call(request, answer.status)
+    return answer
+
+
+async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     front = request.app[FRONT]
     request[BEGUN] = asyncio.get_running_loop().time()
     try:
@@ -108,9 +134,10 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
         error = in_words(raised) if isinstance(raised, RequestRefused) else raised
         if error.status in (429, 503) and request.method == "POST":
             front.metrics.rejected(request.get(MODEL, ""), error.code)
+        request[FAULT] = f"{error.code}: {error.message}"
         return error_response(error)
     except web.HTTPException as error:
-        return error_response(from_http(error, request.method, request.path, front.max_body))
+        return error_response(from_http(error, request.method, request.path, front.max_body, instead(request.path)))
     except CheckpointError as error:
         return error_response(ApiError(500, str(error)))
     except Exception:

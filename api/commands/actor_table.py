@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.console import Group
 
-from blockwright.api.commands.tables import View, milliseconds, table
+from blockwright.api.commands.fitted_table import FittedTable
+from blockwright.api.commands.tables import View, milliseconds
 
 
 def actors_view(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def _waiting(row: Mapping[str, Any]) -> int:
 
 
 def actors_tables(view: View) -> Group:
-    nodes = table(
+    nodes = FittedTable(
         ("NODE", "LIFE", "ACTORS", "PEERS", "LAG", "DEAD LETTERS", "DROPPED"),
         [
             (
@@ -76,7 +77,7 @@ def actors_tables(view: View) -> Group:
         ],
         numbers=6,
     )
-    actors = table(
+    actors = FittedTable(
         ("ACTOR", "KIND", "STATE", "FOR", "WAIT", "URGENT", "OLDEST", "BESIDE", "HANDLED", "FAILED", "RESTARTS"),
         [
             (
@@ -92,5 +93,6 @@ def actors_tables(view: View) -> Group:
             for row in view["actors"]
         ],
         numbers=8,
+        least=("BESIDE", "URGENT", "OLDEST", "FAILED", "FOR", "KIND"),
     )
     return Group(nodes, "", actors)

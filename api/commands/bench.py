@@ -203,8 +203,7 @@ def _texts(path: Path) -> list[str]:
 def _show(found: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from blockwright.api.commands.tables import table
-    from blockwright.api.load.figures import columns, row
+    from blockwright.api.commands.bench_report import figures_tables
 
     machine, server, settings = found["machine"], found["server"], found["settings"]
     told = f"{server['version'] or 'unknown version'}, {', '.join(server['numerics'] or ['unknown numerics'])}"
@@ -212,8 +211,9 @@ def _show(found: dict[str, Any]) -> None:
     print(f"from {machine['cpu']}, {machine['cores']} cores, blockwright {found['versions']['blockwright']}; times in ms")
     if settings["clipped"]:
         print(f"{settings['clipped']} requests were shortened to the model's context")
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 240)
-    console.print(table(columns(), [row(one) for one in found["levels"]], numbers=len(columns())))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 80)
+    for one in figures_tables(found["levels"], console.width):
+        console.print(one)
     for one in found["levels"]:
         for message, count in one["errors"].items():
             print(f"{count} failed: {message}", file=sys.stderr)

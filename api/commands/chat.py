@@ -1,6 +1,6 @@
 """Talks with a model: a conversation on the terminal, or one message with --message.
 
-/help lists what else can be typed. Ctrl-C ends an answer that is coming, Ctrl-D the conversation.
+/help lists what else can be typed. Ctrl-C clears the line or stops the answer, Ctrl-D ends the conversation.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blockwright.api.commands import CommandError
-from blockwright.api.commands.complete import stream
-from blockwright.api.commands.connection import add_sampling, add_target, reached, sampling
+from blockwright.api.commands.connection import add_sampling, add_target, is_address, reached, sampling
+from blockwright.api.commands.conversation import Conversation
 
 if TYPE_CHECKING:
     from blockwright.api.program.blocking import BlockingSession
 
-HELP = "/reset forgets what was said, /quit (or Ctrl-D) ends, /help says this; everything else is for the model"
+FENCE = '"""'
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -29,53 +29,55 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if not is_address(arguments.target) and sys.stderr.isatty():
+        print(f"loading {arguments.target} ...", file=sys.stderr)
     with reached(arguments) as session:
         talk = Conversation(session, arguments.system, arguments.verbose, sampling(arguments))
         if arguments.message is not None:
             talk.say(arguments.message)
             return 0
         name = arguments.model or session.models()[0]
+        _check_template(session, name)
         print(f"{name} at {session.url or arguments.target}; /help says what else can be typed", file=sys.stderr)
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 (editing and history of the lines that input() reads)
-        return converse(talk, lambda: input(">>> "))
+        return converse(talk, input)
 
 
-class Conversation:
-    """What was said so far, and how the next answer is asked for."""
+def _check_template(session: BlockingSession, model: str) -> None:
+    """A base model would refuse every line. Raises CommandError."""
+    from blockwright.api.program.results import RequestError
 
-    def __init__(self, session: BlockingSession, system: str | None, verbose: bool, options: dict[str, Any]) -> None:
-        self._session, self._verbose, self._options = session, verbose, options
-        self._first = [{"role": "system", "content": system}] if system else []
-        self.messages = [*self._first]
-
-    def reset(self) -> None:
-        self.messages = [*self._first]
-
-    def say(self, text: str) -> None:
-        """Print the answer to ``text``. One that was refused or broken off leaves the conversation as it was."""
-        asked = [*self.messages, {"role": "user", "content": text}]
-        answer = stream(self._session.stream_chat(asked, **self._options), self._verbose)
-        self.messages = [*asked, {"role": "assistant", "content": answer}]
+    try:
+        session.post("/tokenize", {"model": model, "messages": [{"role": "user", "content": "a"}]})
+    except RequestError as error:
+        if error.status != 400 or "template" not in error.message:
+            raise
+        remedy = f"blockwright complete --model {model} --prompt TEXT"
+        raise CommandError(
+            f"{model} has no chat template: it is a base model, which continues text; use '{remedy}'", 2
+        ) from None
 
 
-def converse(talk: Conversation, read: Callable[[], str]) -> int:
+def converse(talk: Conversation, read: Callable[[str], str]) -> int:
     """Until ``/quit`` or the end of the input. What the server refuses is said, and the conversation goes on."""
     from blockwright.api.program.results import RequestError
 
     while True:
         try:
-            text = read().strip()
-        except (EOFError, KeyboardInterrupt):
+            text = read_text(read)
+        except EOFError:
             print()
             return 0
+        except KeyboardInterrupt:  # of the line that was being typed
+            print("\n(Ctrl-D or /quit ends)", file=sys.stderr)
+            continue
         try:
-            if text == "/quit":
+            if text in ("/quit", "/bye", "/exit"):
                 return 0
-            elif text == "/reset":
-                talk.reset()
             elif text.startswith("/"):
-                print(HELP if text == "/help" else f"there is no {text.split()[0]}; {HELP}", file=sys.stderr)
+                if said := talk.order(text):
+                    print(said, file=sys.stderr)
             elif text:
                 talk.say(text)
         except KeyboardInterrupt:
@@ -84,3 +86,15 @@ def converse(talk: Conversation, read: Callable[[], str]) -> int:
             if error.status == 0:
                 raise CommandError(error.message) from None
             print(f"blockwright: {error.message}", file=sys.stderr)
+
+
+def read_text(read: Callable[[str], str]) -> str:
+    """A line, or all between two fences."""
+    line = read(">>> ").strip()
+    if not line.startswith(FENCE):
+        return line
+    lines = [line.removeprefix(FENCE)]
+    while not lines[-1].rstrip().endswith(FENCE):
+        lines.append(read("... "))
+    lines[-1] = lines[-1].rstrip().removesuffix(FENCE)
+    return "\n".join(lines).strip()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from blockwright.api.commands import COMMANDS, CommandError, CommandModule
+from blockwright.api.commands.foreign_flags import hint
 from blockwright.api.nearest import nearest, suggestion
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
@@ -25,9 +26,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
-            unknown = message.removeprefix(_UNKNOWN).split()[0]
-            near = nearest(unknown.partition("=")[0], flags_of(self))
-            message = f"there is no argument {unknown!r}; " + (f"did you mean {near}?" if near else "see --help")
+            unknown, *rest = message.removeprefix(_UNKNOWN).split()
+            known = flags_of(self)
+            near = nearest(unknown.partition("=")[0], known)
+            told = f"did you mean {near}?" if near else "see --help"
+            message = f"there is no argument {unknown!r}; {hint(unknown, next(iter(rest), ''), known) or told}"
         self.exit(2, f"{self.prog}: {message}\n")
 
 

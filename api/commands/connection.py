@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,18 @@ if TYPE_CHECKING:
 UNKNOWN = ("model_not_found",)
 CHANGES = (*UNKNOWN, "conflict", "invalid_value", "invalid_type", "permission_denied")  # of what applications are served
 DEFAULT_URL = "http://127.0.0.1:8000"
+BARE = re.compile(r"[A-Za-z0-9.-]+:\d+/?|\[[0-9a-f:]+\]:\d+/?")
+
+
+def is_address(text: str) -> bool:
+    """Whether it is meant as a server's: with a scheme, or as ``host:port``."""
+    return text.startswith(("http://", "https://")) or (BARE.fullmatch(text) is not None and not Path(text).exists())
 
 
 def address(text: str) -> str:
-    """An argument that is a server's address."""
+    """An argument that is a server's address; ``http://`` may be left out before a port."""
+    if BARE.fullmatch(text):
+        text = f"http://{text}"
     try:
         parts = urlsplit(text)
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -101,7 +110,7 @@ def reached(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
     from blockwright.api.program.client import Client
 
     with refusals():
-        if arguments.target.startswith(("http://", "https://")):
+        if is_address(arguments.target):
             try:
                 client = Client(address(arguments.target), read_key(arguments.api_key_file))
             except argparse.ArgumentTypeError as error:
@@ -137,6 +146,10 @@ def refusals(mistakes: Collection[str] = UNKNOWN) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
+        if error.code == "invalid_api_key":
+            raise CommandError(
+                f"{error.message.partition(';')[0]}; name a file that holds one: --api-key-file FILE", 2
+            ) from None
         raise CommandError(error.message, 2 if error.code in mistakes else 1) from None
     except (SettingsError, CheckpointError, StartError) as error:
         raise CommandError(str(error), 2) from None

@@ -1,6 +1,6 @@
-"""Shows it working: two workers serve a small model, a dozen requests stream at once, then a pipeline, then tenants.
+"""Shows it working: two workers serve nine small models that share their blocks. A dozen requests stream at once, one runs
+over both workers, a fine-tune is added meanwhile, and a worker is killed under the streams.
 
-The trained checkpoint of the repository and its fine-tunes are served where they are found, else one of random weights.
 Needs no network and ends by itself; the exit code is 0 when all went well.
 """
 
@@ -38,6 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def trained_checkpoint() -> Path | None:
-    """That of the repository, if this is its checkout."""
+    """That of the checkout or of the installed package; none where a build left it out."""
     folder = Path(__file__).parents[2] / "examples" / "demo-checkpoint"
     return folder if folder.exists() else None

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 from urllib.parse import quote
 
+from blockwright.api.commands import CommandError
 from blockwright.api.commands.connection import UNKNOWN, add_url, connected
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID")
+    parser.add_argument("id", nargs="?", metavar="ID", help="of the answer, or the client's x-request-id")
+    parser.add_argument("--last", action="store_true", help="instead of ID: your latest request")
     add_url(parser)
     parser.add_argument("--json", action="store_true", help="what the server tells, as it is")
 
@@ -21,7 +24,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.commands.request_story import report
 
+    if (arguments.id is None) != arguments.last:
+        raise CommandError("give the ID of a request, or --last; 'blockwright ps --requests' lists them", 2)
     with connected(arguments, (*UNKNOWN, "not_found")) as session:
-        view = session.get(f"/v1/requests/{quote(arguments.id)}")
+        id = arguments.id or _latest(session.get("/v1/requests?limit=1")["data"])
+        view = session.get(f"/v1/requests/{quote(id)}")
     print(json.dumps(view, indent=1) if arguments.json else "\n".join(report(view)))
     return 0
+
+
+def _latest(lines: list[dict[str, Any]]) -> str:
+    """Of those that run or wait, else of those that ended, the first, as they are listed."""
+    if not lines:
+        raise CommandError("there is no request yet; send one, and ask again")
+    return str(lines[0]["id"])

@@ -6,37 +6,44 @@ Pure: bodies in, plain data out (``docs/schemas/``). Shares are from 0 to 1, siz
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 Numbers = dict[tuple[str, str], float]  # (sample, model) -> value
+_BATCH = "blockwright:batch_"
 _TTFT = "vllm:time_to_first_token_seconds_bucket"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a server. ``at``: seconds on any clock; ``buckets``: model -> {upper bound: requests at most so slow}."""
+    """One look at a server. ``at``: seconds on any clock; ``buckets``: model -> {upper bound: requests at most so slow};
+    ``batches``: model -> what the metrics of its batches say, by name and the labels besides."""
 
     at: float
     cluster: Mapping[str, Any]
     numbers: Numbers
     buckets: dict[str, dict[float, float]]
+    batches: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
 
 
 def read_sample(at: float, cluster: Mapping[str, Any], metrics: str) -> Sample:
     """``metrics``: Prometheus text."""
     numbers: Numbers = {}
     buckets: dict[str, dict[float, float]] = {}
+    batches: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(metrics):
         for sample in family.samples:
             model = sample.labels.get("model_name", "")
             if sample.name == _TTFT:
                 buckets.setdefault(model, {})[float(sample.labels["le"])] = sample.value
+            elif sample.name.startswith(_BATCH):
+                key = [sample.labels[name] for name in ("state", "worker", "side", "what") if name in sample.labels]
+                batches.setdefault(model, {})[sample.name.removeprefix(_BATCH), *key] = sample.value
             elif not set(sample.labels) - {"model_name"}:
                 numbers[sample.name, model] = sample.value
-    return Sample(at, cluster, numbers, buckets)
+    return Sample(at, cluster, numbers, buckets, batches)
 
 
 def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,6 +71,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             }
             for worker in cluster["workers"]
         ],
+        "parameters": _parameters(cluster),
         "autoscale": dict(cluster["autoscale"]),
         "overload": _overload(cluster),
     }
@@ -79,11 +87,46 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
         "interval": round(seconds, 3),
         "applications": [_application(name, before, after, seconds) for name in names],
         "workers": [
-            {"id": w["id"], "state": w["state"], **w["queue"], "kv_used": _kv_used([w]), "cache_hits": _cache_hits([w])}
+            {
+                "id": w["id"],
+                "state": w["state"],
+                **w["queue"],
+                "kv_used": _kv_share([w], "kv"),
+                "kv_cached": _kv_share([w], "cached"),
+                "cache_hits": _cache_hits([w]),
+            }
             for w in cluster["workers"]
         ],
+        "batches": [_batches(model, numbers) for model, numbers in after.batches.items()],
+        "parameters": _parameters(cluster),
         "overload": _overload(cluster),
     }
+
+
+def _batches(model: str, numbers: Mapping[tuple[str, ...], float]) -> dict[str, Any]:
+    """Of one model: lines by state, the estimate, and how much KV each side of the scanner holds, over the workers."""
+    sides = {
+        side: {
+            what: round(sum(n for key, n in numbers.items() if key[0] == "side_positions" and key[2:] == (side, what)))
+            for what in ("used", "most")
+        }
+        for side in ("left", "right")
+    }
+    names = ("density", "sharing", "sharing_best")
+    return {
+        "model": model,
+        **{state: int(numbers.get(("requests", state), 0)) for state in ("done", "running", "waiting")},
+        "remaining_tokens": int(numbers.get(("remaining_tokens",), 0)),
+        "remaining_seconds": numbers.get(("remaining_seconds",)),
+        **{name: round(numbers.get((name,), 0.0), 4) for name in names},
+        "given_back": int(numbers.get(("given_back",), 0)),
+        "sides": sides,
+    }
+
+
+def _parameters(cluster: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes of all models together, equal tensors once, and what that saves."""
+    return {"stored": cluster["parameter_bytes"], "saved": cluster["saved_bytes"]}
 
 
 def _overload(cluster: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -120,7 +163,7 @@ def _application(name: str, before: Sample, after: Sample, seconds: float) -> di
         "tokens_per_s": round(grown("vllm:generation_tokens_total") / seconds, 1),
         "ttft_p50": quantile(recent, 0.5),
         "ttft_p95": quantile(recent, 0.95),
-        "kv_used": _kv_used(workers),
+        "kv_used": _kv_share(workers, "kv"),
         "shared": round(one["bytes"]["shared"] / total, 3) if total else 0.0,
         "cache_hits": _cache_hits(workers),
     }
@@ -152,10 +195,11 @@ def _routes(cluster: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return [route for route in cluster["routes"] if route["application"] == name]
 
 
-def _kv_used(workers: Iterable[Mapping[str, Any]]) -> float:
+def _kv_share(workers: Iterable[Mapping[str, Any]], use: str) -> float:
+    """Of all that KV may have at these workers: what requests use ("kv"), or what is only "cached"."""
     memories = [worker["memory"] for worker in workers]
-    used, free = (sum(memory[kind] for memory in memories) for kind in ("kv", "free"))
-    return round(used / (used + free), 3) if used + free else 0.0
+    used, room = (sum(memory[kind] for memory in memories for kind in kinds) for kinds in ((use,), ("kv", "cached", "free")))
+    return round(used / room, 3) if room else 0.0
 
 
 def _cache_hits(workers: Iterable[Mapping[str, Any]]) -> float:

@@ -33,7 +33,7 @@ TERMS = {
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="PATH_OR_ID", help="checkpoint folder, hub id, or ZOO/chains/NAME of a zoo")
     parser.add_argument("-o", "--output", metavar="FILE", help="where the profile is stored (nowhere)")
-    parser.add_argument("--device", choices=["cpu"], default="cpu", help="cpu")
+    parser.add_argument("--device", choices=["cpu"], default="cpu", help="where it runs: cpu (cpu)")
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="as of a server (auto)")
     parser.add_argument("--threads", type=threads, default=0, metavar="N", help="kernel threads (the cores)")
     parser.add_argument(

@@ -1,8 +1,8 @@
 """Shows the applications of a server: what each is based on, the memory that it owns and shares, and where it runs.
 
-With --actors it shows every actor of every node instead, each below its supervisor; with --join also of a cluster that has
-no server, such as a LocalCluster, which it joins as one more node for as long as it looks. WHERE is that of the cluster's
-invitation.
+With --requests it shows the latest requests instead: where they wait or run, and how far they are. With --actors it shows
+every actor of every node, each below its supervisor; with --join also of a cluster that has no server, such as a
+LocalCluster, which it joins as one more node for as long as it looks. WHERE is that of the cluster's invitation.
 
 On a terminal the tables are refreshed until Ctrl-C.
 """
@@ -23,6 +23,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
     add_screen(parser)
     parser.add_argument("--actors", action="store_true", help="instead: every actor of every node, below its supervisor")
+    parser.add_argument(
+        "--requests", action="store_true", help="instead: the latest requests, with their places in the queue"
+    )
     parser.add_argument("--join", metavar="WHERE", help=f"with --actors, of a head instead of a server: {WHERE}")
 
 
@@ -43,11 +46,15 @@ def pause(text: str) -> float:
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.commands.actor_table import actors_tables, actors_view
     from blockwright.api.commands.observe import ps_view
+    from blockwright.api.commands.request_table import request_tables, request_view
     from blockwright.api.commands.tables import ps_tables, show
 
     if arguments.join is not None and not arguments.actors:
         raise CommandError("--join shows actors, since applications are known to servers; add --actors", 2)
-    view, tables = (actors_view, actors_tables) if arguments.actors else (ps_view, ps_tables)
+    if arguments.requests and arguments.actors:
+        raise CommandError("--requests and --actors are two different lists; give one of them", 2)
+    views = {"actors": (actors_view, actors_tables), "requests": (request_view, request_tables), "": (ps_view, ps_tables)}
+    view, tables = views["actors" if arguments.actors else "requests" if arguments.requests else ""]
     with _looks(arguments) as look:
         return show(lambda: view(look()), tables, once=arguments.once, as_json=arguments.json, interval=arguments.interval)
 
@@ -56,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _looks(arguments: argparse.Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
     """What looks once, at a server or as a node of a cluster."""
     if arguments.join is None:
-        path = "/admin/actors" if arguments.actors else "/admin/cluster"
+        path = "/admin/actors" if arguments.actors else "/v1/requests" if arguments.requests else "/admin/cluster"
         with connected(arguments) as session:
             yield lambda: session.get(path)
     else:

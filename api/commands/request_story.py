@@ -20,7 +20,8 @@ def report(view: View) -> list[str]:
     events = view["events"]
     tokens = f"{view['prompt_tokens']:,} prompt tokens, {view['emitted_tokens']:,} emitted"
     attempts = f"{view['attempt']} attempt{'s' if view['attempt'] != 1 else ''}"
-    lines = [f"{view['id']}: {view['state']}, {tokens}, {attempts}"]
+    of = f" of {view['model']}" if view.get("model") else ""
+    lines = [f"{view['id']}{of}: {view['state']}{_place(view)}, {tokens}, {attempts}"]
     lines += [f"{event['at']:9.3f} s  {_sentence(event)}" for event in events]
     spent = phases(events)
     total = sum(seconds for _, seconds in spent)
@@ -31,6 +32,15 @@ def report(view: View) -> list[str]:
     if dispatch := view.get("dispatch"):  # a server of an earlier release tells none
         lines += ["", *decision(dispatch)]
     return lines
+
+
+def _place(view: View) -> str:
+    """In the queue, and when it begins as requests ended lately."""
+    if not view.get("place"):
+        return ""
+    starts = view["starts_in"]
+    forecast = "" if starts is None else f", starts in about {starts:.0f} s"
+    return f" at place {view['place']} of {view['queued']}{forecast}"
 
 
 def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:

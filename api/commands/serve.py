@@ -38,7 +38,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     """What describes a cluster, wherever it is started from."""
     parser.add_argument("model", nargs="?", metavar="PATH_OR_HUB_ID", help="checkpoint folder or hub id; its id is its name")
     parser.add_argument("--workers", metavar="N", help="worker processes (1)")
-    parser.add_argument("--device", help="cpu")
+    parser.add_argument("--device", help="where models run: cpu; there is no GPU back end yet (cpu)")
     parser.add_argument("--dtype", help="auto, float32 or bfloat16 (auto)")
     parser.add_argument(
         "--app", action="append", default=[], metavar="NAME=PATH", help="a further checkpoint and its model id"

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from blockwright.api.commands.tables import table
+from blockwright.api.commands.fitted_table import FittedTable
 from blockwright.api.load.figures import percentile, spread
 from blockwright.policies.prediction.instance import Instance
 from blockwright.policies.prediction.pipeline_instance import PipelineInstance
@@ -100,7 +100,9 @@ def show(found: Mapping[str, Any]) -> None:
     for metric, values in (found["recorded"] or {}).items():
         name, unit = METRICS[metric]
         rows.append((f"{name}, as it was ({unit})", *(_number(values, share, unit) for share in SHOWN)))
-    console.print(table(("", *(share.upper() if share[0] == "p" else share for share in SHOWN)), rows, numbers=len(SHOWN)))
+    console.print(
+        FittedTable(("", *(share.upper() if share[0] == "p" else share for share in SHOWN)), rows, numbers=len(SHOWN))
+    )
     for line in lines(found):
         print(line)
 

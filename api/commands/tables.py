@@ -8,14 +8,19 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+
+from blockwright.api.commands.fitted_table import FittedTable
+from blockwright.api.program.job_bar import in_words
+from blockwright.api.saving import saving
+from blockwright.policies.binary_size import binary_size
 
 View = Mapping[str, Any]
+size = binary_size  # bytes with a binary unit
 
 
 def show(view: Callable[[], View], render: Callable[[View], Group], *, once: bool, as_json: bool, interval: float) -> int:
@@ -33,15 +38,6 @@ def show(view: Callable[[], View], render: Callable[[View], Group], *, once: boo
             live.update(render(view()), refresh=True)
 
 
-def size(amount: float) -> str:
-    """Bytes with a binary unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(amount) < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
-
-
 def share(value: float) -> str:
     return f"{value:.0%}"
 
@@ -50,19 +46,9 @@ def milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.0f} ms"
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: int) -> Table:
-    """The last ``numbers`` columns are aligned to the right."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for place, name in enumerate(columns):
-        made.add_column(name, justify="right" if place >= len(columns) - numbers else "left", no_wrap=place > 0)
-    for row in rows:
-        made.add_row(*row)
-    return made
-
-
 def ps_tables(view: View) -> Group:
-    applications = table(
-        ("APPLICATION", "BASE", "STATE", "RUNS ON", "OWNS", "SHARES", "KV", "KV SHARED", "RUN", "WAIT", "CONTEXT"),
+    applications = FittedTable(
+        ("MODEL", "BASE", "STATE", "RUNS ON", "OWNS", "SHARES", "KV", "KV SHARED", "RUN", "WAIT", "CONTEXT"),
         [
             (
                 one["id"],
@@ -78,20 +64,28 @@ def ps_tables(view: View) -> Group:
             for one in view["applications"]
         ],
         numbers=7,
+        least=("CONTEXT", "KV SHARED", "STATE", "KV", "BASE"),
     )
-    workers = table(
-        ("WORKER", "STATE", "DEVICE", "NUMERICS", "PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "FREE"),
+    workers = FittedTable(
+        ("WORKER", "STATE", "DEVICE", "NUMERICS", "PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE"),
         [
             (
                 *(one["id"], one["state"], one["device"], one["numerics"]),
                 *(str(one[name]) for name in ("pid", "restarts", "blocks")),
-                *(size(one["memory"][name]) for name in ("parameters", "kv", "free")),
+                *(size(one["memory"][name]) for name in ("parameters", "kv", "cached", "free")),
             )
             for one in view["workers"]
         ],
-        numbers=6,
+        numbers=7,
+        least=("NUMERICS", "DEVICE", "BLOCKS", "STATE"),
     )
-    return Group(applications, "", workers, *_autoscale(view["autoscale"]), *overload_lines(view["overload"]))
+    more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
+    return Group(applications, saving_line(view), "", workers, *more)
+
+
+def saving_line(view: View) -> str:
+    """All models together; what each shows as shared overlaps, so that no total can be made of it."""
+    return saving(len(view["applications"]), **view["parameters"])
 
 
 def _autoscale(scaled: View) -> list[str]:
@@ -108,7 +102,7 @@ def overload_lines(drops: View | None) -> list[RenderableType]:
     """Who has dropped parameters for KV, and what happened last."""
     if drops is None:
         return []
-    groups = table(
+    groups = FittedTable(
         ("WORKER", "GROUP", "IS", "COMPONENTS", "PARAMETERS", "+ KV", "OF"),
         [
             (
@@ -137,8 +131,8 @@ def change_line(last: View) -> str:
 
 
 def top_tables(view: View) -> Group:
-    applications = table(
-        ("APPLICATION", "STATE", "RUN", "WAIT", "TOK/S", "PROMPT/S", "TTFT P50", "P95", "KV", "SHARED", "CACHE HITS"),
+    applications = FittedTable(
+        ("MODEL", "STATE", "RUN", "WAIT", "TOK/S", "PROMPT/S", "TTFT P50", "P95", "KV", "SHARED", "HITS"),
         [
             (
                 *(one["id"], one["state"], str(one["running"]), str(one["waiting"])),
@@ -149,16 +143,53 @@ def top_tables(view: View) -> Group:
             for one in view["applications"]
         ],
         numbers=9,
+        least=("STATE", "SHARED", "PROMPT/S"),
     )
-    workers = table(
-        ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHE HITS"),
+    workers = FittedTable(
+        ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHED", "HITS"),
         [
             (
                 *(one["id"], one["state"], str(one["running"]), str(one["waiting"])),
-                *(share(one[name]) for name in ("kv_used", "cache_hits")),
+                *(share(one[name]) for name in ("kv_used", "kv_cached", "cache_hits")),
             )
             for one in view["workers"]
         ],
-        numbers=4,
+        numbers=5,
     )
-    return Group(applications, "", workers, *overload_lines(view["overload"]))
+    batches = batch_lines(view["batches"])
+    last = [*batches, *overload_lines(view["overload"])]
+    return Group(total_line(view), saving_line(view), "", applications, "", workers, *last)
+
+
+def total_line(view: View) -> str:
+    """How busy the whole server is."""
+
+    def total(name: str) -> float:
+        return sum(float(one[name]) for one in view["applications"])
+
+    ready = sum(one["state"] == "ready" for one in view["workers"])
+    return (
+        f"{total('running'):,.0f} running, {total('waiting'):,.0f} waiting; {total('tokens_per_s'):,.1f} tokens/s, "
+        f"{total('prompt_tokens_per_s'):,.1f} of prompts; {ready} of {len(view['workers'])} workers ready"
+    )
+
+
+def batch_lines(batches: list[View]) -> list[RenderableType]:
+    """Nothing where none runs."""
+    if not batches:
+        return []
+    shown = FittedTable(
+        ("BATCHES OF", "DONE", "RUN", "WAIT", "TIME LEFT", "DENSITY", "SHARED", "KV LEFT", "KV RIGHT"),
+        [
+            (
+                *(one["model"], *(f"{one[name]:,}" for name in ("done", "running", "waiting"))),
+                in_words(one["remaining_seconds"]) or "-",
+                *(f"{one['density']:.3g}", share(one["sharing"])),
+                *(share(one["sides"][side]["used"] / max(one["sides"][side]["most"], 1)) for side in ("left", "right")),
+            )
+            for one in batches
+        ],
+        numbers=8,
+        least=("DENSITY", "KV LEFT", "KV RIGHT"),
+    )
+    return ["", shown]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich.table import Table
+from blockwright.api.commands.fitted_table import FittedTable
+from blockwright.api.commands.tables import share
 
-from blockwright.api.commands.tables import share, table
 
-
-def figures_table(figures: Mapping[str, Mapping[str, float]]) -> Table:
+def figures_table(figures: Mapping[str, Mapping[str, float]]) -> FittedTable:
     """By estimator, of the requests that were held out. Errors in tokens; ACC-50: the part that is wrong by at most 50."""
     rows = [
         (name, f"{one['requests']:,}", f"{one['mean_error']:.1f}", *(share(one[of]) for of in PARTS))
         for name, one in figures.items()
     ]
-    return table(("ESTIMATOR", "HELD OUT", "MEAN ERROR", "RELATIVE ERROR", "ACC-50", "ACC-100"), rows, numbers=5)
+    return FittedTable(("ESTIMATOR", "HELD OUT", "MEAN ERROR", "RELATIVE ERROR", "ACC-50", "ACC-100"), rows, numbers=5)
 
 
 PARTS = ("relative_error", "acc_50", "acc_100")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from blockwright.api.commands.tables import share, size, table
+from blockwright.api.commands.fitted_table import FittedTable
+from blockwright.api.commands.tables import share, size
 from blockwright.zoo.add import AddedModel
 from blockwright.zoo.profiles import StoredProfile
 from blockwright.zoo.records import StoredChain
@@ -18,7 +18,7 @@ from blockwright.zoo.verify import Verified
 from blockwright.zoo.zoo import ListedBlock, Listing
 
 
-def print_tables(*tables: Table | str) -> None:
+def print_tables(*tables: FittedTable | str) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     for one in tables:
         console.print(one)
@@ -53,12 +53,12 @@ def list_view(listings: Sequence[Listing]) -> dict[str, Any]:
     }
 
 
-def list_table(view: Mapping[str, Any]) -> Table:
+def list_table(view: Mapping[str, Any]) -> FittedTable:
     rows = [
         (one["id"], one["base"] or "-", size(one["bytes"]), size(one["own_bytes"]), part(one["shared"]))
         for one in view["applications"]
     ]
-    return table(("APPLICATION", "BASE", "SIZE", "OWNS", "SHARES"), rows, numbers=3)
+    return FittedTable(("APPLICATION", "BASE", "SIZE", "OWNS", "SHARES"), rows, numbers=3)
 
 
 def show_view(
@@ -96,7 +96,7 @@ def show_view(
     }
 
 
-def show_tables(view: Mapping[str, Any]) -> tuple[str, Table]:
+def show_tables(view: Mapping[str, Any]) -> tuple[str, FittedTable]:
     rows = [
         (
             one["id"][:12],
@@ -111,7 +111,7 @@ def show_tables(view: Mapping[str, Any]) -> tuple[str, Table]:
     lines = [head, f"base    {view['base'] or '-'}", f"source  {view['source']}", f"folder  {view['folder']}"]
     lines += [f"profile {one['file']} ({one['device']}, {one['numerics']})" for one in view["profiles"]]
     lines.append("")
-    return "\n".join(lines), table(("BLOCK", "COMPONENTS", "KINDS", "SHARED WITH", "SIZE"), rows, numbers=1)
+    return "\n".join(lines), FittedTable(("BLOCK", "COMPONENTS", "KINDS", "SHARED WITH", "SIZE"), rows, numbers=1)
 
 
 def verify_view(verified: Verified) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Live:
             self._drawn = True
         elif (outcome.ended or outcome.error) and id(outcome) not in self._told:
             self._told.add(id(outcome))
-            self._out.write(status_line(outcome, 160) + "\n")
+            self._out.write(status_line(outcome, 79) + "\n")
         self._out.flush()
 
 
@@ -82,7 +82,7 @@ def request_table(outcomes: Iterable[ExampleOutcome]) -> str:
         )
         for item in outcomes
     ]
-    return table(("request", "first token ms", "tokens", "tokens/s", "route", "answer"), rows)
+    return table(("request", "first ms", "tokens", "tokens/s", "route", "answer"), rows)
 
 
 def accuracy_table(outcomes: Iterable[ExampleOutcome]) -> str:

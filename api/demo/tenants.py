@@ -73,7 +73,6 @@ def tenant_table(exams: Iterable[TenantExam], watch: AppsSeen) -> str:
             (
                 exam.name,
                 FAMILY[exam.name].form,
-                found["base"] or "-",
                 decimal_size(own),
                 f"{100 * shared / (own + shared):.0f} %",
                 f"{right(exam.tenant)}/{len(exam.tenant)}",
@@ -81,7 +80,7 @@ def tenant_table(exams: Iterable[TenantExam], watch: AppsSeen) -> str:
                 decimal_size(watch.shared_kv.get(exam.name, 0)),
             )
         )
-    return table(("tenant", "form", "base", "owns", "shares", "right", "base alone", "KV shared"), rows)
+    return table(("model", "form", "owns", "shares", "right", "base alone", "KV shared"), rows)
 
 
 def judge(exams: Sequence[TenantExam], streaming: int) -> list[TourCheck]:

@@ -1,7 +1,8 @@
 """The demo's tour: two worker processes serve the demo checkpoint, and a dozen clients stream from it at once.
 
 One model id is served as two replicas, a second one as a pipeline over both workers, from the same folder; fine-tunes of it
-(``family``: folders by member, or none) are tenants. Talks to the server through its command line and its HTTP API alone.
+(``family``: folders by member, or none) are tenants. At last a worker is killed under streams. Talks to the server through
+its command line and its HTTP API alone.
 ``trained``: whether the checkpoint can do its tasks, so that its answers are judged; one of random weights shows everything
 but right answers.
 """
@@ -23,8 +24,10 @@ import aiohttp
 
 from blockwright.api.demo.client import ExampleOutcome, ask
 from blockwright.api.demo.display import Live, TourCheck, accuracy_table, request_table
+from blockwright.api.demo.recovery import show_recovery
 from blockwright.api.demo.tasks import HELD_OUT, Example, examination
 from blockwright.api.demo.tenants import HOT, show_tenants
+from blockwright.api.saving import saving
 
 PIPELINE = "demo-pipeline"  # the model id that runs over both workers; the other id is the folder's
 SEED = 7  # of the prompts that are asked; the checkpoint's own report uses another
@@ -213,8 +216,17 @@ async def guided(
     print(f"starting 2 workers, listening on {server.url} ...", flush=True)
     await server.ready(session)
     print(f"ready after {time.monotonic() - started:.1f} s")
-    checks = await tour(session, trained)
-    return checks + (await show_tenants(session, await replicated(session), family) if family else [])
+    checks, model = await tour(session, trained), await replicated(session)
+    checks += await show_tenants(session, model, family) if family else []
+    print(f"\n{await saved(session)}", flush=True)
+    return checks + await show_recovery(session, model)
+
+
+async def saved(session: aiohttp.ClientSession) -> str:
+    """What sharing saves, as the server tells it."""
+    async with session.get("/admin/cluster") as answer:
+        view = await answer.json()
+    return saving(len(view["applications"]), view["parameter_bytes"], view["saved_bytes"])
 
 
 async def serve_on(server: DemoServer, session: aiohttp.ClientSession) -> list[TourCheck]:

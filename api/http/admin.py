@@ -10,10 +10,11 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from blockwright.api.checks import shown
-from blockwright.api.errors import ApiError
+from blockwright.api.errors import ApiError, bad_request
 from blockwright.api.http.context import CALLER, FRONT, PEER
 
 log = logging.getLogger(__name__)
+MOST_LISTED = 1000  # requests of one answer
 _CLUSTER_SECONDS = 2.0  # a scrape answers without the workers' numbers rather than late
 
 
@@ -35,6 +36,16 @@ async def one_request(request: web.Request) -> web.Response:
     body = dataclasses.asdict(view)
     del body["key"]
     return web.json_response(body)
+
+
+async def list_requests(request: web.Request) -> web.Response:
+    """The latest requests of the key: what runs and waits, then what ended."""
+    key, text = request[CALLER].key, request.query.get("limit", "20")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_LISTED:
+        raise bad_request(f"limit is {shown(text)}; give a number from 1 to {MOST_LISTED}", "limit")
+    peers = request.app[PEER]
+    found = await peers[0].requests_anywhere(key, int(text)) if peers else request.app[FRONT].requests(key, int(text))
+    return web.json_response({"object": "list", "data": [dataclasses.asdict(line) for line in found]})
 
 
 async def cancel(request: web.Request) -> web.Response:

@@ -58,6 +58,8 @@ TENANTS = {  # field of a worker in /admin/cluster -> metric, meaning
     "kv_cap_hits": ("worker_tenant_kv_cap_hits", "Pages and sequences of a tenant that gave way because of its cap."),
 }
 NUMBERS = {  # of /admin/cluster
+    "parameter_bytes": "Bytes of the parameters of all deployed models, equal tensors once.",
+    "saved_bytes": "Bytes that the same models would take more, each with parameters of its own.",
     "kv_pages_shared": "Times that a sequence took a page that another made, all workers.",
     "kv_pages_shared_now": "Pages that two sequences or more use now, all workers.",
     "version": "Version of the routes; it grows with every change of what runs where.",
@@ -140,14 +142,17 @@ def _engines(cluster: dict[str, Any], workers: list[dict[str, Any]]) -> Iterator
     its memory and its sweeps: they must not be added up over models."""
     labels = ["model_name", "engine"]
     usage = GaugeMetricFamily(
-        "vllm:kv_cache_usage_perc", "KV memory in use at a worker, of all that KV may have (1 is full).", labels=labels
+        "vllm:kv_cache_usage_perc",
+        "KV memory of a worker that requests use, of all that KV may have (1 is full).",
+        labels=labels,
     )
     sweeps = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens of a worker's sweep.", labels=labels)
     for worker in workers:
         name, memory = str(worker.get("id")), worker.get("memory") or {}
         used, buckets = memory.get("kv", 0), _sweeps(worker.get("counters") or {})
+        room = used + memory.get("cached", 0) + memory.get("free", 0)
         for model in _models_at(cluster, name):
-            usage.add_metric([model, name], used / max(1, used + memory.get("free", 0)))
+            usage.add_metric([model, name], used / max(1, room))
             if buckets:
                 tokens = worker["counters"].get("sweep_tokens", 0.0)
                 sweeps.add_metric([model, name], buckets=buckets, sum_value=tokens)

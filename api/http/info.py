@@ -55,6 +55,12 @@ async def reference(request: web.Request) -> web.Response:
     return web.Response(body=request.app[REFERENCE], content_type="application/json")
 
 
+async def dashboard(request: web.Request) -> web.Response:
+    """For Grafana: Dashboards, New, Import."""
+    body = files("blockwright.api.http").joinpath("grafana.json").read_bytes()
+    return web.Response(body=body, content_type="application/json")
+
+
 async def page(request: web.Request) -> web.Response:
     """Static: it asks for /openapi.json itself, with the key that its reader types in."""
     return web.Response(body=files("blockwright.api.http").joinpath("reference.html").read_bytes(), headers=_PAGE_HEADERS)

@@ -7,7 +7,8 @@ costs a few additions here: the numbers are plain Python and become Prometheus f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from blockwright.actors.gateway.peers import Family
 from blockwright.actors.gateway.port import Census, DispatchFigures, LengthFigures, MoveFigures, StreamProgress
 from blockwright.actors.histogram import Histogram
+from blockwright.api.http.batch_metrics import batch_families
 from blockwright.api.http.cluster_metrics import cluster_families
 from blockwright.api.http.dispatch_metrics import dispatch_families
 from blockwright.api.http.metric_sum import plain, summed
@@ -52,6 +54,7 @@ _HISTOGRAMS = {
     "vllm:request_inference_time_seconds": ("Seconds from its first plan to its last token.", SECONDS),
     "vllm:request_prompt_tokens": ("Prompt tokens of a request.", TOKENS),
     "vllm:request_generation_tokens": ("Tokens of a choice.", TOKENS),
+    "vllm:request_max_num_generation_tokens": ("Tokens of the longest choice of a request.", TOKENS),
     "vllm:request_params_n": ("The n of a request.", CHOICES),
     "vllm:request_params_max_tokens": ("The max_tokens of a request that names it.", TOKENS),
 }
@@ -74,6 +77,16 @@ def _estimates(figures: LengthFigures) -> Iterator[Metric]:
     yield within
 
 
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """Tokens of all models since the start of this process. queries, hits: prompt tokens that were looked up, and found."""
+
+    prompt: int = 0
+    generated: int = 0
+    queries: int = 0
+    hits: int = 0
+
+
 class Tally:
     """The numbers of one model."""
 
@@ -89,14 +102,14 @@ class Tally:
 class Meter:
     """One request's view of its model's tally."""
 
-    __slots__ = ("_begun", "_clock", "_count", "_first", "_last", "_queued", "_tally", "_waits")
+    __slots__ = ("_begun", "_clock", "_count", "_first", "_last", "_longest", "_prompt", "_queued", "_tally", "_waits")
 
-    def __init__(self, tally: Tally, waits: list[float], clock: Callable[[], float]) -> None:
-        self._tally, self._waits, self._clock = tally, waits, clock
+    def __init__(self, tally: Tally, waits: list[float], clock: Callable[[], float], prompt: int) -> None:
+        self._tally, self._waits, self._clock, self._prompt = tally, waits, clock, prompt
         self._begun = self._last = clock()
         self._first: float | None = None
         self._queued = 0.0  # seconds before the first plan
-        self._count = 0
+        self._count = self._longest = 0  # tokens of all choices; of the longest that has ended
         tally.active += 1
 
     def began(self, progress: StreamProgress, *, looked: bool, first: bool) -> None:
@@ -134,6 +147,16 @@ class Meter:
         """A choice ended with its finish reason."""
         self._tally.success[reason] = self._tally.success.get(reason, 0) + 1
         self._tally.histograms["vllm:request_generation_tokens"].observe(tokens)
+        self._longest = max(self._longest, tokens)
+
+    def told(self) -> list[str]:
+        """For the log: tokens, and where the time went."""
+        said = [f"{self._prompt} prompt + {self._count} tokens"]
+        if self._first is not None:
+            said.append(f"queued {self._queued:.3f} s, first token after {self._first - self._begun:.3f} s")
+            if self._count > 1 and self._last > self._first:
+                said.append(f"then {(self._count - 1) / (self._last - self._first):.1f} tokens/s")
+        return said
 
     def close(self, *, complete: bool, preemptions: int = 0) -> None:
         """The answer is over. ``preemptions``: of all its sequences."""
@@ -144,6 +167,7 @@ class Meter:
             tally.unfinished += 1
             return
         tally.histograms["vllm:e2e_request_latency_seconds"].observe(now - self._begun)
+        tally.histograms["vllm:request_max_num_generation_tokens"].observe(self._longest)
         if self._first is not None:
             tally.histograms["vllm:request_decode_time_seconds"].observe(self._last - self._first)
             inference = max(0.0, self._last - self._begun - self._queued)
@@ -170,12 +194,14 @@ class Metrics:
         self._census, self._clock, self._models, self._lengths = census, clock, models, lengths
         self._dispatching, self._moves = dispatching, moves
         self._gone: dict[str, float] = {}  # models that are served no more -> when that was seen
+        self._answers: dict[tuple[str, str, str], int] = {}  # (path as the route has it, method, status like 2xx) -> answers
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
         self._waits: dict[str, list[float]] = {}  # account -> requests that were planned, seconds that they had waited
         self._cluster: dict[str, Any] = {}
         self._others: Sequence[Sequence[Family]] = ()
         self.runtime: Callable[[], Sequence[Measure]] = tuple  # of the head's node, once there is one
+        self.batches: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # figures of those that run here, if any may
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -190,7 +216,13 @@ class Metrics:
         tally.histograms["vllm:request_params_n"].observe(n)
         if max_tokens is not None:
             tally.histograms["vllm:request_params_max_tokens"].observe(max_tokens)
-        return Meter(tally, self._waits.setdefault(account_of(tenant, model), [0, 0.0]), self._clock)
+        return Meter(tally, self._waits.setdefault(account_of(tenant, model), [0, 0.0]), self._clock, prompt_tokens)
+
+    def counted(self) -> TokenCounts:
+        """Tokens of all models so far."""
+        tallies = self._tallies.values()
+        names = ("prompt_tokens", "generation_tokens", "cache_queries", "cache_hits")
+        return TokenCounts(*(sum(getattr(tally, name) for tally in tallies) for name in names))
 
     @property
     def active(self) -> int:
@@ -203,6 +235,11 @@ class Metrics:
         model: "" while it is not known which one was meant.
         """
         self._rejections[model, code] = self._rejections.get((model, code), 0) + 1
+
+    def answered(self, path: str, method: str, status: int) -> None:
+        """An HTTP answer has been given. path: as its route has it, so that there are few."""
+        key = (path, method, f"{status // 100}xx")
+        self._answers[key] = self._answers.get(key, 0) + 1
 
     def families(self) -> list[Family]:
         """What this process has counted."""
@@ -224,6 +261,8 @@ class Metrics:
         return ()
 
     def _requests(self) -> Iterator[Metric]:
+        for model in () if self._models is None else self._models():
+            self._tallies.setdefault(model, Tally())  # a dashboard finds what has not been asked for yet, too
         yield from self._now()
         for name, text, field in _COUNTERS:
             counter = CounterMetricFamily(name, text, labels=["model_name"])
@@ -241,8 +280,13 @@ class Metrics:
         for key, count in self._rejections.items():
             rejections.add_metric(key, count)
         yield rejections
+        answers = CounterMetricFamily("http_requests", "HTTP answers.", labels=["handler", "method", "status"])
+        for told, count in self._answers.items():
+            answers.add_metric(told, count)
+        yield answers
         yield from _estimates(self._lengths())
         yield from dispatch_families(self._dispatching())
+        yield from batch_families(self.batches())
         text = "Requests that moved to other workers, by what came of their KV; abandoned: those that did not get there."
         moves = CounterMetricFamily("blockwright:moves", text, labels=["outcome"])
         for outcome, count in self._moves().outcomes.items():

@@ -25,6 +25,7 @@ from blockwright.actors.gateway.port import (
     MoveFigures,
     NewApplication,
     Readiness,
+    RequestLine,
     RequestView,
     TokenStream,
 )
@@ -83,6 +84,9 @@ class StartingPort:
 
     async def credit_grown(self) -> None:
         await self._there().credit_grown()
+
+    def requests(self, key: str, most: int) -> list[RequestLine]:
+        return self._real.requests(key, most) if self._real is not None else []
 
     def describe(self, request: str) -> RequestView | None:
         return self._real.describe(request) if self._real is not None else None

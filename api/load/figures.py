@@ -107,17 +107,3 @@ def machine() -> dict[str, Any]:
         "free_memory": free_memory(),
         "system": f"{platform.system()} {platform.release()}",
     }
-
-
-def columns() -> tuple[str, ...]:
-    shown = (f"{name.upper()} {share}" for name in METRICS for share in ("P50", "P99"))
-    return ("CONCURRENCY", "ARRIVAL", "OK", "FAILED", "SECONDS", "REQ/S", "IN TOK/S", "OUT TOK/S", *shown)
-
-
-def row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    """A line of the table; times in milliseconds."""
-    times = ["-" if one[name] is None else f"{one[name][share] * 1000:,.1f}" for name in METRICS for share in ("p50", "p99")]
-    rate = one["arrival"] if one["request_rate"] is None else f"{one['request_rate']:g} {one['arrival']}"
-    head = ("-" if one["concurrency"] is None else str(one["concurrency"]), rate, str(one["requests"]), str(one["failed"]))
-    amounts = ("seconds", "requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s")
-    return (*head, *(f"{one[name]:,.1f}" for name in amounts), *times)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from blockwright.api.checks import Body, shown, unicode_text
 from blockwright.api.errors import bad_request
-from blockwright.api.openai.field_types import Field, Schema, Text, is_token
+from blockwright.api.openai.field_types import Field, Ignored, Schema, Text, is_token
 from blockwright.api.openai.fields import (
     CHAT_OPTIONS,
     COMPLETION_OPTIONS,
@@ -27,7 +27,7 @@ from blockwright.api.openai.fields import (
 )
 
 MAX_SEQUENCES = 1024  # choices of one request
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 Values = dict[str, Any]  # fields that were given, checked
 Made = TypeVar("Made", bound=Options)
 
@@ -84,6 +84,9 @@ def read_fields(body: Body, fields: Sequence[Field], unknown: str) -> tuple[Valu
     if ignored and unknown == "reject":
         names = ", ".join(shown(name) for name in ignored[:10])
         raise bad_request(f"unknown fields: {names}; leave them out", ignored[0], "unknown_parameter")
+    for field in fields:  # known, and never refused
+        if isinstance(field.kind, Ignored) and values.get(field.name) not in (None, *field.kind.neutral):
+            ignored.append(field.name)
     return values, tuple(ignored)
 
 
@@ -175,8 +178,8 @@ class Prompts:
         }
 
 
-NOT_IN_MESSAGES = ("tool_calls", "function_call", "tool_call_id", "audio")  # but for what asks for nothing
-OF_MESSAGE = {"role", "content", "name", *NOT_IN_MESSAGES}
+NOT_IN_MESSAGES = ("function_call", "audio")  # but for what asks for nothing
+OF_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", *NOT_IN_MESSAGES}
 OF_PART = {"type", "text"}
 
 
@@ -198,10 +201,12 @@ class Messages:
             "type": "object",
             "properties": {
                 "role": {"enum": [*ROLES, "developer"]},
-                "content": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": part}]},
+                "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "minItems": 1, "items": part}]},
                 "name": {"type": ["string", "null"]},
+                "tool_calls": {"type": ["array", "null"], "items": {"type": "object"}},
+                "tool_call_id": {"type": ["string", "null"]},
             },
-            "required": ["role", "content"],
+            "required": ["role"],
         }
         return {"type": "array", "minItems": 1, "items": message}
 
@@ -214,7 +219,7 @@ def _unknown_of_messages(messages: list[dict[str, Any]]) -> list[str]:
     """Named as they would be refused. ``null`` is no field: it is what SDKs keep of an answer that had none."""
     found = []
     for i, message in enumerate(messages):
-        parts = message["content"] if isinstance(message["content"], list) else []
+        parts = content if isinstance(content := message.get("content"), list) else []
         found += [f"messages[{i}].{name}" for name, value in message.items() if value is not None and name not in OF_MESSAGE]
         found += [f"messages[{i}].content[{j}].{name}" for j, part in enumerate(parts) for name in part.keys() - OF_PART]
     return found
@@ -233,16 +238,60 @@ def _message(message: Any, at: str) -> dict[str, Any]:
             raise bad_request(
                 f"{at}.{name} is not supported by this server; leave it out", f"{at}.{name}", "unsupported_parameter"
             )
-    made = {"role": role, "content": _content(message.get("content"), f"{at}.content")}
+    made = {"role": role, **_of_tools(message, role, at)}
+    content = message.get("content")
+    silent = content is None and "tool_calls" in made  # who calls a tool need not say anything
+    made["content"] = "" if silent else _content(content, f"{at}.content")
     author = message.get("name")
     return made if author is None else made | {"name": Text().read(author, f"{at}.name")}
+
+
+def _of_tools(message: dict[str, Any], role: str, at: str) -> Values:
+    """Calls of tools, and which one a message answers, of a history that was made elsewhere; templates print them."""
+    found: Values = {}
+    for name, of in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
+        if not message.get(name):
+            continue
+        if role != of:
+            raise bad_request(f"{at}.{name} is in a message of role {role}; it belongs to {of}", f"{at}.{name}")
+        found[name] = message[name]
+    if "tool_call_id" in found:
+        found["tool_call_id"] = Text().read(found["tool_call_id"], f"{at}.tool_call_id")
+    if "tool_calls" in found:
+        if not isinstance(found["tool_calls"], list):
+            raise bad_request(
+                f"{at}.tool_calls is {shown(found['tool_calls'])}; give a list", f"{at}.tool_calls", "invalid_type"
+            )
+        found["tool_calls"] = [_call(call, f"{at}.tool_calls[{i}]") for i, call in enumerate(found["tool_calls"])]
+    return found
+
+
+def _call(call: Any, at: str) -> Values:
+    """With its arguments as an object, which templates want; on the wire they are JSON in a string."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise bad_request(f"{at} is {shown(call)}; give an object with a function that has a name", at, "invalid_type")
+    given = function.get("arguments") or {}
+    try:
+        arguments = json.loads(given, parse_constant=_refuse_constant) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        where = f"{at}.function.arguments"
+        raise bad_request(f"{where} is {shown(given)}; give a JSON object, as a string", where)
+    return {
+        "id": str(call.get("id") or ""),
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }
 
 
 def _content(content: Any, at: str) -> str:
     if isinstance(content, str):
         return unicode_text(content, at)
     if not isinstance(content, list) or not content:
-        raise bad_request(f"{at} is {shown(content)}; give a string or a list of text parts", at, "invalid_type")
+        found = "null or missing" if content is None else shown(content)
+        raise bad_request(f"{at} is {found}; give a string or a list of text parts", at, "invalid_type")
     texts = []
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None

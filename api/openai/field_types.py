@@ -208,6 +208,21 @@ class Anything:
 
 
 @dataclass(frozen=True, slots=True)
+class Ignored:
+    """A field that clients send by default and that changes nothing here: any of its values is taken, and told as ignored
+    unless it is one of ``neutral``."""
+
+    values: tuple[str, ...]
+    neutral: tuple[str, ...] = ()
+
+    def read(self, value: Any, name: str) -> str:
+        return OneOf(self.values).read(value, name)
+
+    def schema(self) -> Schema:
+        return OneOf(self.values).schema()
+
+
+@dataclass(frozen=True, slots=True)
 class Only:
     """A field that is not served: taken only with the values that ask for nothing."""
 

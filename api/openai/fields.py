@@ -20,6 +20,7 @@ from blockwright.api.openai.field_types import (
     Field,
     FieldType,
     Flag,
+    Ignored,
     Integer,
     Mapping,
     Number,
@@ -243,6 +244,7 @@ def _not_served(**fields: tuple[object, ...]) -> tuple[Field, ...]:
 
 
 NOT_SERVED = _not_served(**_NOT_SERVED)
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 TEMPLATE = (*fields_of(TemplateOptions), *_not_served(chat_template=()))
 CHAT_OPTIONS = (
     *fields_of(ChatOptions),
@@ -250,13 +252,13 @@ CHAT_OPTIONS = (
     *_ACCEPTED,
     Field("parallel_tool_calls", Anything(), "Accepted; there are no tools."),
     Field("prediction", Anything(), "Accepted without effect."),
+    Field("reasoning_effort", Ignored(_EFFORTS, ("none",)), "Without effect; told in x-ignored-fields."),
+    Field("verbosity", Ignored(("low", "medium", "high"), ("medium",)), "Without effect; told in x-ignored-fields."),
     *NOT_SERVED,
     *_not_served(
         audio=(),
         echo=(False,),
         modalities=(["text"],),
-        reasoning_effort=("none",),
-        verbosity=("medium",),
         web_search_options=(),
     ),
 )

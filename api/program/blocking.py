@@ -10,13 +10,13 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from blockwright.api.program.client import GenerateCall, Message, Prompt
+from blockwright.api.program.options import ConversationOptions, GenerateOptions
 from blockwright.api.program.results import Answer, Piece
 
 T = TypeVar("T")
-AT_ONCE = 512  # prompts of one ``generate`` that the cluster has at a time
 
 
 class AsyncSession(Protocol):
@@ -28,9 +28,11 @@ class AsyncSession(Protocol):
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> GenerateCall: ...
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> GenerateCall: ...
 
-    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> GenerateCall: ...
+    def chat(
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
+    ) -> GenerateCall: ...
 
     async def models(self) -> list[str]: ...
 
@@ -152,18 +154,22 @@ class BlockingSession:
         finally:
             loop.close()
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> Answer:
+    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> Answer:
         """As ``Session.generate``, complete."""
         return self.stream(prompt, model=model, **options).wait()
 
-    def stream(self, prompt: Prompt, *, model: str | None = None, **options: Any) -> BlockingCall:
+    def stream(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> BlockingCall:
         return BlockingCall(self._session.generate(prompt, model=model, **options), self._thread)
 
-    def chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> Answer:
+    def chat(
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
+    ) -> Answer:
         """As ``Session.chat``, complete."""
         return self.stream_chat(messages, model=model, **options).wait()
 
-    def stream_chat(self, messages: str | Sequence[Message], *, model: str | None = None, **options: Any) -> BlockingCall:
+    def stream_chat(
+        self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
+    ) -> BlockingCall:
         return BlockingCall(self._session.chat(messages, model=model, **options), self._thread)
 
     def models(self) -> list[str]:
@@ -184,31 +190,12 @@ class BlockingSession:
     def get_text(self, path: str) -> str:
         return self._thread.run(self._session.get_text(path))
 
-    def generate_all(self, prompts: Sequence[Prompt], *, done: Callable[[Answer], None], **options: Any) -> list[Answer]:
-        """All answers, in the order of the prompts; ``done`` is called with each as it is complete, in another thread."""
-        try:
-            return self._thread.run(_all(self._session, prompts, done, options))
-        except BaseExceptionGroup as group:  # the first prompt that failed tells
-            raise group.exceptions[0] from None
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of what awaits, on the session's loop; an interrupt cancels it."""
+        return self._thread.run(work)
 
     @property
     def _thread(self) -> LoopThread:
         if self._loop is None:
             raise RuntimeError("the session is not open; use it inside 'with'")
         return self._loop
-
-
-async def _all(
-    session: AsyncSession, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: Mapping[str, Any]
-) -> list[Answer]:
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(prompt: Prompt) -> Answer:
-        async with gate:
-            answer = await session.generate(prompt, **options)
-        done(answer)
-        return answer
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(prompt)) for prompt in prompts]
-    return [task.result() for task in tasks]

@@ -19,6 +19,7 @@ from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Service
 from blockwright.actors.logs import json_line
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
+from blockwright.api.saving import saving
 from blockwright.policies.requests.admission import concurrent
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.node_view import Measure
@@ -48,6 +49,9 @@ class RunningCluster(Protocol):
 
     async def service(self) -> Service:
         """What the gateways serve."""
+
+    async def sharing(self) -> tuple[int, int]:
+        """Bytes of the parameters of all models, equal tensors once, and what sharing saves."""
 
     def measures(self) -> list[Measure]:
         """What the actor runtime of the head counts."""
@@ -124,13 +128,16 @@ class Herald:
         self._running, self._speaker, self._offset, self._rows = running, speaker, offset, rows
         self._shown = 0  # stages
         self._warned = 0
-        self._ready = ""  # where, once that has been said
+        self._room = ""  # what has been said of it, once the server is ready
 
     async def follow(self) -> None:
         """A line for each of the cluster's stages, as it comes. Never returns."""
         while True:
-            if self.show_stages() and self._ready:  # further workers have come: there is more room
-                self._speaker.note(self._where((await self._running.service()).models))
+            if self.show_stages() and self._room:  # further workers may have come: there is more room
+                room = capacity((await self._running.service()).models, self._rows)
+                if room not in ("", self._room):
+                    self._room = room
+                    self._speaker.note(f"now {room}")
             await asyncio.sleep(POLL_SECONDS)
 
     def show_stages(self) -> bool:
@@ -159,16 +166,16 @@ class Herald:
             there = {name for name, state in states.items() if state in ("ready", "on demand")}
             new = [info.id for info in service.models if info.id in there and info.id not in told]
             for name in new:
-                self._speaker.note(f"{name} can be served")
+                self._speaker.note(f"{name} is ready")
             told += new
             if not new:
                 await asyncio.sleep(POLL_SECONDS)
         gc.collect()
         gc.freeze()  # what has been loaded stays: no later collection walks it
         self.show_stages()  # first: the start-up ends with where and how much
-        self._ready = f"ready at {address}/v1"
-        self._speaker.reach("ready", self._where(service.models))
-
-    def _where(self, models: Sequence[ModelInfo]) -> str:
-        ids, room = ", ".join(info.id for info in models), capacity(models, self._rows)
-        return f"{self._ready} with models: {ids}" + (f"; {room}" if room else "")
+        self._room = capacity(service.models, self._rows)
+        stored, saved = await self._running.sharing()
+        if saved:
+            self._speaker.note(saving(len(service.models), stored, saved))
+        ids = ", ".join(info.id for info in service.models)
+        self._speaker.reach("ready", f"ready at {address}/v1 with models: {ids}" + f"; {self._room}" * bool(self._room))

@@ -33,7 +33,7 @@ from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Architecture, Part, Source
 from blockwright.gpu.model.registry import find
 from blockwright.gpu.weights.identity import component_id, delta_id, hash_tensor
-from blockwright.gpu.weights.tensor_files import check_dtype, read_tensors
+from blockwright.gpu.weights.tensor_files import check_dtype, gguf, read_tensors
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 
 __all__ = ["Checkpoint", "CheckpointError"]
@@ -92,6 +92,8 @@ class Checkpoint:
         """
         path = locate(source)
         if not (path / "config.json").is_file():
+            if any(path.glob("*.gguf")):
+                raise gguf(path)
             raise CheckpointError(f"{path} has no config.json; name a folder in Hugging Face format")
         fields = Fields.read(path / "config.json")
         quantisation = fields.object("quantization_config")
@@ -244,8 +246,10 @@ def locate(source: str | Path) -> Path:
         reason = getattr(error, "strerror", None) or shown(str(error))
         raise CheckpointError(f"{named(str(source))} cannot be looked up ({reason}); check the path") from None
     if there:
+        if path.suffix == ".gguf":
+            raise gguf(path)
         raise CheckpointError(f"{source} is a file; name the folder that holds config.json")
-    if path.parent != Path() and (near := _near(path)):  # before the hub is asked, which may take its time
+    if near := _near(path):  # before the hub is asked, which may take its time
         raise CheckpointError(f"there is no folder {source}; did you mean {path.parent / near}?")
     if not HUB_ID.fullmatch(str(source)):
         raise CheckpointError(f"{named(str(source))} is neither a folder nor a hub id (owner/name); check the path")

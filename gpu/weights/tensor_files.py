@@ -58,8 +58,16 @@ def _no_safetensors(folder: Path) -> CheckpointError:
             "load it with transformers and save_pretrained() it as safetensors"
         )
     if any(folder.glob("*.gguf")):
-        return CheckpointError(f"{folder} holds a GGUF file, which is not supported; use the safetensors checkpoint")
+        return gguf(folder)
     return CheckpointError(f"{folder} has neither {SINGLE} nor {INDEX}; download the checkpoint's safetensors files")
+
+
+def gguf(path: Path) -> CheckpointError:
+    """Of a file in that format, or of a folder that holds one."""
+    remedy = "name the folder of the model's safetensors checkpoint"
+    if path.is_dir():
+        return CheckpointError(f"{path} holds a GGUF file, which is not supported; {remedy}")
+    return CheckpointError(f"{path} is a GGUF file, which is not supported; {remedy}")
 
 
 def read_header(path: Path) -> dict[str, TensorRef]:

@@ -22,6 +22,10 @@ class Pace:
         """A request is over, whatever its outcome."""
         self._ends.append(now)
 
+    def starts_in(self, place: int, now: float) -> float | None:
+        """Seconds until whoever has this place among those that wait begins; None while the pace is not known."""
+        return None if len(self._ends) < 2 or now <= self._ends[0] else place * (now - self._ends[0]) / len(self._ends)
+
     def forecast(self, ahead: int, now: float) -> float:
         """Seconds until ``ahead`` more requests will have ended; ``SHORTEST`` while nothing is known."""
         if len(self._ends) < 2 or now <= self._ends[0]:

@@ -28,6 +28,7 @@ from blockwright.runtime.base.loop import loop_factory
 from blockwright.runtime.base.names import import_module
 from blockwright.runtime.cluster.launcher import NodeSpec
 from blockwright.runtime.cluster.node_process import run_node
+from blockwright.runtime.cluster.process_title import set_title
 from blockwright.transport.address import remove_directory
 
 SETUP, SPAWN, KILL, PRELOAD = 1, 2, 3, 8  # to this process
@@ -151,6 +152,7 @@ def run_child(spec: NodeSpec, parent: int) -> NoReturn:
     try:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _libc.prctl(_PR_SET_NAME, f"bw-{spec.name}"[:15].encode(), 0, 0, 0)
+        set_title(f"blockwright: {spec.name}")
         if os.getppid() == parent:  # else it died before the line above and nobody would tell us
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -169,4 +171,5 @@ def run_child(spec: NodeSpec, parent: int) -> NoReturn:
 
 def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as control:
+        set_title("blockwright: forkserver")
         Forkserver(control).run()

@@ -13,6 +13,7 @@ from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.state import HOPELESS
 from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.binary_size import binary_size
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, hop_borders, place
 from blockwright.policies.requests.admission import capacity_tokens
@@ -118,9 +119,9 @@ class Reference:
                 page = self.page_bytes(route, hop)
                 new = hop.worker == name and route.application not in self.ever_ready
                 if new and self.holds(route, hop) and nbytes < page:
-                    left = f"worker {name} has {nbytes} bytes left for sequences of {route.application}"
+                    left = f"worker {name} has {binary_size(nbytes)} left for sequences of {route.application}"
                     remedy = "give workers more memory (--set memory=...)"
-                    self.effects.append(m.Fatal(f"{left}, less than one page of {page} bytes; {remedy}"))
+                    self.effects.append(m.Fatal(f"{left}, less than one page of {binary_size(page)}; {remedy}"))
                     return
 
     def deploy(self, name: str) -> None:

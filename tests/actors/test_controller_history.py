@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from blockwright.actors.controller.history import KEPT, History
 
 
@@ -23,30 +25,34 @@ def texts(history: History) -> list[str]:
     return [event.text for event in history.events]
 
 
-def test_a_life_a_death_and_a_return() -> None:
+def test_a_life_a_death_and_a_return(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     history = History()
-    for state in (
-        cluster(w0=worker("starting")),
-        cluster(w0=worker("loading", 1)),
-        cluster(w0=worker("loading", 1)),
-        cluster(1, w0=worker("ready", 1)),
-        cluster(0, w0=worker("starting", 0, 1, "exited -9")),
-        cluster(0, w0=worker("loading", 2, 1)),
-        cluster(2, w0=worker("ready", 2, 1)),
+    for at, state in enumerate(
+        (
+            cluster(w0=worker("starting")),
+            cluster(w0=worker("loading", 1)),
+            cluster(w0=worker("loading", 1)),
+            cluster(1, w0=worker("ready", 1)),
+            cluster(0, w0=worker("starting", 0, 1, "exited -9")),
+            cluster(0, w0=worker("loading", 2, 1)),
+            cluster(2, w0=worker("ready", 2, 1)),
+        )
     ):
-        history.look(state, 1.0)
+        history.look(state, at / 4)
     assert texts(history) == [
         "worker w0 is being started",
-        "worker w0 is up, life 1, and loads its blocks",
+        "worker w0 is up and loads its blocks",
         "worker w0 serves",
-        "model m can be served on 1 of 2 routes",
+        "model m is ready on 1 of 2 routes",
         "worker w0 died: exited -9",
         "worker w0 is being started",
-        "model m can be served on 0 of 2 routes",
-        "worker w0 is up, life 2, and loads its blocks",
-        "worker w0 serves again",
-        "model m can be served on 2 of 2 routes",
+        "model m is ready on 0 of 2 routes",
+        "worker w0 is up and loads its blocks",
+        "worker w0 serves again, 0.50 s after it died",
+        "model m is ready on 2 of 2 routes",
     ]
+    assert caplog.messages == texts(history), "with log_level=info each is a line of the log"
 
 
 def test_times_are_of_the_wall_and_only_the_last_are_kept() -> None:

@@ -229,9 +229,7 @@ def test_no_room_for_a_page_at_start_is_fatal_with_the_sentence():
         (load,) = [e for e in bench(Serve((application("m"),))) if isinstance(e, Load)]
         bench(Loaded("w0", 1, load.load))
         said = [e.message for e in bench(Room("w0", 1, room)) if isinstance(e, Fatal)]
-        assert [f"{room} bytes left for sequences of m, less than one page of 2048 bytes" in m for m in said] == [
-            True
-        ] * fatal
+        assert ["2.0 KiB left for sequences of m, less than one page of 2.0 KiB" in m for m in said] == [True] * fatal
 
 
 def test_what_cannot_be_loaded_later_is_left_out_and_shown():
@@ -323,19 +321,21 @@ def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
     bench = started("w0", "w1", applications=(application("a"), application("b", "eAmCoh")))
     bench(Beat("w1", 2, 0.0, 3, 4))
     status = WorkerStatus(
-        name="w0", incarnation=1, pid=77, device="cpu", numerics="n", budget=100, parameters=60, kv=10, free=30,
+        name="w0", incarnation=1, pid=77, device="cpu", numerics="n", budget=100, parameters=60, kv=7, cached=3, free=30,
         components=[], waiting=1, running=2, sweep=5, sweep_age=0.0, counters={"shared_pages": 6.0},
         kv_by_tenant={"ann": 10}, served_by_tenant={}, kv_cap_hits={}, parameters_by_application={"base": (7, 3)},
     )  # fmt: skip
     view = cluster_view(bench.state, {"w0": status}, {}, [], [])
     w0, w1 = view["workers"]
     assert (w0["id"], w0["pid"], w0["state"], w0["device"]) == ("w0", 77, "ready", "cpu")
-    assert w0["memory"] == {"budget": 100, "parameters": 60, "kv": 10, "free": 30}
+    assert w0["memory"] == {"budget": 100, "parameters": 60, "kv": 7, "cached": 3, "free": 30}
     assert (w0["kv_by_tenant"], w1["kv_by_tenant"]) == ({"ann": 10}, {})
     assert (w0["parameters_by_application"], w1["parameters_by_application"]) == ({"base": {"owned": 7, "shared": 3}}, {})
     assert (w0["queue"], w1["queue"]) == ({"waiting": 1, "running": 2}, {"waiting": 3, "running": 4})
     assert w1["pid"] == 72
     assert len(w0["blocks"]) == 4, "the shared ones once: below, two middles, above"
     assert view["kv_pages_shared"] == 6
+    alone = sum(sum(one["bytes"].values()) for one in view["applications"].values())
+    assert 0 < view["saved_bytes"] == alone - view["parameter_bytes"], "what further copies of equal tensors would take"
     assert view["applications"]["b"]["bytes"] == {"shared": 400, "own": 200}
     assert {r["id"] for r in view["routes"]} == {"a@w0", "a@w1", "b@w0", "b@w1"}

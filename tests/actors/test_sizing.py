@@ -9,6 +9,7 @@ from blockwright.actors.config import MOST, MOST_THREADS, Settings, SettingsErro
 from blockwright.actors.sizing import PROGRAM, STACK, max_lengths, serving_dtype, spans, worker_configs, worker_names
 from blockwright.gpu.model.config import ModelConfig, RopeConfig
 from blockwright.gpu.native.backend import MAX_THREADS
+from blockwright.policies.binary_size import binary_size
 
 
 def model(dtype: str = "float32", layers: int = 4, max_position: int = 2048) -> ModelConfig:
@@ -48,13 +49,13 @@ def configs(settings, *, free_memory=1000, cores=1, **more):
 
 def test_more_memory_than_there_is_is_refused_with_the_numbers():
     assert configs(Settings(memory=1000))["w0"].memory == 1000
-    with pytest.raises(SettingsError, match="memory is 1001 bytes for each worker, 1001 for all 1, but only 1000 are free"):
+    with pytest.raises(SettingsError, match="memory is 1001 B for each worker, 1001 B for all 1, but only 1000 B are free"):
         configs(Settings(memory=1001))
 
 
 def test_the_memory_of_all_workers_is_added_up():
     assert configs(Settings(workers=4, memory=250))["w3"].memory == 250
-    words = r"memory is 900 bytes for each worker, 3600 for all 4, but only 1000 are free here; give less"
+    words = r"memory is 900 B for each worker, 3.5 KiB for all 4, but only 1000 B are free here; give less"
     with pytest.raises(SettingsError, match=words):
         configs(Settings(workers=4, memory=900))
 
@@ -64,13 +65,16 @@ def test_a_limit_of_the_address_space_is_held_against_what_workers_reserve():
     need = PROGRAM + 3 * STACK + 5 * 1000
     settings = Settings(memory=1000, threads=3)
     assert configs(settings, address_space=need)["w0"].memory == 1000
-    with pytest.raises(SettingsError, match=rf"may map {need - 1} bytes .*memory 1000 needs about {need}; raise the limit"):
+    words = rf"may map {binary_size(need - 1)} \(.*memory 1000 B needs about {binary_size(need)}; raise the limit"
+    with pytest.raises(SettingsError, match=words):
         configs(settings, address_space=need - 1)
     large = Settings(memory=1 << 30, threads=3)
-    with pytest.raises(SettingsError, match=r"or give less memory \(--set memory=(\d+)\)") as caught:
+    with pytest.raises(SettingsError, match=r"or give less memory \(--set memory=(\d+)MiB\)") as caught:
         configs(large, free_memory=1 << 40, address_space=PROGRAM + 3 * STACK + (1 << 30))
     (fitting,) = re.findall(r"memory=(\d+)", str(caught.value))
-    configs(Settings(memory=int(fitting), threads=3), free_memory=1 << 40, address_space=PROGRAM + 3 * STACK + (1 << 30))
+    configs(
+        Settings(memory=int(fitting) << 20, threads=3), free_memory=1 << 40, address_space=PROGRAM + 3 * STACK + (1 << 30)
+    )
 
 
 def test_threads_are_no_more_than_the_kernels_take():

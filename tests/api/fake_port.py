@@ -27,6 +27,7 @@ from blockwright.actors.gateway.port import (
     MoveFigures,
     NewApplication,
     Readiness,
+    RequestLine,
     RequestView,
     StreamNews,
     StreamProgress,
@@ -122,6 +123,14 @@ class FakePort:
 
     def describe(self, request: str) -> RequestView | None:
         return self.views.get(request)
+
+    def requests(self, key: str, most: int) -> list[RequestLine]:
+        lines = [
+            RequestLine(view.id, view.model, view.state, view.place, 3, 2, 1, view.home, view.attempt, 0.5)
+            for view in self.views.values()
+            if view.key == key
+        ]
+        return lines[:most]
 
     def lengths(self) -> LengthFigures:
         return LengthFigures()

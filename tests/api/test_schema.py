@@ -100,20 +100,53 @@ def test_a_missing_prompt_and_too_many_choices() -> None:
         ("hi", "messages"),
         (["hi"], "messages[0]"),
         ([{"content": "x"}], "messages[0].role"),
-        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([{"role": "tool", "content": "x", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ([{"role": "user", "content": "x", "tool_call_id": "a"}], "messages[0].tool_call_id"),
+        ([{"role": "function", "content": "x"}], "messages[0].role"),
         ([{"role": ["user"], "content": "x"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([*HELLO, {"role": "user", "content": 3}], "messages[1].content"),
         ([{"role": "user", "content": "\ud800"}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0]"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
-        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages[0].tool_calls[0]"),
+        ([{"role": "assistant", "content": "x", "tool_calls": {"a": 1}}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "content": None}], "messages[0].content"),
     ],
 )
 def test_messages_are_checked(messages: Any, param: str) -> None:
     with pytest.raises(ApiError) as caught:
         chat(messages=messages)
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+def test_a_history_with_tools_is_taken_as_templates_want_it() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    body = chat(
+        messages=[
+            *HELLO,
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "3"},
+        ]
+    )
+    assert body.messages[1:] == [
+        {"role": "assistant", "content": "", "tool_calls": [call | {"function": {"name": "add", "arguments": {"a": 1}}}]},
+        {"role": "tool", "content": "3", "tool_call_id": "c1"},
+    ]
+    assert body.options.ignored == ()
+    broken = call | {"function": {"name": "add", "arguments": "[1"}}
+    with pytest.raises(ApiError, match="give a JSON object, as a string"):
+        chat(messages=[{"role": "assistant", "tool_calls": [broken]}])
+
+
+@pytest.mark.parametrize("unknown", ["warn", "reject"])
+def test_fields_that_agents_send_by_default_are_taken_and_told(unknown: str) -> None:
+    options = parse_chat({"messages": HELLO, "reasoning_effort": "low", "verbosity": "high"}, unknown).options
+    assert options.ignored == ("reasoning_effort", "verbosity")
+    quiet = {"reasoning_effort": "none", "verbosity": "medium", "parallel_tool_calls": False, "store": True}
+    assert parse_chat({"messages": HELLO, **quiet}, unknown).options.ignored == ()
+    with pytest.raises(ApiError, match="reasoning_effort is 'much'"):
+        parse_chat({"messages": HELLO, "reasoning_effort": "much"}, unknown)
 
 
 def test_messages_become_plain_texts() -> None:

@@ -9,11 +9,12 @@ A block's first line says what it is:
     ```toml | json | yaml  must be readable as that; ``file=NAME`` writes it, too
     ```ini                 a unit of systemd, whose ExecStart is a command line that the command accepts
     ```dockerfile          the repository's file of that name, whose entry is one, too, and whose files exist
-    ```text                output, or what is not code
+    ```text output         what the block above must print, where ``...`` stands for anything
+    ```text                other output, or what is not code
     ... tested=PATH        run by that test instead
 
 The folder holds ``examples`` of the repository; port 8000 stands for a free one, also where a command means it by saying
-nothing. Owns no expectation: a page that wants something checked says so in its code (``assert``, ``test``, ``grep``).
+nothing. A page shows what its reader will see, and that is checked; it need not assert anything itself.
 """
 
 from __future__ import annotations
@@ -85,6 +86,18 @@ def elsewhere(text: str, port: str) -> str:
     return TALKING.sub(rf"blockwright \1 http://127.0.0.1:{port}", text)
 
 
+def prints(shown: str, printed: str) -> bool:
+    """Whether a page shows what was printed. ``...`` stands for anything within a line, alone on a line for any lines;
+    spaces at the ends of lines do not count."""
+    pattern = ""
+    for line in shown.rstrip().splitlines():
+        if line.strip() == "...":
+            pattern += r"(?:.*\n)*?"
+        else:
+            pattern += ".*?".join(re.escape(part) for part in line.rstrip().split("...")) + r"[ \t]*\n"
+    return re.fullmatch(pattern, printed.rstrip() + "\n") is not None
+
+
 def free_port() -> int:
     """Below those that the system gives to connections, so that it is still free when a server comes to ask for it."""
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -149,6 +162,7 @@ class Reader:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self._environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
         self._servers: list[subprocess.Popen[bytes]] = []
+        self._printed = ""  # by the last block that ran
 
     def follow(self, block: Block) -> None:
         """AssertionError with what was printed where it does not work."""
@@ -161,6 +175,9 @@ class Reader:
             target = self._folder / block.file
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text)
+        if block.language == "text" and "output" in block.words:
+            shown = f"the block at line {block.line} shows\n{text}\nand this was printed:\n{self._printed}"
+            assert prints(text, self._printed.replace(str(self._folder), "")), shown
         if block.language in READERS:
             READERS[block.language](block.text)
         elif block.language == "sh" and "server" in block.words:
@@ -187,6 +204,7 @@ class Reader:
             check=False,
             stdin=subprocess.DEVNULL,
         )
+        self._printed = done.stdout
         assert done.returncode == 0, f"the block at line {block.line}\n{block.text}\n{done.stdout}\n{done.stderr}"
 
     def _start(self, text: str, block: Block) -> None:

@@ -31,4 +31,7 @@ def test_the_lines_of_the_readme_do_what_they_say() -> None:
     assert re.fullmatch(f"BLOCKWRIGHT_COMPILED=0 {pytest} tests/policies/sweep tests/policies/memory .*", test[-1])
     (torch,) = (line for line in cpu if "torch==" in line)
     assert "--index-url https://download.pytorch.org/whl/cpu" in torch
-    assert cpu.index(torch) < next(i for i, line in enumerate(cpu) if "-e '.[test]'" in line), "torch goes in first"
+    assert cpu.index(torch) < next(i for i, line in enumerate(cpu) if line.endswith("-e .")), "torch goes in first"
+    tools = "/nowhere/venv/.test-tools.txt"
+    assert any(line.endswith(f"-r {tools}") for line in test)
+    assert not any(tools in line for line in (*demo, *cpu)), "a first look installs no test tools"

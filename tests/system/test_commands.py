@@ -68,7 +68,8 @@ def test_chat_in_one_message_and_as_a_conversation(url: str, run: Any, monkeypat
     assert code == 0
     assert re.findall(r"\w+", out.replace(">>> ", "")) == ["123", "ba"]
     assert err.splitlines()[0] == f"demo-checkpoint at {url}; /help says what else can be typed"
-    assert err.count("/reset forgets") == 2
+    assert "forget what was said" in err
+    assert "what was said is forgotten" in err
     assert "there is no /what;" in err
     assert err.count("tok/s") == 2
 
@@ -103,6 +104,7 @@ def test_ps_and_top(url: str, run: Any) -> None:
     code, out, _ = run("top", "--url", url, "--json", "--interval", "0.01")
     (application,) = validate("top", out)["applications"]
     assert application["ttft_p50"] > 0
+    assert run("ps", "--requests", "--actors", "--url", url)[0] == 2
     idle = re.compile(r"^demo-checkpoint +ready +0 +0 +0\.0 +0\.0 +\d+ ms.*^w1 +ready", flags=re.MULTILINE | re.DOTALL)
     until_now(lambda: idle.search(run("top", "--url", url, "--interval", "0.01")[1]), "what was asked before is counted")
 
@@ -117,7 +119,11 @@ def test_explain(url: str, run: Any) -> None:
         id = json.load(answer)["id"]
     code, out, _ = run("explain", id, "--url", url)
     assert code == 0
-    assert out.startswith(f"{id}: finished, 20 prompt tokens, 9 emitted, 1 attempt\n")
+    assert out.startswith(f"{id} of demo-checkpoint: finished, 20 prompt tokens, 9 emitted, 1 attempt\n")
+    assert run("explain", "--last", "--url", url)[1] == out
+    assert run("explain", "--url", url)[0] == run("explain", id, "--last", "--url", url)[0] == 2
+    listed = run("ps", "--requests", "--url", url, "--once")[1].splitlines()
+    assert listed[1].split()[:4] == [id, "demo-checkpoint", "finished", "w0"]
     for said in (
         "attempt 1 on w0 [0:",
         "-> w1 [",
@@ -138,7 +144,9 @@ def test_bench(url: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     shape = ["--num-prompts", "6", "--input-len", "20", "--output-len", "8", "--range-ratio", "0.5"]
     code, out, err = run("bench", "serve", "--url", url, *shape, "--max-concurrency", "1,4", "--json", str(stored))
     assert (code, err) == (0, "")
-    assert re.search(r"^ +1 +at once +6 +0 ", out, flags=re.MULTILINE)
+    assert re.search(r"^concurrency +1 +4$", out, flags=re.MULTILINE)
+    assert re.search(r"^succeeded +6 +6$", out, flags=re.MULTILINE)
+    assert max(map(len, out.splitlines()[2:])) <= 80
     assert out.startswith(f"demo-checkpoint at {url} (0.")
     found = validate("bench-serve", stored.read_text())
     assert [(one["concurrency"], one["requests"], one["failed"]) for one in found["levels"]] == [(1, 6, 0), (4, 6, 0)]
@@ -190,3 +198,15 @@ def test_nobody_is_there(run: Any, tmp_path: Path) -> None:
         assert err.endswith("or give the address of another one\n"), "which not all of them take with --url"
     code, _, err = run("ps", "--api-key-file", str(tmp_path / "none"))
     assert (code, "No such file" in err) == (2, True)
+
+
+def test_a_worker_is_killed_and_what_happens_is_told(url: str, run: Any) -> None:
+    """The last test of the module: the worker that it kills is there again."""
+    code, out, err = run("chaos", "kill", "w1", "--url", url)
+    assert (code, err) == (0, "")
+    first, *rest = out.splitlines()
+    assert re.fullmatch(r"w1 \(pid \d+\) is killed", first)
+    assert any("worker w1 died: exited -9" in line for line in rest)
+    assert re.search(r"worker w1 serves again, \d+\.\d\d s after it died$", rest[-1])
+    code, _, err = run("chaos", "kill", "w7", "--url", url)
+    assert (code, err) == (2, "blockwright: there is no worker 'w7'; there are: w0, w1\n")

@@ -159,7 +159,7 @@ async def test_a_stopped_worker_is_declared_down_and_replaced(
 
 
 async def free(client: Client) -> bool:
-    return all(worker["memory"]["kv"] == 0 for worker in (await client.ready()).values())
+    return all(worker["memory"]["kv"] + worker["memory"]["cached"] == 0 for worker in (await client.ready()).values())
 
 
 @pytest.mark.parametrize("stream", [True, False])

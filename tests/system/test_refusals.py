@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from blockwright.actors.resources import free_memory
+from blockwright.policies.binary_size import binary_size
 from blockwright.tests.system.faulty_worker import HOLD, UNBUILT
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import PATIENCE, until_now
@@ -103,13 +104,17 @@ def as_it_is(folder: Path) -> None:
         (more_layers_than_memory, {}, ["num_hidden_layers", str(10**18)]),
         (more_layers_than_patience, {}, ["num_hidden_layers", str(10**7), "30 tensors"]),
         (infinite_offset, {}, ["model.safetensors", "inf"]),
-        (as_it_is, {"address_space": 300 << 20}, [str(300 << 20), "ulimit -v", "memory 33554432 needs about"]),
-        (as_it_is, {"address_space": 600 << 20}, [str(600 << 20), "ulimit -v"]),
-        (as_it_is, {"address_space": 1000 << 20, "workers": 1}, [str(1000 << 20), "or give less memory (--set memory="]),
+        (as_it_is, {"address_space": 300 << 20}, ["300.0 MiB (ulimit -v", "memory 32.0 MiB needs about"]),
+        (as_it_is, {"address_space": 600 << 20}, ["600.0 MiB (ulimit -v"]),
+        (
+            as_it_is,
+            {"address_space": 1000 << 20, "workers": 1},
+            ["1000.0 MiB (", "or give less memory (--set memory="],
+        ),
         (as_it_is, {"threads": 257}, ["threads", "256"]),
         (huge_constant, {}, ["chat_template.jinja", "400000000000 characters"]),
         (as_it_is, {"memory": "256KiB"}, ["262144", "--set memory"]),  # nor do both together hold it
-        (as_it_is, {"memory": "640KiB"}, ["less than one page of 12288 bytes", "--set memory"]),
+        (as_it_is, {"memory": "640KiB"}, ["less than one page of 12.0 KiB", "--set memory"]),
         (as_it_is, {"memry": "1MiB"}, ["memry", "memory"]),
         (as_it_is, {"directory": "/usr"}, ["directory", "/usr"]),
         (as_it_is, {"directory": "/proc/sockets"}, ["directory", "/proc/sockets"]),
@@ -138,7 +143,9 @@ def refused(server: Server, words: list[str]) -> None:
 
 def test_the_memory_of_all_workers_together(model: Path, serve: Serve) -> None:
     memory = int(0.9 * free_memory())
-    refused(serve(model, workers=4, memory=memory), [str(memory), f"{4 * memory} for all 4", "--set memory"])
+    refused(
+        serve(model, workers=4, memory=memory), [binary_size(memory), f"{binary_size(4 * memory)} for all 4", "--set memory"]
+    )
 
 
 def test_a_worker_that_cannot_start_says_why_and_is_not_started_again(model: Path, serve: Serve, tmp_path: Path) -> None:

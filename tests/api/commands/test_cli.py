@@ -14,6 +14,7 @@ SAMPLING = {"--max-tokens", "--seed", "--stop", "--temperature", "--top-k", "--t
 TARGET = {"--api-key-file", "--model", "--set"}
 SCREEN = {"--api-key-file", "--interval", "--json", "--once", "--url"}
 FLAGS = {
+    "batch run": {"--model", "--output", "--set"},
     "bench": {
         *("--api-key-file", "--arrival", "--endpoint", "--input-len", "--json", "--max-concurrency", "--model"),
         *("--num-prompts", "--output-len", "--prefix-len", "--prompts", "--range-ratio", "--request-rate"),
@@ -24,11 +25,12 @@ FLAGS = {
     "complete": SAMPLING | TARGET | {"--prompt"},
     "demo": {"--checkpoint", "--port", "--serve"},
     "doctor": {"--json", "--port"},
-    "explain": {"--api-key-file", "--json", "--url"},
+    "chaos": {"--api-key-file", "--seconds", "--url"},
+    "explain": {"--api-key-file", "--json", "--last", "--url"},
     "apps": {"--api-key-file", "--json", "--url"},
     "apps add": {"--api-key-file", "--base", "--replace", "--url", "--wait"},
     "apps remove": {"--api-key-file", "--url"},
-    "ps": SCREEN | {"--actors", "--join"},
+    "ps": SCREEN | {"--actors", "--join", "--requests"},
     "tagger show": set(),
     "tagger train": {"--held-out", "--output"},
     "top": SCREEN,
@@ -81,7 +83,10 @@ def test_there_is_no_new_flag(name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["serve"], "blockwright: no model is given; name a checkpoint folder or a hub id\n"),
+        (
+            ["serve"],
+            "blockwright: no model is given; name a checkpoint folder or a hub id, or try 'blockwright demo --serve'\n",
+        ),
         (["serve", "x", "--set", "workerz=1"], "blockwright: there is no setting 'workerz'; did you mean workers?\n"),
         (["serve", "x", "--worker", "1"], "blockwright serve: there is no argument '--worker'; did you mean --workers?\n"),
         (["serve", "x", "--port"], "blockwright serve: argument --port: expected one argument\n"),

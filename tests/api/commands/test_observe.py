@@ -12,8 +12,13 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from rich.console import Console, Group
 
+from blockwright.actors.batches.figures import figures_of
 from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
-from blockwright.api.commands.tables import change_line, overload_lines, ps_tables
+from blockwright.api.commands.tables import change_line, overload_lines, ps_tables, top_tables
+from blockwright.api.http.metrics import Metrics
+from blockwright.policies.offline.density import Costs
+from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
+from blockwright.policies.offline.prefix_tree import packed
 
 
 def application(blocks: list[str], own: int, shared: int, base: str | None = None) -> dict[str, Any]:
@@ -31,7 +36,7 @@ def application(blocks: list[str], own: int, shared: int, base: str | None = Non
 
 
 def worker(name: str, kv: int, free: int, **counters: float) -> dict[str, Any]:
-    memory = {"budget": 100, "parameters": 100 - kv - free, "kv": kv, "free": free}
+    memory = {"budget": 100, "parameters": 90 - kv - free, "kv": kv, "cached": 10, "free": free}
     plain = {"id": name, "pid": 7, "state": "ready", "restarts": 0, "device": "cpu", "numerics": "n", "incarnation": 1}
     return {
         **plain,
@@ -55,6 +60,8 @@ CLUSTER = {
     },
     "workers": [worker("w0", 20, 60, prompt_tokens=100, cached_tokens=25), worker("w1", 0, 50)],
     "routes": [route("base", "w0"), route("base", "w1"), route("tuned", "w0", "w1")],
+    "parameter_bytes": 100,
+    "saved_bytes": 60,
     "autoscale": {
         "mode": "relief", "limit": 5.0, "workers": {"wanted": 2, "active": 1, "starting": 1, "draining": 0},
         "last": {"at": 7.0, "decision": "start w1", "why": "6 s measured, the limit is 5 s"},
@@ -78,6 +85,7 @@ def metrics(tokens: int, times: list[float]) -> str:
 def test_ps() -> None:
     view = ps_view(CLUSTER)
     assert [line for line in ps_tables(view).renderables if isinstance(line, str)] == [
+        "3 models in 100 B instead of 160 B (38% saved)",
         "",
         "",
         "autoscale (relief, 5 s): 2 workers wanted, 1 starting",
@@ -97,7 +105,7 @@ def test_top_is_of_the_time_between_two_looks() -> None:
     base, tuned, other = top_view(before, after)["applications"]
     assert (base["running"], base["waiting"], base["tokens_per_s"]) == (3, 0, 30.0)
     assert (base["ttft_p50"], base["ttft_p95"]) == (0.05, 0.095)
-    assert (base["kv_used"], base["shared"], base["cache_hits"]) == (round(20 / 130, 3), 0.75, 0.25)
+    assert (base["kv_used"], base["shared"], base["cache_hits"]) == (round(20 / 150, 3), 0.75, 0.25)
     assert (tuned["tokens_per_s"], tuned["ttft_p50"]) == (0.0, None)
     assert (other["kv_used"], other["shared"]) == (0.0, 0.0)
 
@@ -136,8 +144,8 @@ def test_dropped_parameters_in_ps_and_top() -> None:
         paper = Console(file=io.StringIO(), width=80)
         paper.print(Group(*overload_lines(view["overload"])))
         first, *_, last = paper.file.getvalue().splitlines()[2:5]
-        assert first.split() == ["w0", "w0+w1", "pipeline", "0", "to", "11", "20", "B", "20", "B", "100", "B"]
-        assert last.split() == ["w2", "-", "normal", "all", "97", "B", "1", "B", "100", "B"]
+        assert first.split() == ["w0", "w0+w1", "pipeline", "0", "to", "11", "10", "B", "20", "B", "100", "B"]
+        assert last.split() == ["w2", "-", "normal", "all", "87", "B", "1", "B", "100", "B"]
     assert ps_view(CLUSTER)["overload"] is None
 
 
@@ -163,3 +171,27 @@ def test_the_last_change(change: dict[str, Any], sentence: str) -> None:
 def test_quantiles(counts: list[int], share: float, value: float | None) -> None:
     buckets = dict(zip((0.1, 0.2, 0.4, float("inf")), map(float, counts), strict=False))
     assert quantile(buckets, share) == (None if value is None else pytest.approx(value))
+
+
+def test_batches_that_run_are_told_by_model() -> None:
+    requests = [OfflineRequest(prompt=packed([1] * 30 + [n]), limit=9) for n in range(10)]
+    feed = OfflineFeed(requests, Costs(token=1e-3, attend=0.0, read=1e-5), draws=[1.0] * 10)
+    feed.joined("w0", 200)
+    first = feed.take("w0", 3, 100.0)
+    feed.finished(first[0].request, 9, cached=30)
+    metrics = Metrics(dict)
+    nothing = read_sample(0.0, CLUSTER, metrics.render({}).decode())
+    metrics.batches = lambda: [figures_of({"base": feed.progress(4.0)}), figures_of({"other": feed.progress(0.0)})]
+    view = top_view(nothing, read_sample(1.0, CLUSTER, metrics.render({}).decode()))
+    jsonschema.validate(view, json.loads((Path(__file__).parents[3] / "docs" / "schemas" / "top.json").read_text()))
+    base, other = view["batches"]
+    assert (base["model"], base["done"], base["running"], base["waiting"]) == ("base", 1, 2, 7)
+    assert base["remaining_seconds"] == pytest.approx(11.0, rel=0.1), "the first one computed the prefix of all"
+    assert base["sharing"] == pytest.approx(30 / 31, abs=1e-4)
+    assert 0 < base["sides"]["left"]["used"] <= base["sides"]["left"]["most"] <= 200
+    assert other["model"] == "other"
+    assert top_view(nothing, nothing)["batches"] == []
+    out = io.StringIO()
+    Console(file=out, width=100).print(top_tables(view))
+    assert "BATCHES OF" in out.getvalue()
+    assert "97%" in out.getvalue()

@@ -77,7 +77,7 @@ CORRELATED = {"x-correlation-id": "c-1", "x-session-affinity": "s-1"}
 
 
 async def test_correlation_ids_are_echoed_and_logged(serve: Any, say: Any, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="blockwright.api.openai.generate")
+    caplog.set_level("INFO", logger="blockwright.api.http.request_log")
     client, port = await serve(say("x"), settings={"cors_origins": "*"})
     sent = {**CORRELATED, "x-request-id": "mine", "traceparent": PARENT, "Origin": "https://a.example"}
     for stream in (False, True):
@@ -97,7 +97,7 @@ async def test_correlation_ids_are_echoed_and_logged(serve: Any, say: Any, caplo
 async def test_correlation_ids_that_are_long_or_odd_are_neither_echoed_nor_logged(
     serve: Any, say: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="blockwright.api.openai.generate")
+    caplog.set_level("INFO", logger="blockwright.api.http.request_log")
     client, _ = await serve(say("x"))
     for odd in ("a b", "x" * 129, "\u00e9"):
         answer = await client.post(URL, json={"prompt": "a"}, headers={"x-correlation-id": odd})

@@ -20,7 +20,7 @@ CLUSTER = {
     "workers": [
         {
             "id": "w0",
-            "memory": {"budget": 100, "parameters": 40, "kv": 15, "free": 45},
+            "memory": {"budget": 100, "parameters": 40, "kv": 15, "cached": 5, "free": 40},
             "queue": {"waiting": 1, "running": 2},
             "counters": {"preemptions": 4.0, "name": "not a number"},
         }

@@ -30,8 +30,8 @@ def call(url: object, *words: str) -> int:
         (["--model", "x y?#"], 2, "serves no model 'x y?#'; there are: tiny, org/other"),
         (
             ["--model", "x", "--api-key-file"],
-            1,
-            "the API key is not valid; send one in the header Authorization: Bearer KEY",
+            2,
+            "the API key is not valid; name a file that holds one: --api-key-file FILE",
         ),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.api.load.figures import Outcome, columns, level, percentile, row, spread
+from blockwright.api.load.figures import Outcome, level, percentile, spread
 
 
 def outcome(sent: float, stamps: list[float], tokens: int, error: str = "") -> Outcome:
@@ -35,15 +35,3 @@ def test_percentiles_are_linear_between_the_nearest() -> None:
 def test_a_level_of_which_nothing_came(outcomes: list[Outcome]) -> None:
     made = level(outcomes, None, "at once", None)
     assert (made["requests"], made["output_tokens_per_s"], made["ttft"], made["e2e"]) == (0, 0.0, None, None)
-    assert len(row(made)) == len(columns())
-    assert row(made)[:3] == ("-", "at once", "0")
-
-
-def test_a_row() -> None:
-    cells = dict(zip(columns(), row(level([outcome(0.0, [0.25, 0.5], 2)], 8, "poisson", 3.5)), strict=True))
-    assert (cells["CONCURRENCY"], cells["ARRIVAL"], cells["TTFT P50"], cells["TPOT P99"]) == (
-        "8",
-        "3.5 poisson",
-        "250.0",
-        "250.0",
-    )

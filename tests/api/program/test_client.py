@@ -142,8 +142,8 @@ async def test_a_certificate_that_nobody_trusts() -> None:
 async def test_a_misspelt_option_is_told(serve: Any, say: Any) -> None:
     http, _ = await serve(say("hello"))
     async with Client(str(http.make_url("/"))) as client:
-        with pytest.warns(UserWarning, match="ignores: max_token$"):
-            await client.generate("a", max_token=9)
+        with pytest.raises(TypeError, match="there is no option 'max_token'; did you mean max_tokens"):
+            await client.generate("a", max_token=9)  # type: ignore[call-arg]
 
 
 async def test_a_stream_that_ends_early_and_an_answer_that_is_no_json(raw: Serving) -> None:

@@ -233,12 +233,14 @@ def test_refuses_windows_that_cannot_be(copy: Callable[..., Path], changes: dict
     assert word in refusal(copy("qwen2-windows", **changes))
 
 
-def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path) -> None:
+def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "neither a folder nor a hub id" in refusal(tmp_path / "nowhere")
     (tmp_path / "models" / "my-model").mkdir(parents=True)
     (tmp_path / "models" / "my-model" / "config.json").touch()
     meant = tmp_path / "models" / "my-model"
     assert refusal(meant.with_name("my-modle")) == f"there is no folder {meant.with_name('my-modle')}; did you mean {meant}?"
+    monkeypatch.chdir(tmp_path / "models")
+    assert refusal(Path("my-modle")) == "there is no folder my-modle; did you mean my-model?"
     assert "is a file" in refusal(copy("llama") / "config.json")
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -276,6 +278,14 @@ def test_refuses_what_is_no_safetensors(copy: Callable[..., Path]) -> None:
     assert "GGUF" in refusal(path)
     (path / "pytorch_model.bin").touch()
     assert "pickles (1 files, pytorch_model.bin first)" in refusal(path)
+
+
+def test_gguf_is_named_wherever_it_is_met(copy: Callable[..., Path], tmp_path: Path) -> None:
+    remedy = "which is not supported; name the folder of the model's safetensors checkpoint"
+    file = tmp_path / "model-q4.gguf"
+    file.touch()
+    assert refusal(file) == f"{file} is a GGUF file, {remedy}"
+    assert refusal(tmp_path) == f"{tmp_path} holds a GGUF file, {remedy}", "as llama.cpp keeps them, without config.json"
 
 
 def test_refuses_tensors(copy: Callable[..., Path]) -> None:

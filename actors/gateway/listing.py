@@ -1,0 +1,56 @@
+"""What the gateway tells of its requests to whoever asks: one with its place in the queue, or the latest of all, as lines.
+
+Reads records and changes none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from blockwright.actors.gateway.port import RequestLine, RequestView
+from blockwright.actors.gateway.queue_position import QueuePositions
+from blockwright.actors.gateway.record import RequestRecord
+from blockwright.actors.gateway.state import GatewayState
+
+
+def described(state: GatewayState, positions: QueuePositions, request: str, now: float) -> RequestView | None:
+    """One that no worker has planned waits, also where it has been sent to one; ``starts_in`` by the pace at which requests
+    ended lately, None while that is not known."""
+    view, record = state.describe(request), state.active.get(request)
+    if view is None or record is None or not _waits(record):
+        return view
+    progress = positions.progress(record, now)
+    starts = state.overload.pace.starts_in(progress.place, now)
+    return dataclasses.replace(view, state="waiting", place=progress.place, queued=progress.queued, starts_in=starts)
+
+
+def listed(state: GatewayState, positions: QueuePositions, key: str, most: int, now: float) -> list[RequestLine]:
+    """Those of a key: the running and waiting ones first, then what ended; of each the latest first."""
+    found: list[RequestLine] = []
+    for line in _lines(state, positions, key, now):
+        if len(found) >= most:
+            break
+        found.append(line)
+    return found
+
+
+def _lines(state: GatewayState, positions: QueuePositions, key: str, now: float) -> Iterator[RequestLine]:
+    for record in reversed(state.active.values()):
+        if record.generation.key == key:
+            seen = record.view()
+            place = positions.progress(record, now).place
+            word = "waiting" if _waits(record) else seen.state
+            yield _line(seen, word, place, now - record.arrival)
+    for view in reversed(state.past.values()):
+        if view.key == key:
+            yield _line(view, view.state, 0, view.events[-1]["at"])
+
+
+def _waits(record: RequestRecord) -> bool:
+    return not record.planned and not record.emitted
+
+
+def _line(view: RequestView, state: str, place: int, age: float) -> RequestLine:
+    tokens = (view.prompt_tokens, view.computed_tokens, view.emitted_tokens)
+    return RequestLine(view.id, view.model, state, place, *tokens, view.home, view.attempt, age)

@@ -1,0 +1,63 @@
+"""What became of the requests of a worker that died, for the log: where they went on, and after how long.
+
+Looks at records and changes nothing. Each gateway tells of its own requests, once all of them run again or have ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from blockwright.actors.gateway.record import RequestRecord
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    worker: str
+    at: float
+    requests: tuple[tuple[RequestRecord, int], ...]  # that ran there, each with the attempt that was lost
+
+
+class Recoveries:
+    """``active``: the gateway's requests, by id."""
+
+    def __init__(self, active: Mapping[str, RequestRecord]) -> None:
+        self._active = active
+        self._open: list[_Loss] = []
+
+    def lost(self, worker: str, cause: str, now: float) -> None:
+        """A worker has died; to be called before its requests are told."""
+        ran = tuple((record, record.attempt) for record in self._active.values() if worker in record.workers)
+        if ran:
+            log.info("%s died (%s); requests that ran there: %d", worker, cause, len(ran))
+            self._open.append(_Loss(worker, now, ran))
+
+    def look(self) -> None:
+        """To be called now and then."""
+        for loss in [loss for loss in self._open if all(map(_settled, *zip(*loss.requests, strict=True)))]:
+            self._open.remove(loss)
+            log.info("%s", _told(loss))
+
+
+def _settled(record: RequestRecord, attempt: int) -> bool:
+    """It has ended, or a later attempt runs."""
+    return record.state not in ("waiting", "running") or (record.attempt > attempt and record.planned)
+
+
+def _told(loss: _Loss) -> str:
+    homes, worst, ended = Counter[str](), 0.0, 0
+    for record, attempt in loss.requests:
+        again = [at for at, event, detail in record.events if event == "resumed" and detail["attempt"] > attempt]
+        if not again or record.route is None:
+            ended += 1
+            continue
+        homes[record.route.home] += 1
+        worst = max(worst, min(again) - loss.at)
+    moved = ", ".join(f"{count} requests moved to {home}" for home, count in sorted(homes.items()))
+    said = [f"{moved}, the last after {worst:.2f} s"] if homes else []
+    said += [f"{ended} ended before they ran again"] if ended else []
+    return f"after the death of {loss.worker}: {'; '.join(said)}"

@@ -1,0 +1,108 @@
+"""Kills, stops or slows a worker of your own server, and tells what happens until it serves again.
+
+WORKER is a name of 'blockwright ps'. kill ends its process (SIGKILL); stop freezes it (SIGSTOP) until the server notices and
+replaces it; slow lets it run half of the time for --seconds. The server has to run on this machine, as the same user.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from blockwright.api.commands import CommandError
+from blockwright.api.commands.connection import add_url, connected
+from blockwright.api.commands.ps import pause
+from blockwright.api.nearest import suggestion
+
+PATIENCE = 60.0  # seconds until it is said that the worker is not there again
+STRETCH = 0.05  # seconds for which a slow worker runs, and then stands
+LOOK = 0.05  # seconds between two looks at the server
+LOCAL = ("127.0.0.1", "localhost", "::1")
+View = Mapping[str, Any]
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=["kill", "stop", "slow"], help="kill it, freeze it, or let it run half of the time")
+    parser.add_argument("worker", metavar="WORKER", help="name of a worker, such as w0")
+    parser.add_argument("--seconds", type=pause, default=10.0, metavar="SECONDS", help="of slow (10)")
+    add_url(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if urlsplit(arguments.url).hostname not in LOCAL:
+        raise CommandError(f"{arguments.url} is another machine; run it there", 2)
+    with connected(arguments) as session:
+        view = session.get("/admin/cluster")
+        worker = found(view, arguments.worker)
+        if arguments.what == "slow":
+            print(f"{worker['id']} (pid {worker['pid']}) runs half of the time for {arguments.seconds:g} s", flush=True)
+            with _refused(worker):
+                slow(worker["pid"], arguments.seconds, os.kill, time.sleep)
+            return 0
+        with _refused(worker):
+            os.kill(worker["pid"], signal.SIGKILL if arguments.what == "kill" else signal.SIGSTOP)
+        print(f"{worker['id']} (pid {worker['pid']}) {'is killed' if arguments.what == 'kill' else 'stands'}", flush=True)
+        seen = max((event["number"] for event in view["events"]), default=0)
+        looks = (session.get("/admin/cluster") for _ in _times(PATIENCE))
+        for line in follow(looks, worker["id"], seen):
+            print(line, flush=True)
+    return 0
+
+
+def found(view: View, name: str) -> View:
+    """The worker of that name, with a process. Raises CommandError."""
+    workers = {worker["id"]: worker for worker in view["workers"]}
+    if name not in workers:
+        raise CommandError(f"there is no worker {name!r}; {suggestion(name, list(workers))}", 2)
+    worker: View = workers[name]
+    if not worker["pid"] or worker["state"] in ("down", "starting"):
+        raise CommandError(f"worker {name} is {worker['state']}; wait until 'blockwright ps' shows it ready")
+    return worker
+
+
+def follow(looks: Iterator[View], worker: str, seen: int) -> Iterator[str]:
+    """What the server tells, after event ``seen``, until the worker serves again. Raises CommandError if it does not."""
+    for view in looks:
+        for event in view["events"]:
+            if event["number"] > seen:
+                seen = event["number"]
+                yield f"{time.strftime('%H:%M:%S', time.localtime(event['at']))}  {event['text']}"
+                if event["event"] == "ready" and event["subject"] == worker:
+                    return
+    raise CommandError(f"worker {worker} does not serve again after {PATIENCE:g} s; see the server's log")
+
+
+def slow(pid: int, seconds: float, kill: Callable[[int, int], None], sleep: Callable[[float], None]) -> None:
+    """It runs again afterwards, whatever happens meanwhile."""
+    try:
+        for _ in range(round(seconds / (2 * STRETCH))):
+            kill(pid, signal.SIGSTOP)
+            sleep(STRETCH)
+            kill(pid, signal.SIGCONT)
+            sleep(STRETCH)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGCONT)
+
+
+def _times(seconds: float) -> Iterator[None]:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        yield
+        time.sleep(LOOK)
+
+
+@contextlib.contextmanager
+def _refused(worker: View) -> Iterator[None]:
+    try:
+        yield
+    except ProcessLookupError:
+        raise CommandError(f"worker {worker['id']} has no process {worker['pid']} here; is it on another machine?") from None
+    except PermissionError:
+        raise CommandError(f"process {worker['pid']} is another user's; run it as that user") from None

@@ -1,0 +1,88 @@
+"""A conversation on a terminal: what was said, how the next answer is asked for, and what lines that begin with / change.
+
+Prints nothing but answers; who reads lines and shows what is told is ``chat.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from blockwright.api.commands.complete import stream
+from blockwright.api.nearest import suggestion
+
+if TYPE_CHECKING:
+    from blockwright.api.program.blocking import BlockingSession
+
+KINDS: dict[str, Callable[[str], Any]] = {
+    "temperature": float, "top_p": float, "top_k": int, "max_tokens": int, "seed": int, "stop": str,
+}  # fmt: skip
+HELP = '''/model [ID]          another model, or which there are
+/system [TEXT]       another system message, or none
+/set [NAME VALUE]    temperature, top_p, top_k, max_tokens, seed or stop; without a value: as the model has it
+/reset               forget what was said
+/quit                end, as Ctrl-D
+"""                  begins a text of several lines, which the next """ ends
+Ctrl-C               clears the line, or stops the answer'''
+
+
+class Conversation:
+    """``model``: id; the server's first, where it is None."""
+
+    def __init__(self, session: BlockingSession, system: str | None, verbose: bool, options: dict[str, Any]) -> None:
+        self._session, self._verbose = session, verbose
+        self.options = dict(options)  # fields of the requests
+        self.system = system or ""
+        self.messages: list[dict[str, str]] = []  # but for the system message
+
+    def say(self, text: str) -> None:
+        """Print the answer to ``text``. One that was refused or broken off leaves the conversation as it was."""
+        asked = [*self.messages, {"role": "user", "content": text}]
+        first = [{"role": "system", "content": self.system}] if self.system else []
+        answer = stream(self._session.stream_chat([*first, *asked], **self.options), self._verbose)
+        self.messages = [*asked, {"role": "assistant", "content": answer}]
+
+    def order(self, line: str) -> str:
+        """Obey a line that begins with /; what is to be said of it, empty for nothing. Raises RequestError."""
+        name, _, rest = line.partition(" ")
+        rest = rest.strip()
+        match name:
+            case "/help" | "/?":
+                return HELP
+            case "/reset" | "/clear":
+                self.messages = []
+                return "what was said is forgotten"
+            case "/system":
+                self.system = rest
+                return "the system message is set" if rest else "there is no system message now"
+            case "/model":
+                return self._choose(rest)
+            case "/set":
+                return self._set(*rest.split(maxsplit=1))
+        known = ["/help", "/model", "/system", "/set", "/reset", "/quit"]
+        return f"there is no {name}; {suggestion(name, known)}"
+
+    def _choose(self, name: str) -> str:
+        models = self._session.models()
+        if not name:
+            now = self.options.get("model", models[0])
+            return "\n".join(f"{'*' if one == now else ' '} {one}" for one in models)
+        if name not in models:
+            return f"the server has no model {name!r}; {suggestion(name, models, repr)}"
+        self.options["model"] = name
+        return f"{name} answers from now on"
+
+    def _set(self, name: str = "", value: str = "") -> str:
+        if not name:
+            shown = {key: self.options[key] for key in KINDS if key in self.options}
+            return ", ".join(f"{key} {told}" for key, told in shown.items()) or "all as the model has it"
+        if name not in KINDS:
+            return f"there is no {name!r} to set; {suggestion(name, list(KINDS))}"
+        if not value:
+            self.options.pop(name, None)
+            return f"{name} is as the model has it"
+        try:
+            self.options[name] = KINDS[name](value)
+        except ValueError:
+            return f"{name} is {value!r}; give {'an integer' if KINDS[name] is int else 'a number'}"
+        return f"{name} is {self.options[name]}"

@@ -1,0 +1,55 @@
+"""A table that fits its terminal: names are never cut away, the least important columns go first where there is no room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+
+WHOLE_NAME, LEAST_NAME = 36, 14  # columns: a name is shown whole up to the first, and folded to no fewer than the second
+_GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTable:
+    """The first column has the names. The last ``numbers`` columns are aligned to the right; ``least``: those that are left
+    out where the terminal is narrow, the first of them first."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: int
+    least: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = self.shown(options.max_width)
+        widths = self._widths()
+        rest = sum(widths[place] + _GAP for place in shown[1:])
+        name = max(min(widths[0], options.max_width - rest), min(widths[0], LEAST_NAME))
+        made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+        for place in shown:
+            right = place >= len(self.columns) - self.numbers
+            if place:
+                made.add_column(self.columns[place], justify="right" if right else "left", no_wrap=True)
+            else:
+                made.add_column(self.columns[0], justify="right" if right else "left", overflow="fold", width=name)
+        for row in self.rows:
+            made.add_row(*(row[place] for place in shown))
+        yield made
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(20, options.max_width), options.max_width)
+
+    def shown(self, width: int) -> list[int]:
+        """Places of the columns that fit so many characters, in order."""
+        widths = self._widths()
+        kept, going = list(range(len(self.columns))), [self.columns.index(name) for name in self.least]
+        while going and min(widths[0], WHOLE_NAME) + sum(widths[place] + _GAP for place in kept[1:]) > width:
+            kept.remove(going.pop(0))
+        return kept
+
+    def _widths(self) -> list[int]:
+        return [max(cell_len(row[place]) for row in (self.columns, *self.rows)) for place in range(len(self.columns))]

@@ -1,0 +1,149 @@
+"""The demo's part with a kill: streams are cut off from their worker by ``kill -9``, and go on with the very same tokens.
+
+Every stream is asked for twice, without and with the kill. Talks to the server through its HTTP API, but for the kill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from blockwright.api.demo.client import SseReader
+from blockwright.api.demo.display import TourCheck, table
+
+STREAMS, TOKENS = 12, 400
+BEGUN = 20  # tokens of a stream before the kill
+BACK_SECONDS = 30.0  # until the killed worker has to serve again
+
+
+@dataclass(slots=True)
+class KilledStream:
+    """One answer as it came: its tokens, and the longest time between two of them."""
+
+    prompt: str
+    tokens: list[int] = field(default_factory=list)
+    pause: float = 0.0  # seconds
+    last: float = 0.0  # when a token came
+    error: str = ""
+    request: str = ""
+    moved: bool = False  # it was at the worker that died
+
+    def take(self, tokens: list[int], now: float) -> None:
+        if tokens:
+            self.pause = max(self.pause, now - self.last) if self.tokens else 0.0
+            self.last = now
+            self.tokens += tokens
+
+
+async def listen(session: aiohttp.ClientSession, model: str, stream: KilledStream, heard: Callable[[], None]) -> None:
+    """Ask for an answer of ``TOKENS`` tokens. ``heard``: after each news. A failure is the stream's ``error``."""
+    body = {"model": model, "prompt": stream.prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    reader = SseReader()
+    try:
+        async with session.post("/v1/completions", json=body | {"stream": True, "return_token_ids": True}) as answer:
+            stream.request = answer.headers.get("x-request-id", "")
+            if answer.status != 200:
+                stream.error = f"HTTP {answer.status}: {(await answer.text())[:200]}"
+            async for data in answer.content.iter_any():
+                for event in reader.feed(data):
+                    if event == "[DONE]":
+                        continue
+                    chunk = json.loads(event)
+                    if chunk.get("error"):
+                        stream.error = str(chunk["error"].get("message"))
+                    for choice in chunk.get("choices", []):
+                        stream.take(choice.get("token_ids") or [], time.monotonic())
+                heard()
+    except (aiohttp.ClientError, TimeoutError, ValueError) as problem:
+        stream.error = f"{type(problem).__name__} {problem}"
+    finally:
+        heard()
+
+
+async def show_recovery(
+    session: aiohttp.ClientSession, model: str, kill: Callable[[int, int], None] = os.kill
+) -> list[TourCheck]:
+    """Stream, kill the first worker, compare."""
+    expected = [KilledStream(f"repeat {n}: stream {n} =") for n in range(1, STREAMS + 1)]
+    await asyncio.gather(*(listen(session, model, one, lambda: None) for one in expected))
+    print(f"\n{STREAMS} streams of {TOKENS} tokens from {model}, and kill -9 of a worker under them:")
+    streams = [KilledStream(one.prompt) for one in expected]
+    view = await _cluster(session)
+    victim, seen = view["workers"][0], max((event["number"] for event in view["events"]), default=0)
+    killed: list[int] = []  # tokens that had come by then
+
+    def heard() -> None:
+        """At once, while all the others run: a small model is quick."""
+        if not killed and any(len(one.tokens) >= BEGUN for one in streams):
+            kill(victim["pid"], signal.SIGKILL)
+            killed.append(sum(len(one.tokens) for one in streams))
+            print(f"  {victim['id']} (pid {victim['pid']}) is killed after {killed[0]} tokens", flush=True)
+
+    await asyncio.gather(*(listen(session, model, one, heard) for one in streams))
+    for one in streams:
+        one.moved = await _attempts(session, one.request) > 1
+    back = await _back(session, victim["id"], seen)
+    for text in back:
+        print(f"  {text}")
+    print(f"\n{pause_table(streams, expected)}\n")
+    sys.stdout.flush()
+    return judge(streams, expected, bool(back))
+
+
+async def _cluster(session: aiohttp.ClientSession) -> dict[str, Any]:
+    async with session.get("/admin/cluster") as answer:
+        body: dict[str, Any] = await answer.json()
+        return body
+
+
+async def _attempts(session: aiohttp.ClientSession, request: str) -> int:
+    async with session.get(f"/v1/requests/{request}") as answer:
+        return int((await answer.json())["attempt"]) if answer.status == 200 else 0
+
+
+async def _back(session: aiohttp.ClientSession, worker: str, seen: int) -> list[str]:
+    """What the server tells of the worker until it serves again; nothing where it does not."""
+    until = time.monotonic() + BACK_SECONDS
+    while time.monotonic() < until:
+        news = [event for event in (await _cluster(session))["events"] if event["number"] > seen]
+        told = [event for event in news if event["subject"] == worker and event["event"] in ("down", "ready")]
+        if told and told[-1]["event"] == "ready":
+            return [str(event["text"]) for event in told]
+        await asyncio.sleep(0.05)
+    return []
+
+
+def pause_table(streams: list[KilledStream], expected: list[KilledStream]) -> str:
+    """One row for each stream."""
+    rows = [
+        (
+            one.prompt,
+            "moved" if one.moved else "stayed",
+            f"{1000 * one.pause:.0f} ms",
+            str(len(one.tokens)),
+            "failed" if one.error else "yes" if one.tokens == alone.tokens else "NO",
+        )
+        for one, alone in zip(streams, expected, strict=True)
+    ]
+    return table(("stream", "worker died", "longest pause", "tokens", "the same tokens"), rows)
+
+
+def judge(streams: list[KilledStream], expected: list[KilledStream], back: bool) -> list[TourCheck]:
+    """Whether nothing was lost."""
+    same = sum(one.tokens == alone.tokens and not one.error for one, alone in zip(streams, expected, strict=True))
+    moved = [one for one in streams if one.moved]
+    worst = max((one.pause for one in moved), default=0.0)
+    return [
+        TourCheck(f"{same} of {len(streams)} streams have the tokens that they have without a kill", same == len(streams)),
+        TourCheck(f"{len(moved)} lost their worker; the longest pause was {worst:.2f} s", bool(moved)),
+        TourCheck("the killed worker serves again", back),
+    ]

@@ -1,0 +1,39 @@
+"""Endpoints of other servers that people ask for here: what each was meant for, and what to use instead."""
+
+from __future__ import annotations
+
+_OLLAMA = "ollama's API is not served; OpenAI's is, at /v1: POST /v1/chat/completions"
+_ADAPTERS = "POST /admin/apps adds a model while the server runs"
+_SENTENCES = {
+    "/v1/messages": "Anthropic's API is not served; OpenAI's is: POST /v1/chat/completions",
+    "/v1/responses": "the Responses API is not there yet; use POST /v1/chat/completions",
+    "/v1/embeddings": "embeddings are not there yet: only text is generated, by POST /v1/chat/completions",
+    "/v1/rerank": "reranking is not there: only text is generated, by POST /v1/chat/completions",
+    "/rerank": "reranking is not there: only text is generated, by POST /v1/chat/completions",
+    "/v1/score": "scoring is not there; POST /v1/completions with echo and logprobs gives a text's log-probabilities",
+    "/v1/audio": "audio is not there: only text is generated, by POST /v1/chat/completions",
+    "/v1/images": "images are not there: only text is generated, by POST /v1/chat/completions",
+    "/v1/moderations": "moderation is not there: only text is generated, by POST /v1/chat/completions",
+    "/v1/fine_tuning": "nothing is trained here; " + _ADAPTERS,
+    "/v1/assistants": "assistants are not there; use POST /v1/chat/completions with the whole conversation",
+    "/v1/threads": "threads are not there; use POST /v1/chat/completions with the whole conversation",
+    "/completion": "llama.cpp's own endpoint is not served; use POST /v1/completions",
+    "/slots": "GET /v1/requests lists what runs and waits, GET /admin/cluster the workers",
+    "/props": "GET /v1/models lists the models, GET /version says how they are computed",
+    "/generate": "SGLang's and TGI's own endpoint is not served; use POST /v1/completions",
+    "/generate_stream": "TGI's own endpoint is not served; use POST /v1/completions with stream",
+    "/server_info": "GET /version and GET /admin/cluster tell of the server",
+    "/get_model_info": "GET /v1/models lists the models",
+    "/chat/completions": "the paths begin with /v1 here: POST /v1/chat/completions",
+    "/completions": "the paths begin with /v1 here: POST /v1/completions",
+    "/models": "the paths begin with /v1 here: GET /v1/models",
+    "/api": _OLLAMA,
+}
+
+
+def instead(path: str) -> str:
+    """A sentence for a path that is not served; empty where nobody is known to have it."""
+    for known, sentence in _SENTENCES.items():
+        if path == known or path.startswith(f"{known}/"):
+            return sentence
+    return ""

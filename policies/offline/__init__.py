@@ -1,0 +1,1 @@
+"""Offline batches: in which order requests run that nobody waits for."""

@@ -1,0 +1,53 @@
+"""What the gateway tells of one request, and of all."""
+
+from __future__ import annotations
+
+from blockwright.actors.gateway.listing import described, listed
+from blockwright.actors.gateway.queue_position import QueuePositions
+from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
+
+
+def test_who_has_not_been_planned_waits_at_a_place_with_a_forecast() -> None:
+    bench = Bench("w0")
+    positions = QueuePositions(bench.state.active, bench.state.table)
+    for number, name in enumerate("abc"):
+        bench.generate(name, now=float(number))
+    view = described(bench.state, positions, "b", 3.0)
+    assert view is not None
+    assert (view.state, view.home, view.place, view.queued, view.starts_in) == ("waiting", "w0", 2, 3, None)
+    for number, name in enumerate(("x", "y")):  # two requests end, one in two seconds
+        bench.generate(name, now=3.0)
+        record = bench.state.active[name]
+        at = 4.0 + 2 * number
+        bench.report("w0", emitted(name, 1, len(record.tokens), [5], finish="stop"), now=at)
+    view = described(bench.state, positions, "b", 8.0)
+    assert view is not None
+    assert (view.place, view.starts_in) == (2, 4.0)
+    bench.report("w0", progressed("b", 1, 1), now=8.0)
+    view = described(bench.state, positions, "b", 8.0)
+    assert view is not None
+    assert (view.state, view.place, view.starts_in) == ("running", 0, None)
+    assert described(bench.state, positions, "nobody", 8.0) is None
+    ended = described(bench.state, positions, "x", 8.0)
+    assert ended is not None
+    assert (ended.state, ended.model) == ("finished", "m")
+
+
+def test_the_latest_first_and_those_of_the_key_alone() -> None:
+    bench = Bench("w0")
+    positions = QueuePositions(bench.state.active, bench.state.table)
+    for name in "abc":
+        bench.generate(name, now=1.0)
+    bench.generate("other", now=1.0, key="k")
+    bench.report("w0", progressed("b", 1, 1), now=2.0)
+    record = bench.state.active["c"]
+    bench.report("w0", emitted("c", 1, len(record.tokens), [5], finish="stop"), now=3.5)
+    lines = listed(bench.state, positions, "", 10, 4.0)
+    assert [(line.id, line.state, line.age) for line in lines] == [
+        ("b", "running", 3.0),
+        ("a", "waiting", 3.0),
+        ("c", "finished", 2.5),
+    ]
+    assert lines[1].place == 1
+    assert [line.id for line in listed(bench.state, positions, "", 2, 4.0)] == ["b", "a"]
+    assert [line.id for line in listed(bench.state, positions, "k", 9, 4.0)] == ["other"]

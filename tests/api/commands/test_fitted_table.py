@@ -1,0 +1,50 @@
+"""Tables on narrow terminals: names stay whole, and what matters least goes first."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from blockwright.api.commands.fitted_table import FittedTable
+
+LONG = "organisation/a-fine-tune-with-a-long-name-v12"
+TABLE = FittedTable(
+    ("MODEL", "STATE", "OWNS", "WAIT"),
+    [(LONG, "ready", "10.5 MiB", "12"), ("short", "loading", "1.0 KiB", "0")],
+    numbers=2,
+    least=("STATE",),
+)
+
+
+def printed(table: FittedTable, width: int) -> list[str]:
+    paper = Console(file=io.StringIO(), width=width)
+    paper.print(table)
+    return paper.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_wide_terminal_shows_all_on_a_line_each() -> None:
+    head, first, second = printed(TABLE, 120)
+    assert head.split() == ["MODEL", "STATE", "OWNS", "WAIT"]
+    assert first.split() == [LONG, "ready", "10.5", "MiB", "12"]
+    assert second.split() == ["short", "loading", "1.0", "KiB", "0"]
+
+
+@pytest.mark.parametrize("width", range(28, 90, 3))
+def test_whatever_the_width_names_are_whole_and_numbers_are_not_cut(width: int) -> None:
+    head, *lines = printed(TABLE, width)
+    assert max(map(len, (head, *lines))) <= width
+    room = head.index("STATE") if "STATE" in head else head.index(" ", len("MODEL")) + 1
+    name = "".join(line[: max(room, 14)].strip() if "10.5" in line or not line[14:].strip() else "" for line in lines)
+    assert name.startswith(LONG[:14]), "folded, not cut"
+    told = " ".join(lines)
+    assert "10.5 MiB" in told
+    assert "short" in told
+    assert "…" not in told
+
+
+def test_what_matters_least_goes_where_there_is_no_room() -> None:
+    assert TABLE.shown(120) == [0, 1, 2, 3]
+    assert TABLE.shown(30) == [0, 2, 3]
+    assert TABLE.shown(5) == [0, 2, 3], "but nothing else does"

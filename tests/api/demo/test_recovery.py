@@ -1,0 +1,107 @@
+"""The demo's kill against a fake server: who is killed, what counts as the same answer, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from blockwright.api.demo.recovery import STREAMS, KilledStream, judge, pause_table, show_recovery
+
+
+class FakeServer:
+    """Answers with 30 tokens; after the kill the streams of w0 are told as moved. ``lose``: one token is lost then."""
+
+    def __init__(self, *, lose: bool = False, back: bool = True) -> None:
+        self.killed, self.lose, self.back, self.asked = asyncio.Event(), lose, back, 0
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        assert (body["ignore_eos"], body["temperature"]) == (True, 0)
+        self.asked += 1
+        second = self.asked > STREAMS
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream", "x-request-id": f"r{self.asked}"})
+        await answer.prepare(request)
+        for token in range(30):
+            if second and token == 25:
+                await self.killed.wait()
+                if self.lose:
+                    continue
+            await answer.write(b"data: " + json.dumps({"choices": [{"text": "x", "token_ids": [token]}]}).encode() + b"\n\n")
+        await answer.write(b"data: [DONE]\n\n")
+        return answer
+
+    async def describe(self, request: web.Request) -> web.Response:
+        return web.json_response({"attempt": 2 if int(request.match_info["id"][1:]) % 2 else 1})
+
+    async def cluster(self, _: web.Request) -> web.Response:
+        events = [{"number": 1, "event": "ready", "subject": "w0", "text": "worker w0 serves"}]
+        if self.killed.is_set():
+            events.append({"number": 2, "event": "down", "subject": "w0", "text": "worker w0 died: exited -9"})
+            events.append({"number": 3, "event": "ready", "subject": "w0", "text": "worker w0 serves again"})
+        workers = [{"id": f"w{n}", "pid": 70 + n, "queue": {"running": 7 - n}} for n in range(2)]
+        return web.json_response({"workers": workers, "events": events})
+
+    def kill(self, pid: int, number: int) -> None:
+        assert (pid, number) == (70, signal.SIGKILL)
+        assert not self.killed.is_set(), "once"
+        self.killed.set()
+
+
+@asynccontextmanager
+async def session_to(server: FakeServer) -> AsyncIterator[aiohttp.ClientSession]:
+    app = web.Application()
+    app.router.add_post("/v1/completions", server.complete)
+    app.router.add_get("/v1/requests/{id}", server.describe)
+    app.router.add_get("/admin/cluster", server.cluster)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
+            yield session
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_worker_is_killed_under_streams_and_each_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    server = FakeServer()
+    async with session_to(server) as session:
+        checks = await show_recovery(session, "demo", server.kill)
+    assert [check.passed for check in checks] == [True, True, True]
+    assert checks[1].text.startswith(f"{STREAMS // 2} lost their worker; the longest pause was 0.")
+    shown = capsys.readouterr().out
+    assert "w0 (pid 70) is killed after " in shown
+    assert "worker w0 serves again" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+async def test_a_token_that_is_lost_fails_the_demo() -> None:
+    server = FakeServer(lose=True)
+    async with session_to(server) as session:
+        checks = await show_recovery(session, "demo", server.kill)
+    assert [check.passed for check in checks] == [False, True, True]
+
+
+def test_the_verdict() -> None:
+    alone = [KilledStream("a", [1, 2]), KilledStream("b", [3])]
+    same = [KilledStream("a", [1, 2], pause=0.2, moved=True), KilledStream("b", [3])]
+    assert [check.passed for check in judge(same, alone, True)] == [True, True, True]
+    same[1].error = "gone"
+    assert [check.passed for check in judge(same, alone, False)] == [False, True, False]
+    assert "failed" in pause_table(same, alone)
+    assert [check.passed for check in judge(alone, alone, True)] == [True, False, True], "nothing was hit"
+
+
+def test_a_pause_is_between_two_tokens() -> None:
+    stream = KilledStream("a")
+    for at, tokens in ((5.0, [1]), (5.5, []), (6.0, [2]), (6.1, [3])):
+        stream.take(tokens, at)
+    assert (stream.pause, stream.tokens) == (1.0, [1, 2, 3])
