@@ -71,7 +71,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
 
         await browser.look(SEND.format(text="reverse: abcd"))
         await browser.wait("document.getElementById('note').textContent.includes('tokens in')")
-        said = "document.querySelector('#messages .assistant').textContent"
+        said = "document.querySelector('#messages .assistant .said').textContent"
         assert await browser.look(said)
         await browser.wait("Number(document.querySelector('[data-of=memory]').textContent.split(' ')[0]) > 0")
 
@@ -80,9 +80,15 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
         await browser.wait("document.querySelectorAll('.worker .block').length >= 2")
         chain = await browser.look("document.querySelector('#chains .block').title")
-        assert "w0" in chain
-        assert "w1" in chain
-        assert "of demo-checkpoint, tuned" in chain
+        assert "shared by demo-checkpoint, tuned" in chain
+        assert "on w0, w1" in await browser.look("document.querySelector('#chains .chain').textContent")
+        saved = await browser.look("document.getElementById('saving').textContent")
+        assert re.fullmatch(r"2 models in [\d.]+ MiB instead of [\d.]+ MiB \(\d+% saved\)", saved), saved
+        places = (
+            "[...document.querySelectorAll('#chains .chainbar')].map(bar => bar.children[0].getBoundingClientRect().right)"
+        )
+        first, second = await browser.look(places)
+        assert abs(first - second) < 1, "what two models share lies one below the other"
 
         enough = asyncio.Event()
         load = asyncio.create_task(flood(server.url, enough))
@@ -107,6 +113,30 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
         await browser.picture(pictures / "page-recovery.png")
 
+        await browser.wait("document.querySelectorAll('#list tr[data-state=finished]').length > 0")
+        await browser.look("document.querySelector('#list button').click(); true")
+        await browser.wait("document.getElementById('story').textContent.includes('first_token')")
+
+        await browser.look(
+            "document.getElementById('most').value = 400; document.getElementById('temperature').value = 0; true"
+        )
+        await browser.look(SEND.format(text="copy: " + "ab" * 20))
+        await browser.wait(
+            "document.querySelectorAll('#messages .assistant').length === 2 && !document.getElementById('send').disabled"
+        )
+        kept = await browser.look("document.getElementById('messages').innerText")
+        await browser.open(server.url + "/")
+        await browser.wait("document.querySelectorAll('#messages li').length === 4")
+        assert await browser.look("document.getElementById('messages').innerText") == kept, "a reload loses nothing"
+        await browser.wait("document.getElementById('model').options.length === 2")
+
+        for width, dark in ((1280, True), (800, False), (390, True), (390, False)):
+            await browser.shape(width, dark=dark)
+            wide = await browser.look("document.documentElement.scrollWidth")
+            assert wide <= width, f"the page is {wide} wide on a screen of {width}"
+            ground = await browser.look("getComputedStyle(document.body).backgroundColor")
+            assert (ground == "rgb(20, 21, 26)") == dark
+            await browser.picture(pictures / f"page-{width}-{'dark' if dark else 'light'}.png")
         await browser.look("document.getElementById('reset').click(); true")
         assert await browser.look("document.querySelectorAll('#messages li').length") == 0
         assert browser.errors == []
