@@ -58,6 +58,7 @@ LONG = {
     "offline": 1800,
     "tenants": 2400,
     "offline_order": 60,
+    "offline_live": 1200,
 }  # named or not run
 WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
 GRACE = 60.0  # seconds to stop servers in, when time is up
