@@ -56,6 +56,12 @@ async def test_a_batch_from_file_to_files(start: Start, say: Any) -> None:
     assert all(stream.generation.offline and stream.generation.home == "w0" for stream in port.streams)
     figures = batch["blockwright"]
     assert (figures["models"]["tiny"]["done"], figures["remaining_seconds"]) == (3, 0.0)
+    async with rig.client.get("/metrics") as answer:
+        lines = dict(one.rsplit(" ", 1) for one in (await answer.text()).splitlines() if not one.startswith("#"))
+    label = '{model_name="tiny"}'
+    assert float(lines[f"vllm:generation_tokens_total{label}"]) == batch["usage"]["output_tokens"]
+    assert float(lines[f"vllm:time_to_first_token_seconds_count{label}"]) == 0, "nobody waited for them"
+    assert float(lines[f"vllm:e2e_request_latency_seconds_count{label}"]) == 0
     _, page = await rig.ask("GET", "/v1/batches?limit=5")
     assert (page["data"], page["has_more"]) == ([batch], False)
 
