@@ -94,7 +94,7 @@ class Times:
     token: list[float]
 
     def metrics(self) -> dict[str, float]:
-        found = {}
+        found: dict[str, float] = {}
         for name, values in (("ttft", self.ttft), ("token", self.token)):
             found |= {f"{name}_mean_s": statistics.fmean(values), f"{name}_p99_s": runs.percentile(values, 0.99)}
         return found

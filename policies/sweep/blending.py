@@ -32,22 +32,22 @@ class BlendingPlanner(Planner):
         return not leases.urgent and leases.next_flight() is None
 
     def fill(self, batch: BatchBuilder) -> None:
-        if not self._parts.queue.offline:
-            super().fill(batch)
-            return
-        self._restore()
+        if self._parts.queue.offline:
+            self._restore()
         super().fill(batch)
-        left = batch.budget
-        self._blend(batch)
-        self._parts.outgoing.count("offline_tokens", left - batch.budget)
+        if self._parts.queue.offline:  # some may have got their leases, and started
+            left = batch.budget
+            self._blend(batch)
+            self._parts.outgoing.count("offline_tokens", left - batch.budget)
 
     # who gives way ---------------------------------------------------------------------------------------------------
 
     def _restore(self) -> None:
         """Take from offline sequences what online ones have taken of the reserve."""
         queue = self._parts.queue
-        rows = max(reserved_rows(self._parts), int(queue.waiting > queue.offline_waiting))
-        self._vacate({} if self._alone() else reserved_slots(self._parts), {}, rows)
+        waits = queue.waiting > queue.offline_waiting
+        if queue.online or waits:
+            self._vacate(reserved_slots(self._parts), {}, max(reserved_rows(self._parts), int(waits)))
 
     def _yields(self, s: int, found: Found, promises: Promises, awaited: dict[str, int]) -> bool:
         queue = self._parts.queue
@@ -90,10 +90,6 @@ class BlendingPlanner(Planner):
             nbytes += sum([pages.page_bytes(pages.span(h)) for h in rows.handles(s) if pages.references(h) == 1])
         return nbytes
 
-    def _alone(self) -> bool:
-        """Whether nothing is kept free, as nobody else is here."""
-        return alone(self._parts) or (len(self._parts.queue.running) == 1 and not self._parts.queue.waiting)
-
     # who rides -------------------------------------------------------------------------------------------------------
 
     def _blend(self, batch: BatchBuilder) -> None:
@@ -101,7 +97,8 @@ class BlendingPlanner(Planner):
         costs: Coefficients | None = config.costs
         load = SweepLoad(PLAIN if costs is None else costs, self._parts.routes)
         self._weigh(batch, load)
-        ride = Ride(load, config.offline_delay, None if costs is None else config.offline_sweep)
+        online = bool(batch.picked) or not all(map(self._rows.is_offline, batch.guests))
+        ride = Ride(load, config.offline_delay, None if costs is None else config.offline_sweep, online=online)
         prompts = self._ride_decodes(batch, ride)
         shares = self._turns.chunks(prompts)
         for s in prompts:
@@ -171,24 +168,27 @@ class BlendingPlanner(Planner):
             ride.add(route, start, batch.count_of(s))
 
     def _beside_others(self, batch: BatchBuilder, s: int, positions: int) -> bool:
-        """Whether there are pages for ``positions`` of ``s`` beside the reserve; younger offline sequences may give way."""
+        """Whether there are pages for ``positions`` of ``s`` beside the reserve; younger offline sequences may give way. The
+        oldest one here then waits for those that are older elsewhere (``pipeline.py``), and for no reserve."""
         rows, parts = self._rows, self._parts
         pages = -(-positions // rows.page_size) - rows.paged[s]
         if pages <= 0:
             return True
-        need = {} if self._alone() else reserved_slots(parts)
+        need = reserved_slots(parts)
         for span in rows.route[s].spans:
             need[span.arena] = need.get(span.arena, 0) + pages * span.layers
         while not parts.memory.fits(need):
-            if rows.leaving or (victim := self._victim(s, {*batch.picked})) < 0:
-                return False  # memory is on its way, or others are older
+            if rows.leaving:
+                return False  # memory is on its way
+            if (victim := self._victim(s, {*batch.picked})) < 0:
+                return parts.queue.running[parts.queue.online] == s
             self._sequences.preempt(victim)
         return True
 
     def _admit_offline(self, batch: BatchBuilder, ride: Ride) -> None:
         """Start those that wait. One for which there is no room goes back to its gateway; one that lacks time waits."""
         parts, rows, queue = self._parts, self._rows, self._parts.queue
-        reserve = {} if self._alone() else reserved_slots(parts)
+        reserve = {} if alone(parts) else reserved_slots(parts)
         promises: Promises | None = None
         while queue.offline_waiting and batch.budget > 0 and not ride.over:
             s = queue.first_offline(batch.capped)

@@ -17,10 +17,6 @@ class SweepLoad:
         self._tokens: dict[int, int] = {}  # of each run, by number
         self._passes: dict[str, list[tuple[int, float, float, bool]]] = {}  # route id -> of each run: number, shares, head
 
-    @property
-    def empty(self) -> bool:
-        return not self._tokens
-
     def price(self, local: LocalRoute, tokens: int, drawn: int, near: int, far: int) -> float:
         """Seconds that rows of a route would add.
 
@@ -69,14 +65,14 @@ class SweepLoad:
 class Ride:
     """How much longer offline rows may make a sweep.
 
-    load: what is in it already. delay: part of its seconds by which it may take longer. alone: seconds that it may take if
-    nothing is in it; None: not known, twice what its first row takes. The first row always fits such a sweep, and with it
-    what takes no longer than ``delay`` more.
+    load: what is in it already; online: whether anybody waits for that. delay: part of its seconds by which it may take
+    longer then. alone: seconds that it may take otherwise; None: not known, twice what the first row takes. The first row
+    always fits such a sweep, and with it what takes no longer than ``delay`` more.
     """
 
-    def __init__(self, load: SweepLoad, delay: float, alone: float | None) -> None:
+    def __init__(self, load: SweepLoad, delay: float, alone: float | None, *, online: bool) -> None:
         self._load, self._delay, self._alone = load, delay, alone
-        self._first = load.empty
+        self._first = not online
         self._left = delay * load.seconds
 
     @property
