@@ -276,6 +276,8 @@ class OfflineFeed:
         self._order, self._first = order, first
         self._weigher = Weigher(self._tree, order.costs, order.work.outputs)
         self._account.estimated(order.work)
+        for worker in self._workers.values():
+            worker.scanner.target = self._aim
         self._share_out()
 
     def _share_out(self) -> None:
@@ -298,7 +300,7 @@ class OfflineFeed:
 
     def _give(self, worker: _Worker, part: list[Unit]) -> None:
         worker.part = part
-        worker.scanner.replace(part, self._aim)
+        worker.scanner.replace(part)
 
     def _rest(self, worker: _Worker) -> list[Unit]:
         """Of what its scanner reads."""
