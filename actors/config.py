@@ -13,6 +13,7 @@ from typing import Annotated
 
 from blockwright.policies.cluster.provisioning import MODES
 from blockwright.policies.prediction.dispatching import POLICIES
+from blockwright.policies.requests.account import SIDES, is_offline_account
 
 MOST_THREADS = 256  # of a worker: what the kernels take
 MOST = {  # beyond any machine: more is a slip, and would only be noticed when the tables for it are made
@@ -27,9 +28,9 @@ MOST_WEIGHT = 1000  # of an account against one of weight 1
 LEAST_LOG = 64 << 10  # bytes of a log in two files; in an event log each starts with a snapshot
 # fmt: off
 _POSITIVE = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "gateways", "max_waiting",
-             "max_body", "max_characters", "dispatchers")
+             "max_body", "max_characters", "dispatchers", "batch_requests", "batch_bytes")
 _SECONDS = ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout",
-            "dispatch_timeout", "slo_ttft", "slo_latency")
+            "dispatch_timeout", "slo_ttft", "slo_latency", "offline_sweep")
 # fmt: on
 OUTSTANDING = "outstanding"  # what a gateway dispatches by itself by
 TRAINED = "trained:"  # what the setting tagger begins with before the name of a file
@@ -107,7 +108,8 @@ class Settings:
     ] = field(default_factory=dict)
     tenant_kv_share: Annotated[
         dict[str, float],
-        "tenant or application, as above: most of a worker's KV memory that it may hold, 0 to 1; * for others",
+        "tenant or application, as above: most of a worker's KV memory that it may hold, 0 to 1; * for others; :left and "
+        ":right for the two sides of batches",
     ] = field(default_factory=dict)
     on_demand: Annotated[
         bool, "load applications that do not fit beside the others when they are asked for; no: refuse them"
@@ -115,6 +117,12 @@ class Settings:
     kv_reserve: Annotated[
         float, "with on_demand: part of the memory that the largest application leaves that others leave to KV, 0 to 0.9"
     ] = 0.1
+    offline_delay: Annotated[
+        float, "part by which requests of batches may make a sweep of other requests longer, 0 (not in the same sweep) to 1"
+    ] = 0.03
+    offline_sweep: Annotated[
+        float, "seconds that a sweep of requests of batches alone takes at most, as whoever comes waits for its end"
+    ] = 0.02
     app_roots: Annotated[
         str, "folders, with commas between, below which applications that are added at run time must lie; empty: none can be"
     ] = ""
@@ -179,6 +187,11 @@ class Settings:
     keep_alive: Annotated[
         float, "seconds of silence in a stream before a comment tells the queue's place or the prefill"
     ] = 10.0
+    batch_dir: Annotated[
+        str, "folder where files and batches are kept, whatever dies; of one server alone; empty: there are no batches"
+    ] = ""
+    batch_requests: Annotated[int, "most requests of a batch"] = 50_000
+    batch_bytes: Annotated[int, "bytes (or 200MiB) of a file of requests"] = 200 << 20
     directory: Annotated[str, "of the cluster's sockets; empty: a fresh private one"] = ""
     check: Annotated[bool, "verify the memory accounts after every sweep, not only when idle"] = False
     event_log: Annotated[
@@ -332,6 +345,8 @@ class Settings:
             if origin != "*" and "://" not in origin:
                 raise SettingsError(f"cors_origins names {origin!r}; give origins like https://example.org, or *")
         tenants = {*self.api_keys.values(), *self.admin_keys.values()}
+        for tenant in sorted(filter(is_offline_account, tenants)):
+            raise SettingsError(f"tenant {tenant!r} begins with ':', as the accounts of batches do; give it another name")
         limits = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
         for name in ("tenant_models", *limits):
             for tenant, value in getattr(self, name).items():
@@ -342,7 +357,7 @@ class Settings:
         accounts = tenants or {*self.applications}
         for name in ("tenant_weights", "tenant_kv_share"):
             for account in getattr(self, name):
-                if account not in accounts and account != "*":
+                if account not in {*accounts, "*", *(SIDES if name == "tenant_kv_share" else ())}:
                     kind = "tenant that has a key" if tenants else "application"
                     raise SettingsError(f"{name}.{account} is of no {kind}; there are: {_listed(accounts)}")
         for account, weight in self.tenant_weights.items():
@@ -353,6 +368,8 @@ class Settings:
                 raise SettingsError(f"tenant_kv_share.{account} is {share}; give more than 0, at most 1 (all KV memory)")
         if not 0 <= self.dispatch_sample <= 1:
             raise SettingsError(f"dispatch_sample is {self.dispatch_sample}; give a share of requests, 0 to 1")
+        if not 0 <= self.offline_delay <= 1:
+            raise SettingsError(f"offline_delay is {self.offline_delay}; give a part of a sweep, 0 to 1")
         if not 0 <= self.kv_reserve <= 0.9:
             raise SettingsError(f"kv_reserve is {self.kv_reserve}; give 0 to 0.9")
         for tenant, models in self.tenant_models.items():

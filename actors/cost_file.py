@@ -29,7 +29,7 @@ def read_links(path: str) -> LinkTimes | None:
 
 
 def check_costs(settings: Settings) -> None:
-    """Workers read the files again; here their faults reach the person who named them."""
+    """Workers read the files again; here their faults reach the person who named them. Raises SettingsError."""
     for name in ("pace", "profile"):
         path = getattr(settings, name)
         try:

@@ -125,6 +125,8 @@ def worker_configs(
             tenant_weights=settings.tenant_weights,
             tenant_kv_share=settings.tenant_kv_share,
             kv_reserve=settings.kv_reserve if settings.on_demand else 0.0,
+            offline_delay=settings.offline_delay,
+            offline_sweep=settings.offline_sweep,
             pace=settings.pace,
             profile=settings.profile,
             check=settings.check,

@@ -10,6 +10,7 @@
       gateway               where the first gateway is in the head's process
       controller
       peer                  where there is HTTP: what the head's front tells other fronts
+      offline               where the first gateway is in the head's process, as in those of others (below)
       workers               restarted for ever, with growing pauses
         w0                  a process (further ones, with autoscale, when the controller asks for them); in it
           root              any end among these ends the process
@@ -21,7 +22,9 @@
         g1                  a process; in it
           root
             gateway
-            peer            stops first, which closes the listener
+            peer            stops before it, which closes the listener
+            offline         where the setting batch_dir names a folder; restarted for ever
+              batches       runs batches, if no other process does
       prediction            restarted as gateways are; where the setting dispatch names a policy that looks at workers
         predictors          a process; in it
           root
@@ -73,7 +76,14 @@ _PEER = _actor("peer", "gateway.peers:GatewayPeer")
 _BLOCKS = _actor("blocks", "block.blocks:Blocks")
 _MEMORY = _actor("memory", "memory.cluster:ClusterMemory")
 _NODE_MEMORY = Branch(name="services", children=(_actor("memory", "memory.node:NodeMemory"),))
-INSIDE_GATEWAY = Branch(name="root", intensity=0, children=(_GATEWAY, _PEER))
+_OFFLINE = Branch(
+    name="offline", children=(_actor("batches", "batches.actor:Batches"),), intensity=None, period=LASTED, backoff=GATEWAYS
+)
+
+
+def inside_gateway(*, batches: bool) -> Branch:
+    """Of a gateway's process."""
+    return Branch(name="root", intensity=0, children=(_GATEWAY, _PEER, *(_OFFLINE,) * batches))
 
 
 def inside_worker(*, overload: bool) -> Branch:
@@ -141,7 +151,9 @@ def tree(
         for number, name in enumerate(worker_names(settings))
     ]
     names = gateway_processes(settings, first_in_head=first_in_head) if http else []
-    gateways = [ProcessSpec(name=name, entry=gateway_entry, inside=INSIDE_GATEWAY) for name in names]
+    batches = bool(settings.batch_dir) and http
+    inside = inside_gateway(batches=batches)
+    gateways = [ProcessSpec(name=name, entry=gateway_entry, inside=inside) for name in names]
     predictors = []
     if predicts(settings):
         predictors = [ProcessSpec(name=NODE, entry=predictor_entry, inside=inside_predictors(settings))]
@@ -154,6 +166,7 @@ def tree(
             *here,
             _forever("workers", workers, WORKERS),
             _forever("gateways", gateways, GATEWAYS),
+            *(_OFFLINE,) * (batches and first_in_head),
             *([_forever("prediction", predictors, GATEWAYS)] if predictors else []),
         ),
     )

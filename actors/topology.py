@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blockwright.actors.batches.port import BatchDesk
 from blockwright.actors.checkpoints import hash_applications, open_checkpoints
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
@@ -70,10 +71,12 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """The head's HTTP front, and the port where every process that answers listens."""
+    """The head's HTTP front, and the port where every process that answers listens. ``desk``: of the batches, if there are
+    any."""
 
     front: LocalFront
     port: int
+    desk: BatchDesk | None = None
 
 
 class Running:
@@ -244,7 +247,7 @@ async def start(
         state = _state(settings, configs, models)
         state.overload.watched = settings.overload == "on"
         values: dict[str, Any] = {
-            **_services(settings),
+            **_services(settings, http.desk if http is not None else None),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
             "gateway": gateway,
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
@@ -268,11 +271,11 @@ async def start(
     return running
 
 
-def _services(settings: Settings) -> dict[str, Any]:
-    """Those that serve gateways, and the predictors that dispatchers ask."""
+def _services(settings: Settings, desk: BatchDesk | None) -> dict[str, Any]:
+    """Those that serve gateways, the predictors that dispatchers ask, and who runs batches."""
     asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
     own = {"limiter": (limits_of(settings),), "tagger": (settings,), "memory": (settings, f"{HEAD}/controller")}
-    return {**own, NODE: settings, **asked}
+    return {**own, "batches": (desk,), NODE: settings, **asked}
 
 
 def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:

@@ -55,8 +55,10 @@ LONG = {
     "scheduling_live": 960,
     "overload": 2700,
     "pipelines": 1800,
+    "offline": 1800,
     "tenants": 2400,
     "offline_order": 60,
+    "offline_live": 1200,
 }  # named or not run
 WITH_BESIDE = ("actors", "controller", "tokens", "kernels")  # scripts that measure another checkout in turn with this one
 GRACE = 60.0  # seconds to stop servers in, when time is up

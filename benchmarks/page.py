@@ -21,6 +21,8 @@ import fidelity
 import forecast
 import harness
 import links
+import offline
+import offline_live
 import offline_order
 import on_demand
 import overload
@@ -33,11 +35,14 @@ import simulation
 import sweep
 import tenants
 from harness import BESIDE, OURS, ROOT, Bar
+from page_messages import of_actors, of_links, of_nodes, of_tokens
+from page_offline import of_offline
+from page_offline_live import of_offline_live
 from page_offline_order import of_offline_order
 from page_overload import of_overload, of_pipelines
 from page_prediction import of_fidelity, of_forecast, of_predictors, of_simulation
 from page_scheduling import of_live, of_scheduling
-from stored import NONE, Result, number, table
+from stored import NONE, Result, table
 from tenants_models import ALONE, MERGED
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -46,9 +51,10 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 This page is made by `python benchmarks/page.py` from the files in `benchmarks/results/`: do not edit it. `make bench`
-measures all but the last eleven sections again in under half an hour (those: `make bench ONLY="forecast predictors
-simulation fidelity tenants on_demand scheduling scheduling_live overload pipelines offline_order"`) and says what changed
-by more than the spread of the runs; `STORE=1` replaces files and page. Each file names its commit, machine and versions.
+measures all but the last thirteen sections again in under half an hour (those: `make bench ONLY="forecast predictors
+simulation fidelity tenants on_demand scheduling scheduling_live overload pipelines offline offline_order
+offline_live"`) and says what changed by more than the spread of the runs; `STORE=1` replaces files and page. Each file
+names its commit, machine and versions.
 
 Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
 and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
@@ -216,62 +222,6 @@ token, in milliseconds: {result.spread("kill/replicas", "gap_ms")} with two repl
 be started and loaded again first."""
 
 
-def of_actors(result: Result) -> str:
-    lines = (
-        ("call in one process, 100 B, p50 us", "call/inproc/100B", "p50_us"),
-        ("call to another process (ipc), 100 B, p50 us", "call/ipc/100B", "p50_us"),
-        ("the same over TCP, ours encrypted", "call/tcp/100B", "p50_us"),
-        ("calls per second, 8 callers", "calls/8callers/ipc", "per_s"),
-        ("calls per second, 256 callers", "calls/256callers/ipc", "per_s"),
-        ("call with 64 MiB (ipc), GiB/s", "call/ipc/64MiB", "gib_per_s"),
-        ("casts per second, 100 B", "cast/ipc/100B", "per_s"),
-        ("items of a stream per second, 100 B", "stream/ipc/100B", "per_s"),
-    )
-    rows = [(name, *(result.text(case, metric, who) for who in (OURS, "pyzmq", "xoscar"))) for name, case, metric in lines]
-    return f"""Blocking pyzmq and xoscar take turns with us. A round trip through two `asyncio.Queue`s, the measure for calls
-in one process, takes {result.text("call/inproc/100B", "p50_us", "asyncio.Queue")} us; one copy of 64 MiB in memory makes
-{result.text("call/ipc/64MiB", "gib_per_s", "memcpy")} GiB/s.
-
-{table(("", "ours", "pyzmq", "xoscar"), rows)}"""
-
-
-def of_tokens(result: Result) -> str:
-    rows = [(case.rpartition("/c")[2], result.spread(case, "out_tok_per_s")) for case in result.cases("out_tok_per_s")]
-    return f"""Streamed tokens per second of a model so small that messages are nearly all of the cost:
-
-{table(("clients", "tokens per second"), rows)}"""
-
-
-def of_links(result: Result) -> str:
-    sizes = ("64KiB", "1MiB", "64MiB")
-    rows = [
-        (kind, *(result.text(f"links/{kind}/{size}", "gib_per_s") for size in sizes)) for kind in ("shared-memory", "frames")
-    ]
-    none, calls = result.value("link/priorities", "share_of_none"), ("buffers/64MiB", "gib_per_s")
-    return f"""While 256 MiB of KV move over a link limited to 200 MB/s, the p99 of 64 KiB activations is
-{result.spread("link/priorities", "p99_chunks")} chunk times (bar 2.5), {NONE if not none else number(1 / none)} times
-lower than without classes (bar 10). Messages in a row, GiB/s:
-
-{table(("", "64 KiB", "1 MiB", "64 MiB"), rows)}
-
-A call with 64 MiB makes {result.text(*calls)} GiB/s, pyzmq with copy=True {result.text(*calls, "pyzmq")}, one copy in
-memory {result.text(*calls, "memcpy")}."""
-
-
-def of_nodes(result: Result) -> str:
-    lines = (
-        ("start of a cluster of 3 nodes", "start_ms"),
-        ("restart of a node", "restart_ms"),
-        ("SIGKILL to Down at the head (bar 50)", "crash_ms"),
-        ('SIGSTOP to "unreachable"', "unreachable_ms"),
-        ('a loop that hangs to "hung"', "hung_ms"),
-    )
-    rows = [(name, *(result.text(way, metric) for way in ("ipc", "tcp-with-keys"))) for name, metric in lines]
-    return f"""Milliseconds; `import blockwright.runtime` takes {result.spread("import", "import_ms")} (bar 150).
-
-{table(("", "ipc", "TCP with keys"), rows)}"""
-
-
 def of_on_demand(result: Result) -> str:
     case = "S/f32"
     names = {"half": "half", "all": "as many", OURS: "twice as many"}
@@ -308,7 +258,9 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "scheduling_live": ("Dispatch on a real cluster", of_live),
     "overload": ("A burst", of_overload),
     "pipelines": ("Pipelines beside replicas", of_pipelines),
+    "offline": ("Offline batches, simulated", of_offline),
     "offline_order": ("The order of a batch", of_offline_order),
+    "offline_live": ("An offline batch on a real cluster", of_offline_live),
 }
 
 
@@ -317,6 +269,8 @@ BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
     "deltas": deltas.BARS,
     "forecast": forecast.BARS,
     "links": links.BARS,
+    "offline": offline.BARS,
+    "offline_live": offline_live.Plan().bars(),
     "offline_order": offline_order.BARS,
     "on_demand": on_demand.BARS,
     "overload": overload.BARS,

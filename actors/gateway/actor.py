@@ -14,31 +14,13 @@ from typing import Any
 
 from blockwright.actors.conditions import Conditions
 from blockwright.actors.dispatcher.messages import Ask
+from blockwright.actors.gateway import messages as m
 from blockwright.actors.gateway.calls import Cancellations, ask, export, hold, submit
 from blockwright.actors.gateway.listing import described, listed
-from blockwright.actors.gateway.messages import (
-    Acknowledge,
-    CancelAt,
-    Closed,
-    Deliver,
-    Drain,
-    End,
-    Event,
-    ExportAt,
-    Fail,
-    GatewayTick,
-    Heard,
-    HoldAt,
-    Replay,
-    Submit,
-    UnholdAt,
-    WantRoutes,
-    WorkerEnded,
-    WorkerJoined,
-)
 from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
+    Credit,
     DispatchFigures,
     DrainAnswered,
     Generation,
@@ -69,6 +51,7 @@ from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.request_ownership import sequences_of
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
+from blockwright.policies.sweep.offline_room import rooms_told
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
@@ -128,7 +111,7 @@ class Gateway(Actor):
         if self._timer is not None:
             self._timer.cancel()
         self._deafen()
-        self._handle(Drain(now=True))
+        self._handle(m.Drain(now=True))
         self._cancellations.send(self.node)
         for task in self._sending:
             task.cancel()
@@ -150,13 +133,13 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def up(self, worker: str, incarnation: int) -> None:
         """A worker has joined."""
-        self._handle(WorkerJoined(worker, incarnation))
+        self._handle(m.WorkerJoined(worker, incarnation))
 
     @endpoint(urgent=True)
     async def down(self, worker: str, incarnation: int, cause: str) -> None:
         """A worker has ended."""
         self._recoveries.lost(worker, cause, self.node.clock.now())
-        self._handle(WorkerEnded(worker, incarnation, cause))
+        self._handle(m.WorkerEnded(worker, incarnation, cause))
 
     @endpoint(urgent=True)
     async def holds(self, gateway: str, requests: int, tokens: int) -> None:
@@ -249,6 +232,13 @@ class Gateway(Actor):
             stream.progress = lambda: self._positions.progress(record, self.node.clock.now())
         return stream
 
+    def credits(self, application: str) -> list[Credit]:
+        return self.state.offline.credits(self.state.table.models.get(application, application))
+
+    async def credit_grown(self) -> None:
+        seen = self.state.offline.grown
+        await self.until(lambda: self.state.offline.grown > seen)
+
     def move(self, request: str, worker: str, route: str) -> list[MoveBegun]:
         """See ``GatewayPort``."""
         now, sequences = self.node.clock.now(), sequences_of(request, self._streams)
@@ -274,7 +264,7 @@ class Gateway(Actor):
         sequences = sequences_of(request, self._streams)
         for id in sequences:
             stream = self._streams[id]
-            self._handle(End(id))
+            self._handle(m.End(id))
             stream.fail(RequestRefused(Refusal.CANCELLED, "the request was cancelled"))
         return bool(sequences)
 
@@ -326,21 +316,21 @@ class Gateway(Actor):
 
     async def drain(self, seconds: float) -> None:
         """See ``GatewayPort``."""
-        self._handle(Drain())
+        self._handle(m.Drain())
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
         except TimeoutError:
-            self._handle(Drain(now=True))
+            self._handle(m.Drain(now=True))
 
     # the shell
 
     def _end(self, request: str, stop: bool) -> None:
-        self._handle(End(request, stop))
+        self._handle(m.End(request, stop))
 
     def _tick(self) -> None:
         self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first: a fault must not end it
-        self._handle(GatewayTick())
+        self._handle(m.GatewayTick())
         if self._others:
             self._share()
         if self._autoscale and (seen := self.state.asking.seen(self.state.active, self.node.clock.now())) is not None:
@@ -350,7 +340,8 @@ class Gateway(Actor):
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # a worker's
-            self._handle(Heard(peer.id.name, peer.incarnation, reports.get(self.state.address, 0)))
+            told = rooms_told(peer.payload)
+            self._handle(m.Heard(peer.id.name, peer.incarnation, reports.get(self.state.address, 0), *told))
 
     def _share(self) -> None:
         """Tell the other gateways what this one holds, and take a part of what is free in all."""
@@ -358,35 +349,35 @@ class Gateway(Actor):
         for name in sorted(self.node.peers().keys() & set(self._others)):
             self.node.ref(f"{name}/gateway").holds.cast(self.node.name, held.requests, held.tokens)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: m.Event) -> None:
         for effect in self.state.handle(event, self.node.clock.now()):
             match effect:
-                case Deliver(news):
+                case m.Deliver(news):
                     ended = isinstance(news, TokensEmitted) and news.finish
                     stream = self._streams.pop(news.request) if ended else self._streams[news.request]
                     stream.put(news)
-                case Submit():
+                case m.Submit():
                     self._send(submit(effect, self.node, self._handle))
-                case ExportAt():
+                case m.ExportAt():
                     self._send(export(effect, self.node, self._handle))
-                case HoldAt():
+                case m.HoldAt():
                     self._send(hold(effect, self.node, self._handle))
-                case UnholdAt(workers, unhold):
+                case m.UnholdAt(workers, unhold):
                     for worker in workers:
                         self.node.ref(f"{worker}/worker").unhold.cast(unhold)
                 case Ask():
                     self._send(ask(effect, self.node, next(self._dispatchers), self._patience, self._handle))
-                case WantRoutes(applications):
+                case m.WantRoutes(applications):
                     self.node.ref(self._controller).wanted.cast(list(applications))
-                case CancelAt(worker, requests):
+                case m.CancelAt(worker, requests):
                     self._cancellations.add(self.node, worker, requests)
-                case Acknowledge(worker, serial):
+                case m.Acknowledge(worker, serial):
                     self.node.ref(f"{worker}/worker").ack.cast(self.state.address, serial)
-                case Replay(worker, serial):
+                case m.Replay(worker, serial):
                     self.node.ref(f"{worker}/worker").replay.cast(self.state.address, serial)
-                case Closed(request):
+                case m.Closed(request):
                     self._streams.pop(request).close()
-                case Fail(request, refused):
+                case m.Fail(request, refused):
                     self._streams.pop(request).fail(refused)
         if not self._streams:
             self._idle.set()

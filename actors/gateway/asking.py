@@ -82,7 +82,10 @@ class Asking:
         self.open.pop(request, None)
 
     def ended(self, record: RequestRecord, now: float) -> None:
-        """A request has ended: how right the forecast of its last attempt was. What was cut short says nothing."""
+        """A request has ended: how right the forecast of its last attempt was. What was cut short says nothing, nor does how
+        long offline requests take."""
+        if record.generation.offline:
+            return
         self.observations.ended(now - record.arrival)
         decision = record.decision
         if decision is None or decision.forecast is None or decision.first_token is None or record.state != "finished":
@@ -96,8 +99,9 @@ class Asking:
             self.figures.points.append(ForecastPoint(record.id, *came))
 
     def seen(self, active: Mapping[str, RequestRecord], now: float) -> tuple[float, float] | None:
-        """See ``Observations.take``; ``active``: the requests that have not ended, in the order of their arrival."""
-        first = next(iter(active.values()), None)
+        """See ``Observations.take``; ``active``: the requests that have not ended, in the order of their arrival, of which
+        nobody waits for the offline ones."""
+        first = next((record for record in active.values() if not record.generation.offline), None)
         return self.observations.take(0.0 if first is None else now - first.arrival)
 
     def check(self, waiting: Set[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 from blockwright.actors.gateway.asking import Asking
 from blockwright.actors.gateway.move_under_way import MovedParts
 from blockwright.actors.gateway.moving import Moving
+from blockwright.actors.gateway.offline import OfflineBook
 from blockwright.actors.gateway.uses import Uses
 from blockwright.actors.gateway.workers import Workers
 from blockwright.policies.requests.overload import Overload
@@ -22,6 +23,7 @@ class CheckedParts(MovedParts, Protocol):
     moving: Moving
     overload: Overload
     uses: Uses
+    offline: OfflineBook
 
 
 def check_state(state: CheckedParts) -> None:
@@ -38,7 +40,8 @@ def check_state(state: CheckedParts) -> None:
     assert all(r.state == ("running" if r.workers else "waiting") for r in active)
     assert set(state.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
     assert all(r.counted == r.cost() for r in active)
-    state.overload.check([(r.account, r.counted) for r in active])
+    state.overload.check([(r.account, r.counted) for r in active if not r.generation.offline])
+    state.offline.check(active)
     state.uses.check(r.application for r in active)
     for worker, on in table.on.items():
         assert on == {r.id for r in active if worker in r.workers}, worker

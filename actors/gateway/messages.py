@@ -13,8 +13,10 @@ from blockwright.actors.gateway.port import Generation, MoveBegun, StreamNews
 from blockwright.actors.gateway.switch_messages import SwitchRoutes
 from blockwright.actors.worker.messages import Submission, SweepReport
 from blockwright.policies.model.chain import Route
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.sweep.offline_room import OfflineRoom
 from blockwright.policies.sweep.page_events import Export, Exported, HoldPages, Unhold
 
 
@@ -50,11 +52,14 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A worker's heartbeat; ``serial`` is the last report that it has made for this gateway."""
+    """A worker's heartbeat; ``serial`` is the last report that it has made for this gateway. ``offline``: what it takes of
+    offline requests; None: nothing is said. ``costs``: of its sweeps, once they are known."""
 
     worker: str
     incarnation: int
     serial: int
+    offline: list[OfflineRoom] | None = None
+    costs: Coefficients | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ class Patience:
         self.worker_wait, self.timeout = worker_wait, timeout
 
     def left(self, record: RequestRecord, now: float) -> float:
-        """Seconds that a request may still take, however few; 0: as many as it likes."""
-        return self.timeout and max(record.arrival + self.timeout - now, SOON)
+        """Seconds that a request may still take, however few; 0: as many as it likes, as offline ones may."""
+        return 0.0 if record.generation.offline else self.timeout and max(record.arrival + self.timeout - now, SOON)
 
     def expired(self) -> RequestRefused:
         """What its client is told."""
@@ -44,7 +44,7 @@ class Patience:
         if not self.timeout:
             return []
         over = takewhile(lambda record: record.arrival + self.timeout <= now, records)
-        return [record for record in over if record.state == "waiting"]
+        return [record for record in over if record.state == "waiting" and not record.generation.offline]
 
     def unserved(self, queue: WaitingQueue, table: RoutingTable, now: float) -> Iterator[tuple[str, RequestRefused]]:
         """Requests that have waited too long for any route, one after the other: each must be out of the queue before the

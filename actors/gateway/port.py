@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from blockwright.actors.histogram import Histogram
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.prediction.lengths import Accuracy
 from blockwright.policies.requests.account import account_of
@@ -35,10 +36,24 @@ class Generation:
     priority: int = 0
     salt: bytes = b""
     trace: str = ""  # a W3C traceparent, handed on to the workers
+    offline: bool = False  # nobody waits for it: it runs on what online requests leave, and is sent by ``credits`` only
+    home: str = ""  # of an offline one: the worker that it is meant for; another one where that is gone
+    side: str = ""  # of an offline one: "left" or "right" of the dual scanner, whose pages are counted apart
 
     @property
     def account(self) -> str:
         return account_of(self.tenant, self.application)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """How much offline work one worker takes now, for one application: sequences that would start at its next sweep."""
+
+    worker: str
+    rows: int  # sequences
+    positions: int  # tokens of KV that are free for offline sequences, less those of prompts that are on their way
+    room: int  # the same while nothing else runs there: the M of the dual scanner
+    costs: Coefficients | None = None  # what its sweeps cost, as it has measured; None: not known yet
 
 
 StreamNews = TokensEmitted | PromptScored
@@ -278,6 +293,15 @@ class GatewayPort(Protocol):
 
     def generate(self, generation: Generation) -> TokenStream:
         """Admit and start. Raises RequestRefused: no such model, it can never fit, there is no room, the server ends."""
+
+    def credits(self, application: str) -> list[Credit]:
+        """What workers take of offline requests for an application, those that take nothing now included; in the order of
+        their names. ``generate`` of offline requests beyond it is no fault: they wait here until there is credit again, as
+        do those that a worker gives back for want of room."""
+
+    async def credit_grown(self) -> None:
+        """Returns when a worker may take more than it did when this was called, or one has come or gone. Call it in the same
+        turn of the loop as ``credits``, or growth between the two is missed."""
 
     def describe(self, request: str) -> RequestView | None: ...
 

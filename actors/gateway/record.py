@@ -14,12 +14,14 @@ from blockwright.policies.model.chain import VIRTUAL_TOKEN, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.prediction.lengths import Features
-from blockwright.policies.requests.account import account_of
+from blockwright.policies.requests.account import account_of, offline_account
 from blockwright.policies.requests.dispatch import Wanted, outstanding, workers_of
 from blockwright.policies.requests.poison import Deaths
 from blockwright.policies.requests.queue import Key
-from blockwright.policies.sweep.events import PromptScored, Submission, TokensEmitted
+from blockwright.policies.requests.urgency import offline_urgency
+from blockwright.policies.sweep.events import YIELDED, PromptScored, Submission, TokensEmitted
 
+AVOID_SECONDS = 0.25  # how long a route is not tried again after its home gave the request back
 MAX_EVENTS = 128  # of one request's story; beyond it only the end is added
 
 
@@ -100,7 +102,18 @@ class RequestRecord:
     @property
     def key(self) -> Key:
         """The place in the waiting queue."""
-        return (self.generation.priority, self.order)
+        return (self.urgency, self.order)
+
+    @property
+    def by_credit(self) -> bool:
+        """Whether it goes only where offline requests are taken; a suspect goes where it is alone."""
+        return self.generation.offline and not self.deaths.suspect
+
+    @property
+    def urgency(self) -> int:
+        """See ``policies/requests/urgency.py``."""
+        generation = self.generation
+        return offline_urgency(generation.priority) if generation.offline else generation.priority
 
     def wanted(self, now: float) -> Wanted:
         """What decides where it goes."""
@@ -119,8 +132,8 @@ class RequestRecord:
             self.events.append((now, event, detail))
 
     def cost(self) -> int:
-        """Tokens still to compute, see ``policies.dispatch.outstanding``."""
-        return outstanding(len(self.tokens), self.computed, self.total)
+        """Tokens still to compute, see ``policies.dispatch.outstanding``. Those of offline requests keep nobody waiting."""
+        return 0 if self.generation.offline else outstanding(len(self.tokens), self.computed, self.total)
 
     def start(self, route: Route, now: float, decision: Decision | None = None) -> None:
         """A new attempt begins on ``route``."""
@@ -165,6 +178,14 @@ class RequestRecord:
             told = {"computed": computed, "cached": cached, "of": len(self.tokens)}
             self.note(now, "prefill", **{name: self.seen(count) for name, count in told.items()})
 
+    def given_back(self, reason: str, now: float) -> None:
+        """Its home does not run it: that is not tried again at once, but for what waits for credit."""
+        self.note(now, "returned", reason=reason)
+        if reason == YIELDED:
+            self.preemptions += 1
+        elif self.route is not None:
+            self.avoid, self.avoid_until = self.route.id, now + AVOID_SECONDS
+
     def preempted(self, now: float) -> None:
         self.preemptions += 1
         self.note(now, "preempted")
@@ -186,8 +207,8 @@ class RequestRecord:
             max_length=self.total,
             stop_tokens=generation.stop_tokens,
             sampling=sampling,
-            tenant=self.account,
-            priority=generation.priority,
+            tenant=offline_account(generation.side) if generation.offline else self.account,
+            priority=self.urgency,
             arrival=self.arrival,
             timeout=timeout,
             salt=generation.salt,

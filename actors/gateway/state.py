@@ -20,6 +20,8 @@ from blockwright.actors.gateway.decision import Decision
 from blockwright.actors.gateway.invariants import check_state
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.moving import Moving
+from blockwright.actors.gateway.newcomers import refusal
+from blockwright.actors.gateway.offline import OfflineBook
 from blockwright.actors.gateway.patience import Patience
 from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
 from blockwright.actors.gateway.record import RequestRecord
@@ -37,7 +39,6 @@ from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, RoutesChanged, TokensEmitted
 
 KEEP = 1024  # ended requests that can still be looked up
-AVOID_SECONDS = 0.25  # how long a route is not tried again after its home gave the request back
 
 
 class GatewayState:
@@ -71,6 +72,7 @@ class GatewayState:
         self.lengths = lengths or Lengths()
         self.moving = Moving(self)  # of those of ``active`` that run
         self.asking = Asking(asks)  # of the requests of ``queue``; asks: dispatchers choose where several routes fit
+        self.offline = OfflineBook(self)  # of those of ``active`` that are offline
         self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
         self.active: dict[str, RequestRecord] = {}  # all and only the requests that have not ended
         self.past: OrderedDict[str, RequestView] = OrderedDict()  # the last ``KEEP`` that ended
@@ -107,6 +109,7 @@ class GatewayState:
             case m.Heard(worker, incarnation, serial):
                 self._up(worker, incarnation, now)  # the word that it is up may have been lost
                 self._effects += self.workers.heard(worker, incarnation, serial)
+                self._wake(self.offline.told(worker, event.offline, event.costs), now)
             case m.Move() | m.Vacate() | SwitchRoutes() | m.ExportUnsent() | m.HoldAnswered():
                 self.moving.handle(event, now)
             case m.GatewayTick():
@@ -134,7 +137,7 @@ class GatewayState:
     # the life of a request
 
     def _generate(self, generation: Generation, now: float) -> None:
-        refused = self._refusal(generation, now)
+        refused = refusal(self, generation, now)
         if refused is not None:
             self._effects.append(m.Fail(generation.id, refused))
             return
@@ -144,25 +147,14 @@ class GatewayState:
         expected = self.lengths.expect(generation, model)
         record = RequestRecord(generation, self._arrivals, now, model, *expected, self.catalogue.virtual(model))
         self.active[record.id], self._arrivals = record, self._arrivals + 1
-        self.overload.begin(record.account)
+        if not generation.offline:
+            self.overload.begin(record.account)
         self.uses.change(application, 1, now)
         self._recount(record)
         self._wait(record, now)
         self._try(record, now)
         if record.state == "waiting" and record.id not in self.asking.open:
             record.note(now, "queued", ahead=self.queue.ahead(record.key))
-
-    def _refusal(self, generation: Generation, now: float) -> RequestRefused | None:
-        if (unknown := self.catalogue.unknown(generation.application)) is not None:
-            return unknown
-        if self.draining:
-            return self.patience.closing()
-        if generation.id in self.active:
-            return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
-        tokens = self.catalogue.virtual(generation.application) + len(generation.prompt) + generation.max_tokens
-        alone = (self.tenants or max(len(self.catalogue.configured), len(self.table.models))) == 1
-        full = self.overload.refusal(generation.account, tokens, len(self.queue), now, alone=alone)
-        return self.catalogue.unfit(generation) or full
 
     def _recount(self, record: RequestRecord) -> None:
         """Count what the request has left to compute, after whatever changed it."""
@@ -173,6 +165,7 @@ class GatewayState:
 
     def _wait(self, record: RequestRecord, now: float) -> None:
         self.queue.add(record.id, record.application, record.key, now)
+        self.offline.waits(record)
         if self.table.absent(record.application):
             self._effects.append(m.WantRoutes((record.application,)))
 
@@ -180,14 +173,14 @@ class GatewayState:
         """Start an attempt of a waiting request if a route is there; where there are several, ask first."""
         if record.id in self.asking.open:
             return
-        wanted = record.wanted(now)
+        wanted, by_credit = record.wanted(now), record.by_credit
         ordinary = not wanted.suspect or any(not other.deaths.suspect for other in self.active.values())
-        route = dispatch(wanted, self.table, self.quarantine, ordinary)
+        route = self.offline.route(record, now) if by_credit else dispatch(wanted, self.table, self.quarantine, ordinary)
         if route is None:
             return
         left, decision = self.patience.left(record, now), None
         draft = advice.question.submission if advice else record.submission(self.address, self.page_size, left)
-        if self.asking.wanted and not wanted.suspect:
+        if self.asking.wanted and not wanted.suspect and not by_credit:
             routes = open_routes(wanted, self.table, self.quarantine)
             if advice is not None:
                 route, decision = self.asking.decide(advice, routes, route, now)
@@ -200,6 +193,7 @@ class GatewayState:
     def _place(self, record: RequestRecord, route: Route, draft: Submission, now: float, by: Decision | None) -> m.Submit:
         record.start(route, now, by)
         self.table.place(record.id, record.workers, record.counted)
+        self.offline.sent(record, route.home)
         return m.Submit(route.home, replace(draft, route=route.id, route_version=route.version))
 
     def relocate(self, record: RequestRecord, route: Route, now: float, *, cancel: bool) -> m.Submit:
@@ -234,9 +228,15 @@ class GatewayState:
             if record.deaths.suspect or self.quarantine.leaves(self.table.routes[record.application]):
                 self._try(record, now)
 
+    def _wake(self, more: bool, now: float) -> None:
+        """Where workers take more of offline requests than they did, try those that wait for it."""
+        for request in self.offline.wakes() if more else ():
+            self._try(self.active[request], now)
+
     def _leave(self, record: RequestRecord) -> None:
         """Its attempt is over, or its wait: nothing is counted for it on any worker."""
         self.asking.drop(record.id)
+        self.offline.left(record)
         self.quarantine.release(record.id)
         self.table.remove(record.id, record.workers, record.counted)
         self.queue.remove(record.id, record.application)
@@ -255,7 +255,8 @@ class GatewayState:
         self._leave(record)
         del self.active[record.id]
         record.end(state, now, event, reason=reason)
-        self.overload.end(record.account, record.counted, now)
+        if not record.generation.offline:
+            self.overload.end(record.account, record.counted, now)
         self.uses.change(record.application, -1, now)
         self.lengths.ended(record, reason)
         self.asking.ended(record, now)
@@ -310,6 +311,7 @@ class GatewayState:
             return  # known, or fenced long ago
         ran = [self.active[request] for request in self.table.lose(worker, now)]
         self.moving.lost(worker, now)
+        self.offline.lost(worker)
         for record in sorted(ran, key=lambda record: record.key):
             record.note(now, "worker_died", worker=worker, cause=cause)
             self._lost(record, now)
@@ -336,6 +338,7 @@ class GatewayState:
         if unwanted:  # it works for nobody: the cancellation is on its way, or was lost
             self._effects.append(m.CancelAt(report.worker, tuple(sorted(unwanted))))
         self._effects += self.workers.due(report.worker)
+        self._wake(self.offline.told(report.worker, report.offline), now)
 
     def _heed(self, news: GatewayNews, worker: str, now: float) -> bool:
         """Apply one effect of a worker's sweep machine; False where it runs a request that is not at home there."""
@@ -381,15 +384,13 @@ class GatewayState:
             self._recount(record)
 
     def _given_back(self, record: RequestRecord, reason: str, now: float) -> None:
-        record.note(now, "returned", reason=reason)
+        record.given_back(reason, now)
         if reason.startswith("refused") and not fitting(record.refuse(now), self.table):
             self._fail(record, now, RequestRefused(Refusal.TOO_LONG, reason.partition(": ")[2]))
             return
         if reason == "deadline":
             self._fail(record, now, self.patience.expired())
             return
-        assert record.route is not None
-        record.avoid, record.avoid_until = record.route.id, now + AVOID_SECONDS
         self._freed |= record.alone
         if reason == "host-lost":
             self._lost(record, now)

@@ -33,6 +33,7 @@ from blockwright.actors.worker.messages import (
     WorkerStatus,
     sweep_config,
 )
+from blockwright.actors.worker.offline_credit import OfflineCredit
 from blockwright.actors.worker.outbox import Outbox
 from blockwright.actors.worker.pages import PageCarrier
 from blockwright.actors.worker.parameters import ParameterCarrier
@@ -97,6 +98,7 @@ class Worker(Actor):
         self._idle_check: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None  # for a sequence that expires while nothing else happens
         self._figures = SweepFigures(self.state.config.costs)
+        self._credit = OfflineCredit(self.state)
         self._reported: list[Effect] = []  # performed, and gateways were not told yet
 
     async def on_start(self) -> None:
@@ -151,6 +153,7 @@ class Worker(Actor):
             "running": self.state.running,
             "reports": dict(self._reports.serials),
             "routes": self._published.version,
+            **self._credit.beat(self._figures.learned),
         }
 
     def _pass_by(self, machine: Machine) -> None:
@@ -373,7 +376,7 @@ class Worker(Actor):
     def _report(self) -> None:
         """Tell gateways what this turn has brought, one message each."""
         reported, self._reported = self._reported, []
-        for gateway, report in self._reports.make(reported, self.state.number):
+        for gateway, report in self._reports.make(reported, self.state.number, self._credit.tell):
             self.node.ref(gateway).tokens.cast(report)
 
     @endpoint

@@ -21,6 +21,7 @@ from blockwright.policies.sweep.events import (
     Submission,
     TokensEmitted,
 )
+from blockwright.policies.sweep.offline_room import OfflineRoom
 from blockwright.policies.sweep.page_events import Exported
 
 __all__ = [
@@ -46,13 +47,15 @@ GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted 
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """worker -> gateway. ``news``: in the order in which the sweep machine said it."""
+    """worker -> gateway. ``news``: in the order in which the sweep machine said it. ``offline``: what the worker takes of
+    offline requests after it; None: as it said last."""
 
     worker: str
     incarnation: int
     serial: int
     sweep: int
     news: list[GatewayNews]
+    offline: list[OfflineRoom] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class WorkerConfig:
     tenant_weights: dict[str, int] = field(default_factory=dict)
     tenant_kv_share: dict[str, float] = field(default_factory=dict)
     kv_reserve: float = 0.0
+    offline_delay: float = 0.03
+    offline_sweep: float = 0.02
     pace: str = ""  # cost table (JSON) whose times sweeps are held to
     profile: str = ""  # device profile (JSON) that sweeps are compared with; "": none
     check: bool = False  # verify the memory invariant after every sweep, not only when idle
@@ -111,6 +116,8 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepCo
         tenant_weights=config.tenant_weights,
         tenant_kv_share=config.tenant_kv_share,
         kv_reserve=config.kv_reserve,
+        offline_delay=config.offline_delay,
+        offline_sweep=config.offline_sweep,
         costs=read_costs(config.profile),
     )
 

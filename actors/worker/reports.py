@@ -7,10 +7,11 @@ acknowledged.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from blockwright.actors.worker.messages import GatewayNews, PeerReport, SweepReport
 from blockwright.policies.sweep.events import Effect, PeerMessage, Send
+from blockwright.policies.sweep.offline_room import OfflineRoom
 
 TOGETHER = 64
 
@@ -23,16 +24,20 @@ class Reports:
         self._unacknowledged: dict[str, deque[SweepReport | PeerReport]] = {}
         self.serials: dict[str, int] = {}  # last serial made
 
-    def make(self, effects: Iterable[Effect], sweep: int) -> list[tuple[str, SweepReport]]:
-        """A report for each gateway that ``effects`` concern; messages to other workers are not for gateways."""
+    def make(
+        self, effects: Iterable[Effect], sweep: int, credit: Callable[[], list[OfflineRoom] | None]
+    ) -> list[tuple[str, SweepReport]]:
+        """A report for each gateway that ``effects`` concern; messages to other workers are not for gateways. ``credit``:
+        what is taken of offline requests, asked where there is anything to report."""
         news: dict[str, list[GatewayNews]] = {}
         for effect in effects:
             if isinstance(effect, GatewayNews):
                 news.setdefault(effect.gateway, []).append(effect)
-        return [(gateway, self._report(gateway, sweep, told)) for gateway, told in news.items()]
+        offline = credit() if news else None
+        return [(gateway, self._report(gateway, sweep, told, offline)) for gateway, told in news.items()]
 
-    def _report(self, gateway: str, sweep: int, news: list[GatewayNews]) -> SweepReport:
-        report = SweepReport(self._worker, self._incarnation, self._next(gateway), sweep, news)
+    def _report(self, gateway: str, sweep: int, news: list[GatewayNews], offline: list[OfflineRoom] | None) -> SweepReport:
+        report = SweepReport(self._worker, self._incarnation, self._next(gateway), sweep, news, offline)
         self._unacknowledged.setdefault(gateway, deque()).append(report)
         return report
 

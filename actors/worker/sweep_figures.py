@@ -29,14 +29,20 @@ class SweepFigures:
             self._costs = OnlineFit()
         return self._costs.coefficients if self._costs.fitted else None
 
+    @property
+    def learned(self) -> Coefficients | None:
+        """The same, for whoever does not make it be learned by asking."""
+        return self._costs.coefficients if self._costs is not None and self._costs.fitted else None
+
     def planned(self, seconds: float) -> None:
         """A plan was made, or none was to be made."""
         self._sums["plan_seconds"] += seconds
 
     def swept(self, plan: SweepPlan, result: SweepResult, state: SweepState) -> list[CostsLearned]:
-        """A plan has run. What is news to a machine whose microbatches are made by what sweeps cost."""
+        """A plan has run. What is news to a machine whose microbatches are made, or whose sweeps are filled with offline
+        rows, by what sweeps cost."""
         self._note(plan, result)
-        costs = self.costs if state.parts.looks_ahead else None
+        costs = self.costs if state.parts.queue.offline or state.parts.looks_ahead else None
         return [] if costs is None or costs == state.config.costs else [CostsLearned(costs)]
 
     def _note(self, plan: SweepPlan, result: SweepResult) -> None:

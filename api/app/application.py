@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 
@@ -16,6 +17,9 @@ from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ADMIN, ENDPOINTS, PUBLIC, Handler
+from blockwright.api.batches.desk import Desk
+from blockwright.api.batches.files import BATCHES
+from blockwright.api.batches.store_thread import open_store
 from blockwright.api.errors import ApiError, bad_request, error_response, from_http, in_words
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
@@ -44,7 +48,8 @@ def make_app(
     *,
     stages: Stages | None = None,
 ) -> web.Application:
-    """``stages``: of the start-up."""
+    """``stages``: of the start-up. Raises SettingsError for a ``batch_dir`` that cannot be used."""
+    batches = open_store(settings)
     front = Front(
         port=port,
         settings=settings,
@@ -64,8 +69,13 @@ def make_app(
         hosts=Hosts(settings),
         stages=stages or Stages(),
     )
+    if batches is not None:
+        desk = Desk(front, batches)
+        front = dataclasses.replace(front, desk=desk)
+        front.metrics.batches = desk.figures.values
     app = web.Application(middlewares=[_outermost], client_max_size=settings.max_body)
     app[FRONT] = front
+    app[BATCHES] = batches
     app[PEER] = []
     app.on_response_prepare.append(mark)
     app.on_cleanup.append(_close)
@@ -92,6 +102,8 @@ async def _expected(request: web.Request) -> web.StreamResponse | None:
 
 async def _close(app: web.Application) -> None:
     app[FRONT].catalog.close()
+    if (batches := app[BATCHES]) is not None:
+        await batches.close()
 
 
 @web.middleware

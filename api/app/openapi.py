@@ -16,13 +16,14 @@ _REASONS = {
     400: "A field is missing, wrong or not served, or the prompt does not fit.",
     401: "The API key is missing or not valid.",
     403: "The API key may not use this.",
-    404: "There is no such model, request or path.",
+    404: "There is no such model, request, file, batch or path.",
     408: "The body came too slowly.",
-    409: "The request was cancelled by another one, or the name is taken.",
-    413: "The body is larger than the limit.",
+    409: "It was cancelled by another one, the name is taken, or its state does not allow it.",
+    413: "The body or the file is larger than the limit.",
     429: "The tenant's limit is reached; Retry-After says for how long.",
     500: "The request failed and would fail again.",
     503: "Nothing can be served now; Retry-After says when to ask again.",
+    507: "The disk takes nothing more.",
 }
 _PARAMETER = re.compile(r"\{(\w+)(?::[^}]*)?\}")
 
@@ -57,6 +58,10 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
         "parameters": [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
             for name in _PARAMETER.findall(endpoint.path)
+        ]
+        + [
+            {"name": one.name, "in": "query", "required": False, "description": one.text, "schema": one.kind.schema()}
+            for one in endpoint.query
         ],
         "responses": _responses(endpoint, schemas),
         "security": [] if endpoint.public else [{"key": []}],
@@ -64,7 +69,7 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
     if endpoint.fields:
         name = _name(endpoint).title().replace("_", "") + "Body"
         schemas.named[name] = object_schema(endpoint.fields)
-        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+        content = {endpoint.takes: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
         made["requestBody"] = {"required": True, "content": content}
     return made
 

@@ -12,17 +12,20 @@ from typing import Any
 from aiohttp import web
 
 from blockwright.api import answers
+from blockwright.api.batches import endpoints as batches
+from blockwright.api.batches import files, views
 from blockwright.api.http import admin, health, info, models, page_files
 from blockwright.api.openai import applications, moves
 from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
-from blockwright.api.openai.chat import chat_completions
-from blockwright.api.openai.completions import completions
+from blockwright.api.openai.chat import CHAT
+from blockwright.api.openai.completions import COMPLETIONS
 from blockwright.api.openai.field_types import Field
 from blockwright.api.openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})  # besides /admin: what a key may use that may do all
 CHANGING = (400, 403, 408, 409, 413, 500, 503)
+STORED = (400, 404, 408, 413, 500, 507)
 GENERATING = (400, 403, 404, 408, 409, 413, 429, 500, 503)
 
 
@@ -35,6 +38,8 @@ class Endpoint:
     handler: Handler
     text: str
     fields: tuple[Field, ...] = ()  # of the body
+    takes: str = "application/json"  # the type of the body
+    query: tuple[Field, ...] = ()  # parameters of the query
     answer: Any = None  # the type of the JSON of a 200; None: see ``media``
     chunk: Any = None  # the type of the events of a stream
     media: str = "application/json"
@@ -66,7 +71,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/v1/completions",
-        handler=completions,
+        handler=COMPLETIONS.respond,
         text="Text that continues one or several prompts.",
         fields=COMPLETION_FIELDS,
         answer=answers.CompletionAnswer,
@@ -76,7 +81,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/v1/chat/completions",
-        handler=chat_completions,
+        handler=CHAT.respond,
         text="The assistant's next message of a conversation.",
         fields=CHAT_FIELDS,
         answer=answers.ChatAnswer,
@@ -121,6 +126,83 @@ ENDPOINTS = (
         text="End a running request; its own answer becomes a 409.",
         answer=answers.CancelAnswer,
         errors=(404,),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/files",
+        handler=files.upload,
+        text="Keep a file of requests, from which batches are made.",
+        fields=files.UPLOAD_FIELDS,
+        takes="multipart/form-data",
+        answer=views.FileAnswer,
+        errors=STORED,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/files",
+        handler=files.list_files,
+        text="The files of the key's tenant, those that batches made included.",
+        query=files.LIST_FIELDS,
+        answer=views.FilesAnswer,
+        errors=(400, 404),
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/files/{id}",
+        handler=files.one_file,
+        text="What is known of a file.",
+        answer=views.FileAnswer,
+        errors=(404,),
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/files/{id}/content",
+        handler=files.content,
+        text="The file itself.",
+        media="application/octet-stream",
+        errors=(404,),
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/v1/files/{id}",
+        handler=files.delete,
+        text="Delete a file, unless an open batch reads it.",
+        answer=views.DeletedAnswer,
+        errors=(404, 409, 507),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/batches",
+        handler=batches.create,
+        text="Have the requests of a file answered, when there is room beside what people wait for.",
+        fields=batches.CREATE_FIELDS,
+        answer=views.BatchAnswer,
+        errors=STORED,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/batches",
+        handler=batches.list_batches,
+        text="The batches of the key's tenant, the newest first.",
+        query=batches.LIST_FIELDS,
+        answer=views.BatchesAnswer,
+        errors=(400, 404),
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/batches/{id}",
+        handler=batches.one_batch,
+        text="How far a batch is, and its files.",
+        answer=views.BatchAnswer,
+        errors=(404,),
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/batches/{id}/cancel",
+        handler=batches.cancel,
+        text="Answer no more of its requests; what is answered stays.",
+        answer=views.BatchAnswer,
+        errors=(404, 409, 507),
     ),
     Endpoint(
         method="POST",

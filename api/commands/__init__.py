@@ -51,6 +51,7 @@ COMMANDS = {
     "demo": Command("demo", "show it working: two workers, a dozen streams, a pipeline"),
     "chat": Command("chat", "talk with a model"),
     "complete": Command("complete", "continue a prompt"),
+    "batch run": Command("batch_run", "answer a file of requests without a server"),
     "bench": Command("bench", "measure a server"),
     "profile": Command("profile", "measure what this machine does with a model"),
     "ps": Command("ps", "show applications, memory and workers"),

@@ -6,37 +6,44 @@ Pure: bodies in, plain data out (``docs/schemas/``). Shares are from 0 to 1, siz
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 Numbers = dict[tuple[str, str], float]  # (sample, model) -> value
+_BATCH = "blockwright:batch_"
 _TTFT = "vllm:time_to_first_token_seconds_bucket"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a server. ``at``: seconds on any clock; ``buckets``: model -> {upper bound: requests at most so slow}."""
+    """One look at a server. ``at``: seconds on any clock; ``buckets``: model -> {upper bound: requests at most so slow};
+    ``batches``: model -> what the metrics of its batches say, by name and the labels besides."""
 
     at: float
     cluster: Mapping[str, Any]
     numbers: Numbers
     buckets: dict[str, dict[float, float]]
+    batches: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
 
 
 def read_sample(at: float, cluster: Mapping[str, Any], metrics: str) -> Sample:
     """``metrics``: Prometheus text."""
     numbers: Numbers = {}
     buckets: dict[str, dict[float, float]] = {}
+    batches: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(metrics):
         for sample in family.samples:
             model = sample.labels.get("model_name", "")
             if sample.name == _TTFT:
                 buckets.setdefault(model, {})[float(sample.labels["le"])] = sample.value
+            elif sample.name.startswith(_BATCH):
+                key = [sample.labels[name] for name in ("state", "worker", "side", "what") if name in sample.labels]
+                batches.setdefault(model, {})[sample.name.removeprefix(_BATCH), *key] = sample.value
             elif not set(sample.labels) - {"model_name"}:
                 numbers[sample.name, model] = sample.value
-    return Sample(at, cluster, numbers, buckets)
+    return Sample(at, cluster, numbers, buckets, batches)
 
 
 def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,8 +97,30 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
             }
             for w in cluster["workers"]
         ],
+        "batches": [_batches(model, numbers) for model, numbers in after.batches.items()],
         "parameters": _parameters(cluster),
         "overload": _overload(cluster),
+    }
+
+
+def _batches(model: str, numbers: Mapping[tuple[str, ...], float]) -> dict[str, Any]:
+    """Of one model: lines by state, the estimate, and how much KV each side of the scanner holds, over the workers."""
+    sides = {
+        side: {
+            what: round(sum(n for key, n in numbers.items() if key[0] == "side_positions" and key[2:] == (side, what)))
+            for what in ("used", "most")
+        }
+        for side in ("left", "right")
+    }
+    names = ("density", "sharing", "sharing_best")
+    return {
+        "model": model,
+        **{state: int(numbers.get(("requests", state), 0)) for state in ("done", "running", "waiting")},
+        "remaining_tokens": int(numbers.get(("remaining_tokens",), 0)),
+        "remaining_seconds": numbers.get(("remaining_seconds",)),
+        **{name: round(numbers.get((name,), 0.0), 4) for name in names},
+        "given_back": int(numbers.get(("given_back",), 0)),
+        "sides": sides,
     }
 
 

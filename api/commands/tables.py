@@ -15,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from blockwright.api.commands.fitted_table import FittedTable
+from blockwright.api.program.job_bar import in_words
 from blockwright.api.saving import saving
 from blockwright.policies.binary_size import binary_size
 
@@ -155,7 +156,9 @@ def top_tables(view: View) -> Group:
         ],
         numbers=5,
     )
-    return Group(total_line(view), saving_line(view), "", applications, "", workers, *overload_lines(view["overload"]))
+    batches = batch_lines(view["batches"])
+    last = [*batches, *overload_lines(view["overload"])]
+    return Group(total_line(view), saving_line(view), "", applications, "", workers, *last)
 
 
 def total_line(view: View) -> str:
@@ -169,3 +172,24 @@ def total_line(view: View) -> str:
         f"{total('running'):,.0f} running, {total('waiting'):,.0f} waiting; {total('tokens_per_s'):,.1f} tokens/s, "
         f"{total('prompt_tokens_per_s'):,.1f} of prompts; {ready} of {len(view['workers'])} workers ready"
     )
+
+
+def batch_lines(batches: list[View]) -> list[RenderableType]:
+    """Nothing where none runs."""
+    if not batches:
+        return []
+    shown = FittedTable(
+        ("BATCHES OF", "DONE", "RUN", "WAIT", "TIME LEFT", "DENSITY", "SHARED", "KV LEFT", "KV RIGHT"),
+        [
+            (
+                *(one["model"], *(f"{one[name]:,}" for name in ("done", "running", "waiting"))),
+                in_words(one["remaining_seconds"]) or "-",
+                *(f"{one['density']:.3g}", share(one["sharing"])),
+                *(share(one["sides"][side]["used"] / max(one["sides"][side]["most"], 1)) for side in ("left", "right")),
+            )
+            for one in batches
+        ],
+        numbers=8,
+        least=("DENSITY", "KV LEFT", "KV RIGHT"),
+    )
+    return ["", shown]

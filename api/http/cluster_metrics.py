@@ -24,6 +24,8 @@ COUNTERS = {  # of a worker's life
     "shared_pages": "Times that a sequence took a page that another made.",
     "cached_pages": "Pages in the prefix cache that no sequence uses now.",
     "pages_shared_now": "Pages that two sequences or more use now.",
+    "offline_tokens": "Positions computed of offline requests, repeated ones included.",
+    "offline_yielded": "Offline sequences that went back to their gateway to make room for others.",
     "moved_slots": "Slots of KV that moved together so that parameters found room.",
     "exported_pages": "Pages of KV sent to other workers, for sequences that moved.",
     "exported_bytes": "Bytes of these.",

@@ -7,12 +7,13 @@ request ids.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
+from blockwright.actors.batches.port import BatchDesk
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.peers import Family
 from blockwright.actors.gateway.port import (
@@ -36,6 +37,30 @@ from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.requests.request_ownership import ChosenNames, may_see, request_id
 from blockwright.runtime.actor.ref import Ref
 
+T = TypeVar("T")
+
+
+class Asker(Protocol):
+    """What answering needs of who asks: an HTTP request, or a line of a batch. Its keys stand at the end of the module."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    def __getitem__(self, key: web.RequestKey[T], /) -> T: ...
+
+    def __setitem__(self, key: web.RequestKey[T], value: T, /) -> None: ...
+
+    def get(self, key: web.RequestKey[Any], /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfflinePlace:
+    """Where a line of a batch is meant to run. ``home``: a worker; ``side``: of its dual scanner, "left" or "right". Both
+    empty: wherever there is room."""
+
+    home: str = ""
+    side: str = ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
@@ -51,6 +76,7 @@ class Front:
     cors: Cors
     hosts: Hosts
     names: ChosenNames = field(default_factory=ChosenNames)
+    desk: BatchDesk | None = None  # of the batches, if there are any
 
     def describe(self, name: str, key: str) -> RequestView | None:
         """A request of this process, by our id or the one its client chose. To other keys it does not exist."""
@@ -85,7 +111,7 @@ class Front:
         """See ``GatewayPort``."""
         await self.port.drain(seconds)
 
-    def model(self, request: web.Request, name: str | None) -> ModelInfo:
+    def model(self, request: Asker, name: str | None) -> ModelInfo:
         """The model that a request names. Raises a 404, or a 403 for one that its key may not use."""
         info = self.catalog.info(name)
         request[MODEL] = info.id
@@ -110,3 +136,4 @@ FAULT = web.RequestKey("fault", str)  # why it was refused
 BEGUN = web.RequestKey("begun", float)  # when the request came, on the loop's clock
 CALL_ID = web.RequestKey("call_id", str)  # the id of the answer, once it has one
 IGNORED = web.RequestKey("ignored", tuple[str, ...])  # unknown fields of the body
+OFFLINE = web.RequestKey("offline", OfflinePlace)  # only of a line of a batch

@@ -7,7 +7,7 @@ costs a few additions here: the numbers are plain Python and become Prometheus f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from blockwright.actors.gateway.peers import Family
 from blockwright.actors.gateway.port import Census, DispatchFigures, LengthFigures, MoveFigures, StreamProgress
 from blockwright.actors.histogram import Histogram
+from blockwright.api.http.batch_metrics import batch_families
 from blockwright.api.http.cluster_metrics import cluster_families
 from blockwright.api.http.dispatch_metrics import dispatch_families
 from blockwright.api.http.metric_sum import plain, summed
@@ -200,6 +201,7 @@ class Metrics:
         self._cluster: dict[str, Any] = {}
         self._others: Sequence[Sequence[Family]] = ()
         self.runtime: Callable[[], Sequence[Measure]] = tuple  # of the head's node, once there is one
+        self.batches: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # figures of those that run here, if any may
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -284,6 +286,7 @@ class Metrics:
         yield answers
         yield from _estimates(self._lengths())
         yield from dispatch_families(self._dispatching())
+        yield from batch_families(self.batches())
         text = "Requests that moved to other workers, by what came of their KV; abandoned: those that did not get there."
         moves = CounterMetricFamily("blockwright:moves", text, labels=["outcome"])
         for outcome, count in self._moves().outcomes.items():

@@ -14,6 +14,7 @@ from typing import Any
 from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
+    Credit,
     DispatchFigures,
     DrainAnswered,
     GatewayPort,
@@ -77,6 +78,12 @@ class StartingPort:
 
     def generate(self, generation: Generation) -> TokenStream:
         return self._there().generate(generation)
+
+    def credits(self, application: str) -> list[Credit]:
+        return self._real.credits(application) if self._real is not None else []
+
+    async def credit_grown(self) -> None:
+        await self._there().credit_grown()
 
     def requests(self, key: str, most: int) -> list[RequestLine]:
         return self._real.requests(key, most) if self._real is not None else []

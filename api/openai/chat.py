@@ -8,26 +8,23 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
-from aiohttp import web
-
 from blockwright.api.errors import bad_request
 from blockwright.api.http.catalog import ServedModel
 from blockwright.api.http.context import Front
-from blockwright.api.openai.bodies import parse_chat
+from blockwright.api.openai.bodies import ChatBody, parse_chat
 from blockwright.api.openai.choice import ChoiceText, TextPiece
 from blockwright.api.openai.fields import TemplateOptions
-from blockwright.api.openai.generate import AnswerShape, GenerateHandler, generate, open_call
+from blockwright.api.openai.generate import AnswerShape, GenerateHandler, GeneratingEndpoint
 from blockwright.api.openai.logprobs import chat_logprobs, prompt_logprobs
 from blockwright.api.text.chat_template import Rendering
 
 _MANY = 1000  # messages; to render so many takes some milliseconds
 
 
-async def chat_completions(request: web.Request) -> web.StreamResponse:
-    call, body = await open_call(request, parse_chat)
+async def _prompts(call: GenerateHandler, body: ChatBody) -> None:
     text = await render(call.front, call.info.id, call.served, body.messages, body.template)
-    prompts = [await call.tokens(text, special=body.options.add_special_tokens)]
-    return await generate(call, prompts, ChatShape, continues=body.template.continue_final_message)
+    call.prompts = [await call.tokens(text, special=body.options.add_special_tokens)]
+    call.continues = body.template.continue_final_message
 
 
 async def render(
@@ -125,3 +122,6 @@ class ChatShape(AnswerShape):
             made |= self._news(piece)
         more = "".join(f',"{name}":{json.dumps(value)}' for name, value in (extra or {}).items())
         return f"{self._head}{json.dumps(made)}]{more}{self.usage_now()}}}\n\n"
+
+
+CHAT = GeneratingEndpoint(path="/v1/chat/completions", parse=parse_chat, prompts=_prompts, shape=ChatShape)

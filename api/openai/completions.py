@@ -7,22 +7,19 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
-from aiohttp import web
-
 from blockwright.api.http.catalog import ServedModel
-from blockwright.api.openai.bodies import parse_completion
+from blockwright.api.openai.bodies import CompletionBody, parse_completion
 from blockwright.api.openai.choice import ChoiceText, Echo, TextPiece, make_echo
 from blockwright.api.openai.fields import Options
-from blockwright.api.openai.generate import AnswerShape, generate, open_call
+from blockwright.api.openai.generate import AnswerShape, GenerateHandler, GeneratingEndpoint
 from blockwright.api.openai.logprobs import completion_logprobs, prompt_logprobs
 
 
-async def completions(request: web.Request) -> web.StreamResponse:
-    call, body = await open_call(request, parse_completion)
-    prompts = [await call.tokens(prompt, special=body.options.add_special_tokens) for prompt in body.prompts]
-    pairs = zip(body.prompts, prompts, strict=True) if body.options.echo else ()
-    echoes = [_echo(call.served, prompt, tokens, call.options) for prompt, tokens in pairs]
-    return await generate(call, prompts, CompletionShape, continues=True, echoes=echoes)
+async def _prompts(call: GenerateHandler, body: CompletionBody) -> None:
+    call.prompts = [await call.tokens(prompt, special=body.options.add_special_tokens) for prompt in body.prompts]
+    pairs = zip(body.prompts, call.prompts, strict=True) if body.options.echo else ()
+    call.echoes = [_echo(call.served, prompt, tokens, call.options) for prompt, tokens in pairs]
+    call.continues = True
 
 
 def _echo(served: ServedModel, prompt: str | list[int], tokens: list[int], options: Options) -> Echo:
@@ -74,3 +71,6 @@ class CompletionShape(AnswerShape):
             if first:
                 made["prompt_token_ids"] = choice.prompt
         return made
+
+
+COMPLETIONS = GeneratingEndpoint(path="/v1/completions", parse=parse_completion, prompts=_prompts, shape=CompletionShape)

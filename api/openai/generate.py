@@ -1,6 +1,6 @@
-"""From a checked body to an answer: what both generating endpoints share.
+"""From a body to an answer: what both generating endpoints share, for HTTP requests and for lines of batches.
 
-Applies a model's limits and defaults, starts the sequences, and drives their streams to one response, streamed or whole. A
+Applies a model's limits and defaults, starts the sequences, and drives their streams to one answer, streamed or whole. A
 client that goes away cancels this handler (aiohttp's ``handler_cancellation``), and leaving it cancels the sequences.
 """
 
@@ -10,28 +10,30 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aiohttp import web
 
 from blockwright.actors.gateway.port import Generation, ModelInfo
 from blockwright.api.answers import Usage
-from blockwright.api.checks import Body, shown
-from blockwright.api.errors import ApiError, bad_request, error_body, in_words
+from blockwright.api.checks import Body
+from blockwright.api.errors import ApiError, error_body, in_words
 from blockwright.api.http.catalog import ServedModel
-from blockwright.api.http.context import CALL_ID, CALLER, FRONT, IGNORED, METER, NAME, PROGRESS, Front
+from blockwright.api.http.context import CALL_ID, CALLER, FRONT, IGNORED, METER, NAME, OFFLINE, PROGRESS, Asker, Front
 from blockwright.api.http.headers import log_names
-from blockwright.api.http.limits import CHARGE, Charge
+from blockwright.api.http.limits import CHARGE
 from blockwright.api.http.metrics import Meter
 from blockwright.api.http.sse import EventStream
 from blockwright.api.openai.choice import ChoiceText, Echo, TextPiece
 from blockwright.api.openai.fields import Options
+from blockwright.api.openai.prompt_limits import check_count, check_prompt, truncated
 from blockwright.api.openai.request_body import read_body
 from blockwright.api.openai.sampling import sampling_of, stop_tokens
 from blockwright.api.version import FINGERPRINT
-from blockwright.policies.requests.admission import part
+from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.requests.request_ownership import sequence_id
 from blockwright.policies.sweep.events import TokensEmitted
@@ -42,16 +44,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class GenerateHandler:
-    """One HTTP request being answered. ``prompts`` are token ids; choice i answers prompt ``i // options.n``."""
+    """One request being answered. ``request``: who asks; choice i answers prompt ``i // options.n``."""
 
     front: Front
-    request: web.Request
+    request: Asker
     info: ModelInfo
     served: ServedModel
     options: Options
+    shape: type[AnswerShape]
     id: str = ""
     created: int = 0  # seconds of the epoch
-    prompts: list[list[int]] = field(default_factory=list)
+    prompts: list[list[int]] = field(default_factory=list)  # token ids
+    limits: list[int] = field(default_factory=list)  # new tokens of each choice of each prompt
+    continues: bool = False  # the answer's text continues its prompt's
+    echoes: Sequence[Echo] = ()  # for each prompt, where it is to stand before its answers
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    ends: list[int] = field(default_factory=list)  # tokens that end a sequence
     choices: list[ChoiceText] = field(default_factory=list)
 
     async def tokens(self, prompt: str | list[int], *, special: bool) -> list[int]:
@@ -71,26 +79,6 @@ class GenerateHandler:
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
-
-
-class Checked(Protocol):
-    """A body that was parsed."""
-
-    @property
-    def options(self) -> Options: ...
-
-
-Parsed = TypeVar("Parsed", bound=Checked)
-
-
-async def open_call(request: web.Request, parse: Callable[[Body, str], Parsed]) -> tuple[GenerateHandler, Parsed]:
-    """The checked body, and a call of the model that it names."""
-    front = request.app[FRONT]
-    body = await read_body(request, lambda raw: parse(raw, front.settings.unknown_fields))
-    request[IGNORED] = body.options.ignored
-    info = front.model(request, body.options.model)
-    served = await front.catalog.load(info)
-    return GenerateHandler(front=front, request=request, info=info, served=served, options=body.options), body
 
 
 class AnswerShape:
@@ -130,114 +118,138 @@ class AnswerShape:
         return f',"usage":{json.dumps(self._call.usage())}' if self._call.options.continuous_usage else self._usage
 
 
-def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, options: Options, default: int | None) -> int:
-    """The number of new tokens that may follow; a 400 with the numbers where that is none, or fewer than asked for.
+class Checked(Protocol):
+    """A body that was parsed."""
 
-    ``default``: new tokens when the request names no limit; None for all that fit. An echo alone (0 tokens asked for) needs
-    room for one: the prompt runs to its end, and what comes after it is not shown.
+    @property
+    def options(self) -> Options: ...
+
+
+Parsed = TypeVar("Parsed", bound=Checked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratingEndpoint(Generic[Parsed]):
+    """How one endpoint checks a body, makes prompts of it and writes the answer.
+
+    ``prompts``: fills in what a call has of prompts, ``continues`` and ``echoes``.
     """
-    if not tokens:
-        raise bad_request("the prompt has no tokens; give at least one character", "prompt")
-    room = info.max_length - len(tokens)
-    asked = None if options.limit is None else max(1, options.limit)
-    if room < 1 or (asked is not None and asked > room):
-        wanted = f"{asked} new tokens" if asked is not None else "at least 1 new token"
-        raise bad_request(
-            f"the context of {info.id} holds {info.max_length} tokens, but the prompt has {len(tokens)} and {wanted} were "
-            "asked for; shorten the prompt or lower max_tokens",
-            "prompt" if room < 1 else "max_tokens",
-            "context_length_exceeded",
-        )
-    bad = next((t for t in tokens if not 0 <= t < served.vocabulary), None)
-    if bad is not None:
-        raise bad_request(
-            f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}", "prompt"
-        )
-    if asked is not None:
-        return asked
-    return room if default is None else min(default, room)
+
+    path: str
+    parse: Callable[[Body, str], Parsed]
+    prompts: Callable[[GenerateHandler, Parsed], Awaitable[None]]
+    shape: type[AnswerShape]
+
+    async def respond(self, request: web.Request) -> web.StreamResponse:
+        """The response, complete. Raises ApiError or RequestRefused where nothing of it was sent."""
+        front = request.app[FRONT]
+        body = await read_body(request, lambda raw: self.parse(raw, front.settings.unknown_fields))
+        call = await self._check(front, request, body)
+        async with _running(call) as ends:
+            if call.options.stream:
+                return await _stream(call, request, ends)
+            return web.Response(body=await _whole(call, ends), content_type="application/json")
+
+    async def prepare(self, front: Front, asking: Asker, body: Body) -> GenerateHandler:
+        """A call that nothing is wrong with, as far as can be told before a worker has it. Raises ApiError."""
+        return await self._check(front, asking, self.parse(body, front.settings.unknown_fields))
+
+    async def _check(self, front: Front, asking: Asker, body: Parsed) -> GenerateHandler:
+        options = body.options
+        asking[IGNORED] = options.ignored
+        info = front.model(asking, options.model)
+        served = await front.catalog.load(info)
+        call = GenerateHandler(front=front, request=asking, info=info, served=served, options=options, shape=self.shape)
+        await self.prompts(call, body)
+        check_count(front, len(call.prompts), options.n)
+        call.limits = [check_prompt(one, info, served, options, self.shape.default_tokens) for one in call.prompts]
+        call.sampling, call.ends = sampling_of(options, served), stop_tokens(options, served)
+        return call
 
 
-def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]:
-    """The end of the prompt that ``truncate_prompt_tokens`` leaves. Raises a 400 where that is nothing."""
-    if options.truncate_prompt_tokens is None:
-        return tokens
-    if options.truncate_prompt_tokens == 0:
-        message = "truncate_prompt_tokens is 0, which leaves no prompt; give at least 1, or -1 for as many as fit"
-        raise bad_request(message, "truncate_prompt_tokens")
-    asked = max(1, options.limit or 1)
-    keep = options.truncate_prompt_tokens if options.truncate_prompt_tokens > 0 else info.max_length - asked
-    if keep < 1:
-        message = (
-            f"the context of {info.id} holds {info.max_length} tokens and {asked} new ones were asked for, which leaves "
-        )
-        raise bad_request(f"{message}no room for a prompt; lower max_tokens", "max_tokens", "context_length_exceeded")
-    return tokens[max(0, len(tokens) - keep) :]
+async def whole_answer(call: GenerateHandler) -> bytes:
+    """The JSON of an answer that is not streamed. Raises ApiError or RequestRefused."""
+    async with _running(call) as ends:
+        return await _whole(call, ends)
 
 
-async def generate(
-    call: GenerateHandler,
-    prompts: list[list[int]],
-    shape: type[AnswerShape],
-    *,
-    continues: bool,
-    echoes: Sequence[Echo] = (),
-) -> web.StreamResponse:
-    """The response, complete. Raises ApiError or RequestRefused where nothing of it was sent.
+@dataclass(slots=True)
+class _Ends:
+    """What has ended of a call's choices, and where it is counted."""
 
-    continues: the answer's text continues its prompt's. echoes: for each prompt, where it is to stand before its answers.
-    """
-    front, request, options = call.front, call.request, call.options
-    call.prompts = prompts
-    _check_count(front, len(prompts), options.n)
-    limits = [check_prompt(tokens, call.info, call.served, options, shape.default_tokens) for tokens in prompts]
-    call.id = request[CALL_ID] = front.new_id(shape.prefix)
-    _name(front, request, options)
-    sequences = _sequences(call, limits)
-    most = sum(len(tokens) + options.n * limit for tokens, limit in zip(prompts, limits, strict=True))
-    charge = request[CHARGE] = await front.limits.enter(request[CALLER], most)
+    meter: Meter
+    ended: set[int] = field(default_factory=set)
+
+
+@asynccontextmanager
+async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
+    """Its sequences run within; leaving it ends what has not ended by itself."""
+    front, asking, options = call.front, call.request, call.options
+    call.id = asking[CALL_ID] = front.new_id(call.shape.prefix)
+    _name(front, asking, options)
+    charge = None
+    if asking.get(OFFLINE) is None:  # lines of batches are of another account than what is asked now
+        most = sum(len(tokens) + options.n * limit for tokens, limit in zip(call.prompts, call.limits, strict=True))
+        charge = asking[CHARGE] = await front.limits.enter(asking[CALLER], most)
+    ends = None
     try:
-        for index, sequence in enumerate(sequences):
-            stream = front.port.generate(sequence)
-            before = sequence.prompt if continues else ()
-            detokenizer = call.served.codec.detokenizer(before, special=not options.skip_special_tokens)
-            echo = echoes[index // options.n] if echoes else None
-            call.choices.append(ChoiceText(index, sequence, stream, detokenizer, options, echo))
-    except BaseException:
+        _start(call)
+        asking[PROGRESS] = call.choices[0].stream.progress
+        call.created = int(time.time())
+        count, tenant = call.usage()["prompt_tokens"], asking[CALLER].tenant
+        meter = asking[METER] = front.metrics.begin(call.info.id, count, options.n, options.limit, tenant)
+        ends = _Ends(meter)
+        yield ends
+    finally:
         for choice in call.choices:
-            choice.stream.cancel()
-        charge.end(0)
-        raise
-    request[PROGRESS] = call.choices[0].stream.progress
-    call.created = int(time.time())
-    return await _answer(call, shape, charge)
+            if ends is None or choice.index not in ends.ended:
+                choice.stream.cancel()
+        if ends is not None:
+            preemptions = sum(choice.stream.progress().preemptions for choice in call.choices)
+            ends.meter.close(complete=len(ends.ended) == len(call.choices), preemptions=preemptions)
+        if charge is not None:
+            charge.end(call.usage()["total_tokens"] if ends is not None else 0)
 
 
-def _sequences(call: GenerateHandler, limits: Sequence[int]) -> list[Generation]:
-    """One for each choice of each prompt. Raises a 400."""
+def _start(call: GenerateHandler) -> None:
+    """Every choice of every prompt. Raises RequestRefused; those before it run then."""
+    options = call.options
+    for index, sequence in enumerate(_sequences(call)):
+        stream = call.front.port.generate(sequence)
+        before = sequence.prompt if call.continues else ()
+        detokenizer = call.served.codec.detokenizer(before, special=not options.skip_special_tokens)
+        echo = call.echoes[index // options.n] if call.echoes else None
+        call.choices.append(ChoiceText(index, sequence, stream, detokenizer, options, echo))
+
+
+def _sequences(call: GenerateHandler) -> list[Generation]:
+    """One for each choice of each prompt."""
     options, caller = call.options, call.request[CALLER]
-    sampling, ends = sampling_of(options, call.served), stop_tokens(options, call.served)
+    place = call.request.get(OFFLINE)
     return [
         Generation(
             id=sequence_id(call.id, index),
             application=call.info.id,
             prompt=call.prompts[index // options.n],
-            max_tokens=limits[index // options.n],
-            stop_tokens=ends,
+            max_tokens=call.limits[index // options.n],
+            stop_tokens=call.ends,
             stop_strings=len(options.stop),
-            sampling=replace(sampling, choice=index % options.n),
+            sampling=replace(call.sampling, choice=index % options.n),
             tenant=caller.tenant,
             key=caller.key,
             priority=options.urgency,
             salt=_salt(call.front, caller.tenant, options.cache_salt),
             trace=current_traceparent(),
+            offline=place is not None,
+            home=place.home if place is not None else "",
+            side=place.side if place is not None else "",
         )
         for index in range(len(call.prompts) * options.n)
     ]
 
 
-def _name(front: Front, request: web.Request, options: Options) -> None:
-    """By which the request can be found, in ``/v1/requests`` and in the log."""
+def _name(front: Front, request: Asker, options: Options) -> None:
+    """By which the request can be found: in ``/v1/requests`` and in the log."""
     if chosen := request.headers.get("x-request-id") or options.request_id:
         request[NAME] = chosen
         front.names.note(request[CALLER].key, chosen, request[CALL_ID])
@@ -249,44 +261,20 @@ def _salt(front: Front, tenant: str, wished: str) -> bytes:
     return f"{len(tenant)} {tenant} {wished}".encode() if apart else wished.encode()
 
 
-def _check_count(front: Front, prompts: int, n: int) -> None:
-    """A 400 for more choices than there can be places for: to come back, as a 503 says, would be in vain."""
-    most = part(front.settings.max_waiting, 0, 0, front.settings.gateways)
-    if prompts * n > most:
-        message = f"{prompts * n} choices are more than a gateway ever takes at a time ({most}, by max_waiting and gateways)"
-        raise bad_request(f"{message}; send fewer", "n" if n > 1 else "prompt")
+async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
+    shape = call.shape(call)
+    pieces = [TextPiece() for _ in call.choices]
+
+    async def collect(choice: ChoiceText) -> None:
+        await _consume(choice, ends, pieces[choice.index].join)
+
+    await _each(call.choices, collect)
+    return json.dumps(shape.whole(pieces)).encode()
 
 
-async def _answer(call: GenerateHandler, shape_of: type[AnswerShape], charge: Charge) -> web.StreamResponse:
-    options, usage = call.options, call.usage()
-    shape = shape_of(call)
-    tenant = call.request[CALLER].tenant
-    meter = call.request[METER] = call.front.metrics.begin(
-        call.info.id, usage["prompt_tokens"], options.n, options.limit, tenant
-    )
-    ended: set[int] = set()
-    try:
-        if options.stream:
-            return await _stream(call, shape, meter, ended)
-        pieces = [TextPiece() for _ in call.choices]
-
-        async def collect(choice: ChoiceText) -> None:
-            await _consume(choice, meter, ended, pieces[choice.index].join)
-
-        await _each(call.choices, collect)
-        return web.Response(body=json.dumps(shape.whole(pieces)).encode(), content_type="application/json")
-    finally:
-        for choice in call.choices:
-            if choice.index not in ended:
-                choice.stream.cancel()
-        preemptions = sum(choice.stream.progress().preemptions for choice in call.choices)
-        meter.close(complete=len(ended) == len(call.choices), preemptions=preemptions)
-        charge.end(call.usage()["total_tokens"])
-
-
-async def _stream(call: GenerateHandler, shape: AnswerShape, meter: Meter, ended: set[int]) -> web.StreamResponse:
-    keep_alive = call.front.settings.keep_alive
-    async with EventStream(call.request, keep_alive, lambda: _progress(call.choices[0])) as out:
+async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> web.StreamResponse:
+    shape, keep_alive = call.shape(call), call.front.settings.keep_alive
+    async with EventStream(request, keep_alive, lambda: _progress(call.choices[0])) as out:
 
         async def forward(choice: ChoiceText) -> None:
             async def send(piece: TextPiece) -> None:
@@ -294,7 +282,7 @@ async def _stream(call: GenerateHandler, shape: AnswerShape, meter: Meter, ended
                 if events:
                     await out.write(events)
 
-            await _consume(choice, meter, ended, send)
+            await _consume(choice, ends, send)
 
         try:
             await _each(call.choices, forward)
@@ -323,10 +311,9 @@ def _progress(choice: ChoiceText) -> str:
     return f"prefill {100 * now.computed // max(1, now.prompt)}%"
 
 
-async def _consume(
-    choice: ChoiceText, meter: Meter, ended: set[int], use: Callable[[TextPiece], Awaitable[None] | None]
-) -> None:
+async def _consume(choice: ChoiceText, ends: _Ends, use: Callable[[TextPiece], Awaitable[None] | None]) -> None:
     """One sequence, to its end."""
+    meter = ends.meter
     async for news in choice.stream:
         if not choice.completion_tokens and isinstance(news, TokensEmitted) and news.tokens:
             progress = choice.stream.progress()
@@ -335,7 +322,7 @@ async def _consume(
         piece = choice.take(news)
         meter.tokens(len(piece.tokens))
         if piece.finish:
-            ended.add(choice.index)
+            ends.ended.add(choice.index)
             meter.finished(piece.finish, choice.completion_tokens)
         waiting = use(piece)
         if waiting is not None:

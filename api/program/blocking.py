@@ -17,7 +17,6 @@ from blockwright.api.program.options import ConversationOptions, GenerateOptions
 from blockwright.api.program.results import Answer, Piece
 
 T = TypeVar("T")
-AT_ONCE = 512  # prompts of one ``generate`` that the cluster has at a time
 
 
 class AsyncSession(Protocol):
@@ -191,33 +190,12 @@ class BlockingSession:
     def get_text(self, path: str) -> str:
         return self._thread.run(self._session.get_text(path))
 
-    def generate_all(
-        self, prompts: Sequence[Prompt], *, done: Callable[[Answer], None], **options: Unpack[GenerateOptions]
-    ) -> list[Answer]:
-        """All answers, in the order of the prompts; ``done`` is called with each as it is complete, in another thread."""
-        try:
-            return self._thread.run(_all(self._session, prompts, done, options))
-        except BaseExceptionGroup as group:  # the first prompt that failed tells
-            raise group.exceptions[0] from None
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of what awaits, on the session's loop; an interrupt cancels it."""
+        return self._thread.run(work)
 
     @property
     def _thread(self) -> LoopThread:
         if self._loop is None:
             raise RuntimeError("the session is not open; use it inside 'with'")
         return self._loop
-
-
-async def _all(
-    session: AsyncSession, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: GenerateOptions
-) -> list[Answer]:
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(prompt: Prompt) -> Answer:
-        async with gate:
-            answer = await session.generate(prompt, **options)
-        done(answer)
-        return answer
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(prompt)) for prompt in prompts]
-    return [task.result() for task in tasks]

@@ -50,20 +50,19 @@ class GenerateCall:
 
     async def whole(self) -> Answer:
         """What ``await`` gives."""
-        body = await self._session.post(self._path, self._body)
-        choices = tuple(_choice(one) for one in body["choices"])
-        self.id, self.answer = body["id"], _answer(body["id"], body["model"], choices, body["usage"])
+        self.answer = answer_of(await self._session.post(self._path, self._body))
+        self.id = self.answer.id
         return self.answer
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
-        asked = {**self._body, "stream": True, "stream_options": {"include_usage": True}}
+        body = {**self._body, "stream": True, "stream_options": {"include_usage": True}}
         pieces: dict[int, list[Piece]] = {}
         model = ""
         usage: dict[str, int] = {}
-        async with self._session.open("POST", self._path, asked) as answer:
+        async with self._session.open("POST", self._path, body) as answer:
             async for event in events(answer):
                 if event.get("error"):
-                    raise _error(200, event)
+                    raise error_of(200, event)
                 self.id, model, usage = event.get("id", ""), event.get("model", ""), event.get("usage") or usage
                 for one in event["choices"]:
                     piece = _piece(one)
@@ -86,7 +85,7 @@ class Session:
         option that there is not."""
         check_options(options, GenerateOptions)
         given = prompt if isinstance(prompt, str) else list(prompt)
-        return GenerateCall(self, "/v1/completions", _body(model, options, prompt=given))
+        return GenerateCall(self, "/v1/completions", asked(model, options, prompt=given))
 
     def chat(
         self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
@@ -94,7 +93,7 @@ class Session:
         """Answer messages of role and content; a text is a single one of the user. Raises TypeError as ``generate``."""
         check_options(options, ConversationOptions)
         given = [{"role": "user", "content": messages}] if isinstance(messages, str) else [dict(one) for one in messages]
-        return GenerateCall(self, "/v1/chat/completions", _body(model, options, messages=given))
+        return GenerateCall(self, "/v1/chat/completions", asked(model, options, messages=given))
 
     async def models(self) -> list[str]:
         """Ids of what is served, the default first."""
@@ -185,7 +184,7 @@ class _Opened:
         if self._answer.status not in (200, 202):
             raise await self._refusal(self._answer)
         if ignored := self._answer.headers.get("x-ignored-fields"):
-            warnings.warn(f"the server does not know, and ignores: {ignored}", stacklevel=2)
+            warn_ignored(ignored)
         return self._answer
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -201,7 +200,7 @@ class _Opened:
         text = await answer.text()
         answer.release()
         try:
-            return _error(answer.status, json.loads(text))
+            return error_of(answer.status, json.loads(text))
         except (ValueError, KeyError, TypeError):
             return RequestError(answer.status, f"{self._path} answered {answer.status}: {text[:200]}")
 
@@ -217,14 +216,26 @@ def _cause(error: BaseException) -> str:
     return str(getattr(found, "verify_message", "") or getattr(found, "reason", "") or found)
 
 
-def _error(status: int, body: Mapping[str, Any]) -> RequestError:
+def warn_ignored(names: str) -> None:
+    """Say that fields were not known."""
+    warnings.warn(f"the server does not know, and ignores: {names}", stacklevel=3)
+
+
+def error_of(status: int, body: Mapping[str, Any]) -> RequestError:
+    """What a body says that is no answer."""
     error = body["error"]
     return RequestError(status, str(error["message"]), code=str(error.get("code") or ""), param=error.get("param"))
 
 
-def _body(model: str | None, options: Mapping[str, Any], **asked: Any) -> dict[str, Any]:
+def asked(model: str | None, options: Mapping[str, Any], **given: Any) -> dict[str, Any]:
+    """The body of a request. ``given``: what the options are about, like the prompt."""
     named = {} if model is None else {"model": model}
-    return {**named, **asked, "return_token_ids": True, **{k: v for k, v in options.items() if v is not None}}
+    return {**named, **given, "return_token_ids": True, **{k: v for k, v in options.items() if v is not None}}
+
+
+def answer_of(body: Mapping[str, Any]) -> Answer:
+    """What a body says that was not streamed."""
+    return _answer(body["id"], body["model"], tuple(_choice(one) for one in body["choices"]), body["usage"])
 
 
 def _answer(id: str, model: str, choices: tuple[Choice, ...], usage: Mapping[str, Any]) -> Answer:

@@ -8,7 +8,7 @@ what the server answers. Whatever ends the program, nothing of it stays.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from blockwright.actors.topology import Running
+    from blockwright.api.http.auth import ApiCaller
+    from blockwright.api.http.context import Front
     from blockwright.api.program.blocking import BlockingSession
 
 SOCKET = "api.sock"  # in the cluster's directory
@@ -29,7 +31,8 @@ class Cluster(Session):
     """See the module.
 
     model: checkpoint folder or hub id; apps: further ones by their model ids. port: where to listen for other programs
-    too (0: any free port); None: nowhere. settings: those of ``blockwright serve --show-settings``, by name.
+    too (0: any free port); None: nowhere. settings: those of ``blockwright serve --show-settings``, by name; sets: the
+    same as texts of ``--set``.
 
     Entering raises SettingsError, CheckpointError or StartError with one sentence.
     """
@@ -40,16 +43,21 @@ class Cluster(Session):
         *,
         apps: Mapping[str, str | os.PathLike[str]] | None = None,
         port: int | None = None,
+        sets: Sequence[str] = (),
         **settings: Any,
     ) -> None:
         super().__init__()
         named = [f"{name}={os.fspath(path)}" for name, path in (apps or {}).items()]
         self.settings = make_settings(
-            os.fspath(model) if model is not None else None, apps=named, flags={**settings, "port": port or 0}
+            os.fspath(model) if model is not None else None, apps=named, flags={**settings, "port": port or 0}, sets=sets
         )
         if self.settings.gateways > 1:
             raise SettingsError(
                 f"gateways is {self.settings.gateways}; a cluster inside a program has 1, use blockwright serve for more"
+            )
+        if self.settings.batch_dir:
+            raise SettingsError(
+                "batch_dir is set, but a cluster inside a program runs no batches; use blockwright serve, or batch run"
             )
         self._listens = port is not None
         self._running: Running | None = None
@@ -64,6 +72,26 @@ class Cluster(Session):
         except BaseException:
             await self.stop()
             raise
+
+    @property
+    def front(self) -> Front:
+        """What answers requests of this process, once the cluster has started."""
+        from blockwright.api.http.context import FRONT
+
+        if self._runner is None:
+            raise RuntimeError("the cluster is not there; use it inside 'async with'")
+        return self._runner.app[FRONT]
+
+    @property
+    def caller(self) -> ApiCaller:
+        """Who the program is to its own cluster."""
+        found = self.front.keys.caller(f"Bearer {self._key}")
+        assert found is not None, "the key is of the cluster's own settings"
+        return found
+
+    @property
+    def _key(self) -> str:
+        return next(iter([*self.settings.admin_keys, *self.settings.api_keys]), "")
 
     async def _start(self) -> None:
         import aiohttp
@@ -83,8 +111,7 @@ class Cluster(Session):
         if self._listens:
             await self._listen(web.TCPSite(self._runner, self.settings.host, self.settings.port, ssl_context=context))
         await running.ready(whole=True)
-        key = next(iter([*self.settings.admin_keys, *self.settings.api_keys]), "")
-        await self.connect(open_http("http://localhost", key, aiohttp.UnixConnector(path, limit=0)))
+        await self.connect(open_http("http://localhost", self._key, aiohttp.UnixConnector(path, limit=0)))
 
     async def _listen(self, site: web.TCPSite) -> None:
         settings = self.settings

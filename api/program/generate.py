@@ -9,6 +9,7 @@ from typing import Any, Unpack, overload
 
 from blockwright.api.program.client import Prompt
 from blockwright.api.program.embedded import Cluster
+from blockwright.api.program.offline import generate_all
 from blockwright.api.program.options import GenerateOptions, check_options
 from blockwright.api.program.progress import Bar
 from blockwright.api.program.results import Answer
@@ -44,18 +45,19 @@ def generate(
     settings: Mapping[str, Any] | None = None,
     **options: Unpack[GenerateOptions],
 ) -> Answer | list[Answer]:
-    """Continue prompts with a checkpoint: start a cluster, answer all of them at once, stop it.
+    """Continue prompts with a checkpoint: start a cluster, answer all of them, stop it.
 
-    prompts: one text gives one answer, a list of texts or token ids a list in its order. progress: a bar on standard error;
-    None: where a person looks (a terminal, a notebook). settings: as of ``Cluster``; options: the API's fields by name
-    (max_tokens, temperature, seed, stop, ...).
+    prompts: one text gives one answer, a list of texts or token ids a list in its order. They run in the order that suits
+    the machine, as batches do (docs/offline.md). progress: a bar on standard error; None: where a person looks (a terminal,
+    a notebook). settings: as of ``Cluster``; options: the API's fields by name (max_tokens, temperature, seed, stop, ...).
 
     Raises RequestError for a prompt that is refused, and what entering a ``Cluster`` raises.
     """
     check_options(options, GenerateOptions)  # before a cluster is started for it
     asked: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
     shown = (sys.stderr.isatty() or "ipykernel" in sys.modules) if progress is None else progress
-    with Bar(len(asked), shown) as bar, Cluster(model, **(settings or {})) as cluster:
+    cluster = Cluster(model, **(settings or {}))
+    with Bar(len(asked), shown) as bar, cluster as session:
         bar.begin()
-        answers = cluster.generate_all(asked, done=bar.done, **options)
+        answers = session.run(generate_all(cluster, asked, bar.done, options))
     return answers[0] if isinstance(prompts, str) else answers

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer
 from blockwright.actors.logs import set_up
-from blockwright.actors.supervision_tree import INSIDE_GATEWAY
+from blockwright.actors.supervision_tree import inside_gateway
 from blockwright.actors.topology import make_gateway
 from blockwright.api.app.application import make_app
 from blockwright.api.http.context import FRONT, PEER
@@ -31,7 +31,8 @@ async def start(node: Node, config: GatewayConfig) -> None:
     runner = make_runner(app)
     await runner.setup()
     peer = GatewayPeer(front, config.fronts, runner.cleanup)
-    await start_inside(node, INSIDE_GATEWAY, {"gateway": gateway, "peer": peer})
+    inside = inside_gateway(batches=front.desk is not None)
+    await start_inside(node, inside, {"gateway": gateway, "peer": peer, "batches": (front.desk,)})
     app[PEER].append(peer.ref)
     await web.TCPSite(runner, settings.host, config.port, ssl_context=tls(settings), reuse_port=True).start()
     stages.reach("listening")

@@ -17,18 +17,17 @@ import uvloop
 from aiohttp import web
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.gateway.peers import LocalFront
 from blockwright.actors.logs import set_up
 from blockwright.actors.resources import cores
 from blockwright.actors.supervision_tree import in_head
 from blockwright.api.app.application import make_app
-from blockwright.api.http.context import FRONT, PEER
+from blockwright.api.http.context import FRONT, PEER, Front
 from blockwright.api.http.listening import make_runner, tls
 from blockwright.api.http.starting import Stages, StartingPort
 from blockwright.api.serve.console import Herald, RunningCluster, Speaker
 from blockwright.gpu.errors import CheckpointError
 
-Start = Callable[[Settings, LocalFront, int], Awaitable[RunningCluster]]  # the front of this process, and the port
+Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front of this process, and the port
 
 
 def run(settings: Settings) -> int:
@@ -36,7 +35,7 @@ def run(settings: Settings) -> int:
     from blockwright.actors.topology import Http, start
 
     set_up(settings.log_format, settings.log_level, "head")
-    return uvloop.run(Server(settings, lambda chosen, front, port: start(chosen, http=Http(front, port))).run())
+    return uvloop.run(Server(settings, lambda chosen, front, port: start(chosen, http=Http(front, port, front.desk))).run())
 
 
 class Server:
@@ -67,7 +66,10 @@ class Server:
         loop.add_signal_handler(signal.SIGTERM, self.stop)
         loop.add_signal_handler(signal.SIGINT, self.interrupt)
         port = StartingPort()
-        app = make_app(port, self._settings, stages=self._speaker.stages)
+        try:
+            app = make_app(port, self._settings, stages=self._speaker.stages)
+        except SettingsError as error:
+            return self._speaker.fatal(error)
         if self._stands_in:
             app.on_response_prepare.append(_last)
         runner = make_runner(app)

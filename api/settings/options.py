@@ -22,7 +22,7 @@ _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}ib": 1 << (10 * i) for i, letter in enumerate("kmgt", 1)}
 _UNITS |= {f"{letter}b": 10 ** (3 * i) for i, letter in enumerate("kmgt", 1)}
 _FIELDS: dict[str, Any] = typing.get_type_hints(Settings)  # name -> type
-_SIZES = frozenset({"memory", "max_body", "event_log_size", "request_log_size"})
+_SIZES = frozenset({"memory", "max_body", "batch_bytes", "event_log_size", "request_log_size"})
 Values = dict[str, Any]
 
 

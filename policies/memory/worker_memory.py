@@ -13,6 +13,7 @@ from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.model.runs import Span
 from blockwright.policies.plain import Plain, to_plain
 from blockwright.policies.plan.sweep_plan import MapGroup
+from blockwright.policies.requests.account import is_offline_account
 
 MOST_MOVED = 32 << 20  # bytes of slots that are moved together at once: some 10 ms, in which no sweep runs
 EVERYBODY = "*"  # the share of accounts that have none of their own
@@ -98,8 +99,12 @@ class WorkerMemory:
 
     def _cap_of(self, account: str, left: int) -> int | None:
         """Where parameters leave so many chunks."""
-        share = self._shares.get(account, self._shares.get(EVERYBODY))
+        share = self._share(account)
         return None if share is None else int(share * left * self._pool.chunk_bytes)
+
+    def _share(self, account: str) -> float | None:
+        """Most of KV memory for an account. Sides of offline requests, which give way to everybody, have only their own."""
+        return self._shares.get(account, None if is_offline_account(account) else self._shares.get(EVERYBODY))
 
     def page_bytes(self, spans: Iterable[Span]) -> int:
         """Of one page on each of ``spans``."""
@@ -133,7 +138,7 @@ class WorkerMemory:
         slots = self.pages.allocator(spans[0].arena)
         groups = -(-pages * sum(span.layers for span in spans) // slots.group_slots)
         left, need = groups * slots.group_chunks, pages * self.page_bytes(spans)
-        if share := self._shares.get(account, self._shares.get(EVERYBODY)):
+        if share := self._share(account):
             left = max(left, int(need / (share * self._pool.chunk_bytes)))
             while (self._cap_of(account, left) or 0) < need:  # by the cap's own arithmetic: a byte less, and it never starts
                 left += 1

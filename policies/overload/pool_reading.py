@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from blockwright.policies.prediction.load import used_blocks
 from blockwright.policies.sweep.columns import Status
+from blockwright.policies.sweep.offline_room import offline_bytes
 from blockwright.policies.sweep.state import SweepState
 
 
@@ -25,23 +26,25 @@ class PoolReading:
 
 
 def pool_reading(state: SweepState) -> PoolReading:
-    """Costs work for each sequence, none for its pages."""
+    """Costs work for each sequence, none for its pages. What offline sequences hold and want does not count."""
     memory, rows, size = state.parts.memory, state.parts.rows, state.config.page_size
     local = next((one for one in state.parts.routes.all_in_force() if one.spans), None)
     waiting = {
         s: -(-rows.length[s] // size)
         for s in (rows.live() if state.waiting else ())
         if not rows.is_guest(s)
+        and not rows.is_offline(s)
         and rows.status[s] != Status.RUNNING
         and (rows.status[s] != Status.LEAVING or rows.requeue[s])
     }
-    held, idle = used_blocks(memory, 1), 0
+    offline, idle = sum(offline_bytes(state.parts).values()), 0
+    held = used_blocks(memory, 1) - offline
     for arena, count in memory.pages.idle.slots.items():
         idle += count * memory.pages.allocator(arena).slot_bytes
     pages = used = 0
     if local is not None:
         pages = memory.pages_of(local.spans, "")
-        used = min(used_blocks(memory, memory.page_bytes(local.spans)), pages)
+        used = min(-(-held // memory.page_bytes(local.spans)), pages)
     return PoolReading(
         budget=memory.total_bytes,
         parameters=memory.parameter_bytes,

@@ -21,6 +21,8 @@ def plain_route(parts: Parts, arrivals: Iterable[Submission]) -> LocalRoute:
     live = rows.live()
     submissions = [*arrivals, *[rows.submission[s] for s in live]]
     accounts = {(shared_class(of.priority), of.tenant) for of in submissions}
+    if parts.queue.offline:
+        raise NotPlain("offline sequences")
     local = parts.routes.home(submissions[0].route) if submissions else None
     if local is None or len(local.spans) > 1 or len({of.route for of in submissions}) > 1:
         raise NotPlain("several routes")

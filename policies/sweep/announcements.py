@@ -27,8 +27,8 @@ class Announcements:
         return self._makers.get(key)
 
     def announce(self, key: Key, s: int) -> None:
-        """``s`` will make the page, unless another one has said so."""
-        self._makers.setdefault(key, s)
+        """``s`` will make the page; who waits for it waits for ``s``."""
+        self._makers[key] = s
 
     def park(self, key: Key, s: int) -> None:
         """``s`` waits until the page is made, or its maker leaves."""

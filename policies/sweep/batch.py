@@ -55,6 +55,10 @@ class BatchBuilder:
         if not drawn:
             self._undrawn.add(s)
 
+    def count_of(self, s: int) -> int:
+        """Positions of a sequence that was picked."""
+        return self._counts.get(s, 1)
+
     @property
     def plain(self) -> bool:
         """Whether all rows decode, and none came from elsewhere."""

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.plain import Plain, from_plain, to_plain
-from blockwright.policies.requests.urgency import shared_class
+from blockwright.policies.requests.urgency import FIRST_OFFLINE, shared_class
 from blockwright.policies.sweep.events import Submission
 
 FOREVER = float("inf")
@@ -96,6 +96,10 @@ class Columns:
     def is_guest(self, s: int) -> bool:
         """Whether it is home elsewhere."""
         return self.place[s] == Place.GUEST
+
+    def is_offline(self, s: int) -> bool:
+        """Whether it runs on what others leave."""
+        return self.priority[s] >= FIRST_OFFLINE
 
     def live(self) -> list[int]:
         """Indices in use."""

@@ -25,6 +25,8 @@ from blockwright.policies.sweep.page_events import (
     Unhold,
 )
 
+YIELDED = "yielded"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
@@ -262,8 +264,8 @@ class Progressed:
 class GivenBack:
     """Effect: the sequence leaves unfinished.
 
-    ``reason``: "route" (not in force here), "host-lost", "deadline" (its timeout has passed), or "refused: " and a sentence
-    that says why it can never be served.
+    ``reason``: "route" (not in force here), "host-lost", "deadline" (its timeout has passed), ``YIELDED`` (an offline one,
+    for which there is no room now), or "refused: " and a sentence that says why it can never be served.
     """
 
     gateway: str

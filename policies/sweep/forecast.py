@@ -20,6 +20,8 @@ def most(parts: Parts, plan: OpenPlan) -> int:
     Where pages of several layouts share the memory, perhaps fewer.
     """
     rows, queue = parts.rows, parts.queue
+    if queue.offline:
+        return 1  # who rides in a sweep depends on what it costs
     if not plan.plain or not plan.sequences or plan.starved or rows.leaving or len(queue.running) != len(plan.sequences):
         return 1
     if parts.leases.next_flight() is not None or parts.leases.pending or parts.leases.urgent or len(parts.holds):

@@ -24,6 +24,7 @@ from blockwright.policies.sweep.rows import RowTable
 
 COUNTERS = (
     "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",
+    "offline_tokens", "offline_yielded",
     "moved_slots", "exported_pages", "exported_bytes", "imported_pages", "imported_bytes", "refused_pages",
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from blockwright.policies.plan.sweep_plan import SetPages, SetSampling, WriteTok
 from blockwright.policies.sweep.batch import BatchBuilder
 from blockwright.policies.sweep.columns import Place, Status
 from blockwright.policies.sweep.events import LeaseGranted, Progressed, Send
+from blockwright.policies.sweep.fitting import Fitting
 from blockwright.policies.sweep.holding import Holding
 from blockwright.policies.sweep.meeting import Meeting
 from blockwright.policies.sweep.microbatches import LATER, NOW, Turns
@@ -26,11 +27,11 @@ from blockwright.policies.sweep.sequences import Found, Sequences
 
 
 class Planner:
-    """Makes plans. Between two of them it keeps nothing."""
+    """Makes plans. Between two of them it keeps nothing. Of offline sequences it knows nothing: see ``blending.py``."""
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline, holding: Holding) -> None:
         self._parts, self._sequences, self._pipeline, self._holding = parts, sequences, pipeline, holding
-        self._rows, self._meeting = parts.rows, Meeting(parts, self._list_page)
+        self._rows, self._meeting, self._fitting = parts.rows, Meeting(parts, self._list_page), Fitting(parts)
         self._now = 0.0  # of the plan being made
         self._turns = Turns(parts)  # the same
 
@@ -38,6 +39,12 @@ class Planner:
         """The rows of the next plan; the state already counts on it."""
         self._now = now
         batch = BatchBuilder(self._parts.config.sweep_tokens)
+        self.fill(batch)
+        self._pipeline.ask_pages(batch.growing)
+        return batch
+
+    def fill(self, batch: BatchBuilder) -> None:
+        """All that is not offline."""
         self._take_flights(batch)
         if len(self._parts.holds):
             self._start_held(batch)
@@ -52,8 +59,6 @@ class Planner:
             self._admit(batch, prompts)
         self._pick_prompts(batch, prompts)
         self._admit(batch, [])
-        self._pipeline.ask_pages(batch.growing)
-        return batch
 
     def _take_flights(self, batch: BatchBuilder) -> None:
         """Flights in order of arrival; at least one, however long, or it would never fit."""
@@ -74,15 +79,17 @@ class Planner:
         Most rows of most plans need only a place; they are picked by one loop over columns, which stops where more is to be
         decided. A preemption on the way may take out rows before or behind the one at which the loop stands.
         """
-        rows, running = self._rows, self._parts.queue.running
+        rows, queue = self._rows, self._parts.queue
+        running = queue.running
         prompts: list[int] = []
         later: list[int] = []  # rows that go on elsewhere, and not with the microbatch whose turn it is
         at = 0
         while True:
             before = len(batch.picked)
-            at = rows.plan_decodes(running, at, max(batch.budget, 0), batch.picked, batch.starts, prompts)
+            end = queue.online
+            at = rows.plan_decodes(running, at, end, max(batch.budget, 0), batch.picked, batch.starts, prompts)
             batch.budget -= len(batch.picked) - before
-            if at >= len(running):
+            if at >= end:
                 break
             s, start, size = running[at], rows.planned[running[at]], len(running)
             waits = start >= rows.known[s] or start >= rows.limit[s] - 1  # for its last token
@@ -173,9 +180,9 @@ class Planner:
     def _start_urgent(self, batch: BatchBuilder, s: int) -> None:
         """All hosts of ``s`` have made room, or all behind this one; here it takes what it needs from younger ones."""
         while True:
-            found, promises = self._sequences.look_up(s), self._promises()
-            capped = not self._within_cap(s, found, promises)
-            if self._rows.free_rows and not capped and self._fits(s, found, promises, {}):
+            found, promises = self._sequences.look_up(s), self._fitting.promises()
+            capped = not self._fitting.within_cap(s, found, promises)
+            if self._rows.free_rows and not capped and self._fitting.fits(s, found, promises, {}):
                 self._start(s, found)
                 return
             if not self._make_room(batch, s, at_cap=capped):
@@ -279,19 +286,25 @@ class Planner:
         promises: Promises | None = None
         while queue.waiting and rows.free_rows and not batch.starved and batch.budget > 0:
             s = queue.first(batch.capped)
-            if s < 0 or (prompts and not self._overtakes(s, prompts[0])) or (batch.spare <= 0 and self._delays(batch, s)):
+            if (
+                s < 0
+                or rows.is_offline(s)
+                or (prompts and not self._overtakes(s, prompts[0]))
+                or (batch.spare <= 0 and self._delays(batch, s))
+            ):
                 break
             if self._sequences.park(s) or self._pipeline.ask(s):
                 queue.remove(rows.key(s), rows.tenant[s])
                 continue
             found = self._sequences.look_up(s)
             if promises is None:
-                promises = self._promises()
-            if not self._within_cap(s, found, promises):
+                promises = self._fitting.promises()
+            if not self._fitting.within_cap(s, found, promises):
                 batch.capped.add(rows.tenant[s])
                 continue
-            if not self._fits(s, found, promises, parts.holds.awaited(rows.age(s)) if len(parts.holds) else {}):
-                if self._holding.give_way(s):
+            awaited = parts.holds.awaited(rows.age(s)) if len(parts.holds) else {}
+            if not self._fitting.fits(s, found, promises, awaited):
+                if self._yields(s, found, promises, awaited) or self._holding.give_way(s):
                     continue
                 self._pipeline.revoke_overdue(s, self._now)
                 break
@@ -301,45 +314,13 @@ class Planner:
                 self._pick_chunk(batch, s)
                 promises.add(rows, s)
 
-    def _promises(self) -> Promises:
-        promises = Promises(self._rows.page_size, self._parts.memory)
-        for running in self._parts.queue.running:
-            promises.add(self._rows, running)
-        return promises
+    def _yields(self, s: int, found: Found, promises: Promises, awaited: dict[str, int]) -> bool:
+        """Whether sequences that are there for what others leave have made room for ``s``."""
+        return False
 
     def _overtakes(self, s: int, running: int) -> bool:
         """Whether ``s`` starts before the prompt of ``running`` goes on: its account was given less."""
         return self._rows.tenant[s] != self._rows.tenant[running] and self._rank(s) < self._rank(running)
-
-    def _fits(self, s: int, found: Found, promises: Promises, awaited: dict[str, int]) -> bool:
-        """Room for the whole prompt and a token, besides what running prompts will still take, and slots ``awaited`` for
-        older requests. A guest: for its lease."""
-        rows, pages = self._rows, self._parts.memory.pages
-        total = self._pages_to_start(s)
-        need, kept = promises.beside(awaited), dict[str, int]()
-        for i, span in enumerate(rows.route[s].spans):
-            present = [handle for handles in found if (handle := handles[i]) is not None]
-            cached = sum(1 for handle in present if not pages.references(handle))
-            need[span.arena] = need.get(span.arena, 0) + (total - len(present)) * span.layers
-            kept[span.arena] = kept.get(span.arena, 0) + cached * span.layers
-        return self._parts.memory.make_room(need, kept)
-
-    def _pages_to_start(self, s: int) -> int:
-        if self._rows.is_guest(s):
-            return self._parts.leases.wanted(s)
-        return -(-(self._rows.known[s] + 1) // self._rows.page_size)
-
-    def _within_cap(self, s: int, found: Found, promises: Promises) -> bool:
-        """The same, of what the account of ``s`` may have."""
-        if not self._parts.memory.capped:
-            return True
-        rows, memory, account = self._rows, self._parts.memory, self._rows.tenant[s]
-        pages = memory.pages
-        need = promises.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].spans)
-        for handle in (handle for handles in found for handle in handles if handle is not None):
-            if pages.references(handle):  # whoever lists it pays for it already
-                need -= pages.page_bytes(pages.span(handle))
-        return memory.within_cap(account, need)
 
     def _start(self, s: int, found: Found) -> None:
         """A row, the pages that are present, and the table edits; positions present on every span are skipped."""

@@ -3,6 +3,8 @@
 Who starts next: the account with the least counter (``fair_share.py``), but whatever asks to go after all others' work last;
 within an account by key. A key is (priority, arrival, sequence): lower priorities first, then earlier arrivals. A sequence
 keeps its key for life, so one that was preempted returns to its old place. With one account the order is that of the keys.
+
+Offline sequences are last in both orders, as their priorities are above all others.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Container
 
 from blockwright.policies.plain import Plain
-from blockwright.policies.requests.urgency import shared_class
+from blockwright.policies.requests.urgency import FIRST_OFFLINE, OFFLINE, shared_class
 from blockwright.policies.sweep.fair_share import FairShare, Flow
 
 Key = tuple[int, float, int]
@@ -25,6 +27,7 @@ class SequenceQueue:
         self.share = share
         self._waiting: dict[Flow, list[Key]] = {}  # none is empty
         self.waiting = 0  # sequences that wait to start
+        self.offline_waiting = 0  # of these
         self._running_keys: list[Key] = []
         self.running: list[int] = []  # sequences of ``_running_keys``: those at home here; oldest first
 
@@ -32,12 +35,32 @@ class SequenceQueue:
         """The sequence that starts next, of accounts that are not among ``without``; -1: none."""
         if len(self._waiting) == 1 and not without:
             return next(iter(self._waiting.values()))[0][2]
+        return self._first(without, 0)
+
+    def first_offline(self, without: Container[str] = ()) -> int:
+        """The same, of offline sequences."""
+        return self._first(without, OFFLINE)
+
+    def _first(self, without: Container[str], least: int) -> int:
         ranked = [
             (flow[0], self.share.counter(flow), len(keys), keys[0])  # of equals first whoever asks for less
             for flow, keys in self._waiting.items()
-            if flow[1] not in without
+            if flow[1] not in without and flow[0] >= least
         ]
         return min(ranked)[3][2] if ranked else -1
+
+    @property
+    def offline(self) -> bool:
+        """Whether any offline sequence runs or waits."""
+        return self.offline_waiting > 0 or (len(self._running_keys) > 0 and self._running_keys[-1][0] >= FIRST_OFFLINE)
+
+    @property
+    def online(self) -> int:
+        """How many of ``running`` are not offline: the first so many."""
+        keys = self._running_keys
+        if not keys or keys[-1][0] < FIRST_OFFLINE:
+            return len(keys)
+        return bisect_left(keys, (FIRST_OFFLINE, float("-inf"), -1))
 
     @property
     def accounts(self) -> int:
@@ -57,6 +80,7 @@ class SequenceQueue:
             self._waiting[flow] = []
         insort(self._waiting[flow], key)
         self.waiting += 1
+        self.offline_waiting += flow[0] >= OFFLINE
 
     def remove(self, key: Key, account: str) -> None:
         """A waiting sequence starts, waits for something else, or leaves."""
@@ -64,6 +88,7 @@ class SequenceQueue:
         keys = self._waiting[flow]
         del keys[_place(keys, key)]
         self.waiting -= 1
+        self.offline_waiting -= flow[0] >= OFFLINE
         if not keys:
             del self._waiting[flow]
             self.share.quit(flow)
@@ -95,6 +120,7 @@ class SequenceQueue:
         copy = SequenceQueue(self.share.fork())
         copy._waiting = {flow: keys.copy() for flow, keys in self._waiting.items()}
         copy.waiting, copy._running_keys, copy.running = self.waiting, self._running_keys.copy(), self.running.copy()
+        copy.offline_waiting = self.offline_waiting
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -110,6 +136,7 @@ class SequenceQueue:
         for number, account, keys in data["waiting"]:
             queue._waiting[number, account] = [(key[0], key[1], key[2]) for key in keys]
             queue.waiting += len(keys)
+            queue.offline_waiting += len(keys) * (number >= OFFLINE)
         queue._running_keys = [(key[0], key[1], key[2]) for key in data["running"]]
         queue.running = [key[2] for key in queue._running_keys]
         return queue
@@ -120,7 +147,8 @@ class SequenceQueue:
         for key, account in sorted(waiting):
             flows.setdefault(_flow(key, account), []).append(key)
         assert self._waiting == flows, "the waiting queue is out of order, or has lost a sequence"
-        assert self.waiting == len(waiting), "waiting sequences are counted wrongly"
+        offline = sum(key[0] >= FIRST_OFFLINE for key, _ in waiting)
+        assert (self.waiting, self.offline_waiting) == (len(waiting), offline), "waiting sequences are counted wrongly"
         assert self._running_keys == sorted(running), "the running order is wrong, or has lost a sequence"
         assert self.running == [key[2] for key in self._running_keys], "running sequences and their keys differ"
         self.share.check(self._waiting)

@@ -17,11 +17,11 @@ def kv_by_application(parts: Parts) -> dict[str, tuple[int, int]]:
 
 
 def queues(parts: Parts) -> list[RouteQueue]:
-    """Of each route that anybody is on."""
+    """Of each route that anybody is on. Offline sequences leave their place to whoever comes, and are not counted."""
     rows, memory = parts.rows, parts.memory
     found: dict[str, tuple[LocalRoute, list[int]]] = {}
     for s in rows.live():
-        if rows.status[s] != Status.LEAVING:
+        if rows.status[s] != Status.LEAVING and not rows.is_offline(s):
             _, counts = found.setdefault(rows.route[s].route.id, (rows.route[s], [0, 0, 0]))
             counts[0 if rows.status[s] == Status.RUNNING else 1] += 1
             counts[2] += rows.known[s]

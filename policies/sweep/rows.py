@@ -165,23 +165,30 @@ class RowTable(Columns):
         return False
 
     def plan_decodes(
-        self, running: Sequence[int], at: int, budget: int, picked: list[int], starts: list[int], prompts: list[int]
+        self,
+        running: Sequence[int],
+        at: int,
+        end: int,
+        budget: int,
+        picked: list[int],
+        starts: list[int],
+        prompts: list[int],
     ) -> int:
-        """Plan a token for each sequence of ``running`` from place ``at`` on, until one needs more than a place in the
-        batch.
+        """Plan a token for each sequence of ``running`` from place ``at`` to ``end``, until one needs more than a place in
+        the batch.
 
-        Returns that place (``len(running)`` when there is none, or ``budget`` sequences were picked). Picked sequences and
-        their positions are appended to ``picked`` and ``starts``, those with more than one position to go to ``prompts``.
+        Returns that place (``end`` when there is none, or ``budget`` sequences were picked). Picked sequences and their
+        positions are appended to ``picked`` and ``starts``, those with more than one position to go to ``prompts``.
         """
         planned, known, ready, opened = self.planned, self.known, self.ready, self.open
-        for s in islice(running, at, None):
+        for s in islice(running, at, end):
             start = planned[s]
             if known[s] - start > 1:
                 prompts.append(s)
             elif start >= ready[s]:
                 return at
             elif not budget:
-                return len(running)
+                return end
             else:
                 picked.append(s)
                 starts.append(start)

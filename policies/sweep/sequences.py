@@ -13,6 +13,7 @@ from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.admission import admit
 from blockwright.policies.sweep.columns import FOREVER, Status
 from blockwright.policies.sweep.events import (
+    YIELDED,
     GivenBack,
     LeaseReturned,
     Preempted,
@@ -104,8 +105,14 @@ class Sequences:
         self.settle(s)
 
     def preempt(self, s: int) -> None:
-        """It gives all its memory up, here and at its hosts, and returns to its place in the queue."""
+        """It gives all its memory up, here and at its hosts, and returns to its place in the queue; an offline one to its
+        gateway, which keeps it until there is room again."""
         rows, outgoing = self._parts.rows, self._parts.outgoing
+        if rows.is_offline(s):
+            outgoing.count("offline_yielded")
+            self.give_back(rows.submission[s], YIELDED)
+            self.drop(s)
+            return
         if rows.status[s] == Status.RUNNING:  # or it loses nothing but leases
             outgoing.count("preemptions")
             outgoing.tell(Preempted(rows.submission[s].gateway, rows.submission[s].request))
@@ -238,7 +245,9 @@ class Sequences:
             return
         for token_hash in rows.hashes_of(s)[rows.computed[s] // rows.page_size :]:
             if any(pages.find(token_hash, span) is None for span in spans):
-                self._parts.announcements.announce((token_hash, spans[-1].lineage), s)
+                key = (token_hash, spans[-1].lineage)
+                if (maker := self._parts.announcements.maker(key)) is None or not self._waits_for(s, maker):
+                    self._parts.announcements.announce(key, s)
 
     def look_up(self, s: int) -> Found:
         """Published pages of the prompt that may be skipped; trimmed at the end."""
@@ -253,6 +262,10 @@ class Sequences:
             found.append(handles)
         return found
 
+    def _waits_for(self, s: int, maker: int) -> bool:
+        """Whether ``s`` leaves a page to its maker: offline ones come last, so nobody else waits for them."""
+        return self._parts.rows.is_offline(s) or not self._parts.rows.is_offline(maker)
+
     def park(self, s: int) -> bool:
         """True when ``s``, the first of the queue, waits for pages of another sequence that it can then skip."""
         rows, pages, announcements = self._parts.rows, self._parts.memory.pages, self._parts.announcements
@@ -262,7 +275,7 @@ class Sequences:
         last = None
         for token_hash in rows.hashes_of(s)[: (rows.known[s] - 1) // rows.page_size]:
             maker = announcements.maker((token_hash, spans[-1].lineage))
-            if maker is not None and maker != s:
+            if maker is not None and maker != s and self._waits_for(s, maker):
                 last = token_hash
             elif any(pages.find(token_hash, span) is None for span in spans):
                 break

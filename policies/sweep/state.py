@@ -9,7 +9,8 @@ who runs), ``memory/worker_memory.py`` (chunks, KV pages, components), ``leases.
 ``exchange.py`` (pages on their way between workers), ``holds.py`` (pages that are kept), ``announcements.py`` (pages
 about to be made), ``local_routes.py``, ``open_plans.py``. What happens to them, in which order: ``sequences.py`` (a sequence
 comes, runs, leaves), ``pipeline.py`` (leases and flights), ``migration.py`` (pages that move), ``holding.py``,
-``planning.py`` (one plan), ``preemption.py`` and ``memory/eviction.py`` (who gives way), ``forecast.py`` (jumps).
+``planning.py`` (one plan), ``blending.py`` (offline sequences in it), ``preemption.py``, ``memory/eviction.py`` (who gives
+way), ``forecast.py`` (jumps).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from blockwright.policies.cluster.scaling import RouteQueue
 from blockwright.policies.plain import Plain
 from blockwright.policies.plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
 from blockwright.policies.sweep import forecast, route_queues
+from blockwright.policies.sweep.blending import BlendingPlanner
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
@@ -49,11 +51,11 @@ from blockwright.policies.sweep.holding import Holding
 from blockwright.policies.sweep.loading import place_components
 from blockwright.policies.sweep.local_routes import layouts
 from blockwright.policies.sweep.migration import Migration
+from blockwright.policies.sweep.offline_room import OfflineRoom, offline_rooms
 from blockwright.policies.sweep.open_plans import OpenPlan, OpenPlans
 from blockwright.policies.sweep.page_events import Export, HoldPages, PagesArrived, PagesTaken, PagesUnsent, Unhold
 from blockwright.policies.sweep.parts import Parts
 from blockwright.policies.sweep.pipeline import Pipeline, Returns
-from blockwright.policies.sweep.planning import Planner
 from blockwright.policies.sweep.sequences import Sequences
 
 T = TypeVar("T")
@@ -68,7 +70,7 @@ class SweepState:
         self._sequences = Sequences(parts)
         self._pipeline = Pipeline(parts, self._sequences)
         self._holding = Holding(parts, self._sequences)
-        self._planner = Planner(parts, self._sequences, self._pipeline, self._holding)
+        self._planner = BlendingPlanner(parts, self._sequences, self._pipeline, self._holding)
         self._migration = Migration(parts, self._holding)
 
     # events ----------------------------------------------------------------------------------------------------------
@@ -173,6 +175,8 @@ class SweepState:
     def plan(self, now: float) -> SweepPlan | None:
         """The next sweep, or None when there is nothing to do. The plan is open until ``commit``."""
         parts = self.parts
+        if len(self._plans) and self._planner.only_offline():
+            return None
         self._sequences.expire(now)
         self._holding.expire(now)
         batch = self._planner.pick(now)
@@ -314,6 +318,10 @@ class SweepState:
     def queues(self) -> list[RouteQueue]:
         """Who runs and waits on each route that anybody is on, and how many tokens would fit."""
         return route_queues.queues(self.parts)
+
+    def offline_rooms(self) -> list[OfflineRoom]:
+        """What this worker takes of offline requests now."""
+        return offline_rooms(self.parts)
 
     def room(self, request: str) -> bool:
         """Whether there is room for the pages that the hold of a request awaits."""

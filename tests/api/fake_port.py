@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from blockwright.actors.gateway.port import (
     ApplicationView,
     Census,
+    Credit,
     DispatchFigures,
     DrainAnswered,
     Generation,
@@ -89,6 +90,8 @@ class FakePort:
         self.added: list[NewApplication] = []
         self.removed: list[tuple[str, float]] = []
         self.sequences: dict[str, Census] = {}
+        self.credit = [Credit(worker="w0", rows=4, positions=MAX_LENGTH * 4, room=MAX_LENGTH * 5)]
+        self.grown = asyncio.Event()  # set: who waits for credit looks again
         self.quotas, self.now = Quotas({}), 0.0  # now: by both clocks
         self.settled: list[tuple[str, int, int]] = []
         self.refuse: RequestRefused | None = None
@@ -107,6 +110,13 @@ class FakePort:
         stream = FakeStream(generation, self._script(generation), self.waiting)
         self.streams.append(stream)
         return stream
+
+    def credits(self, application: str) -> list[Credit]:
+        return self.credit
+
+    async def credit_grown(self) -> None:
+        await self.grown.wait()
+        self.grown.clear()
 
     def census(self) -> dict[str, Census]:
         return self.sequences

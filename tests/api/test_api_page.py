@@ -50,15 +50,18 @@ def section(endpoint: Endpoint) -> Iterator[str]:
     if served:
         yield from table(served)
         yield ""
+    if endpoint.query:
+        yield from table(endpoint.query, kind="parameter")
+        yield ""
     refused = [field for field in endpoint.fields if isinstance(field.kind, Only)]
     if refused:
         yield f"Refused, unless the value asks for nothing: {', '.join(f'`{field.name}`' for field in refused)}.\n"
     yield from answers(endpoint)
 
 
-def table(fields: Sequence[Field], prefix: str = "") -> Iterator[str]:
+def table(fields: Sequence[Field], prefix: str = "", kind: str = "field") -> Iterator[str]:
     if not prefix:
-        yield "| field | takes | default | meaning |\n| --- | --- | --- | --- |"
+        yield f"| {kind} | takes | default | meaning |\n| --- | --- | --- | --- |"
     for field in fields:
         default = "required" if field.required else "" if field.default is None else f"{field.default!r}".lower()
         inner = field.kind.fields if isinstance(field.kind, Record) else ()

@@ -15,6 +15,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from blockwright.actors.batches.figures import figures_of
 from blockwright.actors.controller.messages import LoadFailed, LoadRefused
 from blockwright.actors.controller.overload_messages import BreakOffRestore, MemoryLacks, RestoreParameters, TrimParameters
 from blockwright.actors.controller.overload_view import overload_view
@@ -27,7 +28,11 @@ from blockwright.actors.predictor.messages import Query
 from blockwright.actors.worker.messages import NoRoom, ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
+from blockwright.policies.offline.density import Costs
+from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
+from blockwright.policies.offline.prefix_tree import packed
 from blockwright.policies.prediction.candidate import Candidate, Forecast
+from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.events import Cancelled
 from blockwright.tests.actors.fake_fleet import route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
@@ -230,6 +235,54 @@ def moved(seen: Seen) -> None:
         note(seen, metrics.render({}).decode())
 
 
+def blended(seen: Seen) -> None:
+    """An offline request computes, and goes back when others need its memory."""
+    where = World(["w0"], [BASE], [replica("w0", BASE)], budget=12 << 16)
+    state = where.workers["w0"].state
+
+    def scraped() -> None:
+        note(seen, Metrics(dict).render({"workers": [{"id": "w0", "counters": state.counters}]}).decode())
+
+    scraped()
+    where.submit(submission("offline", PROMPT[:16], 40, "base@w0", priority=offline_urgency(), tenant=":left"))
+    where.start_plan(where.workers["w0"])
+    where.end_plan(where.workers["w0"])
+    scraped()
+    where.submit(submission("online", PROMPT[1:33], 47, "base@w0"))
+    where.run()
+    scraped()
+
+
+def batched(seen: Seen) -> None:
+    """A batch that begins, has lines given back, goes on and ends."""
+    requests = [OfflineRequest(prompt=packed([1] * 8 + [n] * (n % 5 + 1)), limit=9) for n in range(12)]
+    draws = [0.0 if n == 3 else 1.0 for n in range(12)]
+    feed = OfflineFeed(requests, Costs(token=1e-3, attend=0.0, read=1e-5), draws=draws)
+    metrics, now = Metrics(dict), 0.0
+
+    def scraped() -> None:
+        metrics.batches = lambda: [figures_of({"m": feed.progress(now)})]
+        note(seen, metrics.render({}).decode())
+
+    scraped()
+    feed.joined("w0", 60)
+    while not feed.over:
+        scraped()
+        placed = feed.take("w0", 3, 60.0)
+        scraped()
+        if not feed.progress(now).given_back:
+            feed.given_back(placed.pop().request)
+        for one in placed:
+            now += 1.0
+            feed.finished(one.request, 4, cached=4)
+        if feed.stale:
+            feed.reorder()
+    scraped()
+    other = OfflineFeed(requests[:5], Costs(token=1e-3, attend=0.0, read=1e-5), draws=draws[:5])
+    metrics.batches = lambda: [figures_of({"m": other.progress(0.0)})]
+    note(seen, metrics.render({}).decode())
+
+
 def scaled(seen: Seen) -> None:
     """A worker that comes and goes with the load."""
     fleet = Fleet()
@@ -327,6 +380,8 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     chosen(seen)
     scaled(seen)
     moved(seen)
+    blended(seen)
+    batched(seen)
     dropped(seen)
     await predicted(seen)
     await fetched(seen, path, tmp_path)

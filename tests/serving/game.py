@@ -200,15 +200,16 @@ class Game:
         except Exception as error:
             self._broken(error)
 
-    async def _converse(self, gateway: Gateway, request: Request) -> None:
-        verdict = await gateway.charge("tenant", len(request.prompt) + request.most)
-        assert not verdict.refused, verdict
-        generation = Generation(
+    def _generation(self, request: Request) -> Generation:
+        return Generation(
             id=request.id, application=request.application, prompt=request.prompt, max_tokens=request.most,
             stop_tokens=request.stop, sampling=GREEDY, salt=request.salt, priority=request.priority, tenant="tenant",
         )  # fmt: skip
+
+    async def _converse(self, gateway: Gateway, request: Request) -> None:
+        assert not (verdict := await gateway.charge("tenant", len(request.prompt) + request.most)).refused, verdict
         try:
-            stream = gateway.generate(generation)
+            stream = gateway.generate(self._generation(request))
             async for delta in stream:
                 request.got += delta.tokens
                 if request.got != request.expected[: len(request.got)]:
@@ -298,13 +299,12 @@ class Game:
 
     async def _serves(self) -> None:
         """Each gateway serves each application that the controller has a route for."""
-        house, sim = self.house, self.sim
+        house, sim, late = self.house, self.sim, list[Request]()
         sim.strike(lambda source, target, lane, body: None)
         await asyncio.sleep(SETTLED)
         await self._until(lambda: all(task.done() for task in self.work) and self._served(), WHOLE)
         if not self._served():
             raise Violation("serves", f"not whole {WHOLE} s after all faults: {self._lacking()}")
-        late = []
         for gateway in house.gateways.values():
             life = sim._launcher.lives[gateway.node.id].context.copy() if gateway.node.name != HEAD else None
             for application in [a for a in house.plan.applications if self._routed(a.name)]:

@@ -27,7 +27,7 @@ from blockwright.actors.predictor.main import start_in_process as start_predicto
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.sizing import WorkerLimits
-from blockwright.actors.supervision_tree import INSIDE_GATEWAY, dispatchers, inside_worker, tree
+from blockwright.actors.supervision_tree import dispatchers, inside_gateway, inside_worker, tree
 from blockwright.actors.topology import tell_of_nodes
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import LoadBlock, WorkerConfig
@@ -158,7 +158,7 @@ class House:
         """On each life of each node but the head."""
         if node.name in self.plan.gateways:
             gateway = self._gateway(node.name, [HEAD, *[name for name in self.plan.gateways if name != node.name]])
-            await start_inside(node, INSIDE_GATEWAY, {"gateway": gateway, "peer": (Quiet(), [])})
+            await start_inside(node, inside_gateway(batches=False), {"gateway": gateway, "peer": (Quiet(), [])})
             self._serve_clients(gateway)
             return
         if node.name == NODE:

@@ -122,7 +122,7 @@ def test_without_await_and_without_a_bar(capsys: pytest.CaptureFixture[str]) -> 
         for _ in cluster.stream("reverse: abcd =", max_tokens=400, ignore_eos=True):
             break
         with pytest.raises(blockwright.RequestError, match="temperature is 9"):
-            cluster.generate_all(["x", "y"], done=print, temperature=9)
+            cluster.generate("x", temperature=9)
         assert cluster.get("/health/live") == {"status": "live"}
         assert cluster.url.startswith("http://127.0.0.1:")
     assert capsys.readouterr() == ("", "")

@@ -55,6 +55,30 @@ async function drawForecasts(found) {
   show("forecasts", `${data.length} requests`);
 }
 
+// Shown once a batch runs: how far, how long still, and what both sides of its scanner hold.
+let sides = null;
+function drawBatches(found) {
+  const of = (name, labels = {}) => (found[`blockwright:batch_${name}`] || [])
+    .filter((s) => Object.entries(labels).every(([key, value]) => s.labels[key] === value));
+  const [done, running, waiting] = ["done", "running", "waiting"].map((state) => sum(of("requests", { state })));
+  if (!sides && done + running + waiting === 0) return;
+  if (!sides) {
+    $("batches").hidden = false;
+    $("batches").append(node("canvas", { id: "sides", role: "img" }));
+    sides = new Chart($("sides"), ["left", "right"], (v) => v.toFixed(0));
+  }
+  const held = ["left", "right"].map((side) => sum(of("side_positions", { side, what: "used" })));
+  sides.push(held);
+  $("sides").ariaLabel = `left ${held[0].toFixed(0)} tokens, right ${held[1].toFixed(0)}`;
+  const left = Math.max(...of("remaining_seconds").map((s) => s.value), 0);
+  const models = of("sharing").map((s) => {
+    const [density] = of("density", s.labels);
+    return `${s.labels.model_name}: ${(100 * s.value).toFixed(0)} % shared, density ${density.value.toPrecision(3)}`;
+  });
+  const told = [`${done} of ${done + running + waiting} lines, ${running} running`, ...(left ? [`about ${seconds(left)} left`] : []), ...models];
+  show("batches", done + running + waiting ? told.join("; ") : "none runs");
+}
+
 // ---- the cluster
 
 const memories = []; // of the last two minutes: [parameters, KV, what KV may have besides]
@@ -138,6 +162,7 @@ async function look() {
     if (metrics.ok) {
       const found = parse(await metrics.text());
       drawMetrics(found);
+      drawBatches(found);
       await drawForecasts(found);
     }
     if (cluster.ok) drawCluster(await cluster.json());

@@ -14,6 +14,7 @@ SAMPLING = {"--max-tokens", "--seed", "--stop", "--temperature", "--top-k", "--t
 TARGET = {"--api-key-file", "--model", "--set"}
 SCREEN = {"--api-key-file", "--interval", "--json", "--once", "--url"}
 FLAGS = {
+    "batch run": {"--model", "--output", "--set"},
     "bench": {
         *("--api-key-file", "--arrival", "--endpoint", "--input-len", "--json", "--max-concurrency", "--model"),
         *("--num-prompts", "--output-len", "--prefix-len", "--prompts", "--range-ratio", "--request-rate"),

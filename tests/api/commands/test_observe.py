@@ -12,8 +12,13 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from rich.console import Console, Group
 
+from blockwright.actors.batches.figures import figures_of
 from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
-from blockwright.api.commands.tables import change_line, overload_lines, ps_tables
+from blockwright.api.commands.tables import change_line, overload_lines, ps_tables, top_tables
+from blockwright.api.http.metrics import Metrics
+from blockwright.policies.offline.density import Costs
+from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
+from blockwright.policies.offline.prefix_tree import packed
 
 
 def application(blocks: list[str], own: int, shared: int, base: str | None = None) -> dict[str, Any]:
@@ -166,3 +171,27 @@ def test_the_last_change(change: dict[str, Any], sentence: str) -> None:
 def test_quantiles(counts: list[int], share: float, value: float | None) -> None:
     buckets = dict(zip((0.1, 0.2, 0.4, float("inf")), map(float, counts), strict=False))
     assert quantile(buckets, share) == (None if value is None else pytest.approx(value))
+
+
+def test_batches_that_run_are_told_by_model() -> None:
+    requests = [OfflineRequest(prompt=packed([1] * 30 + [n]), limit=9) for n in range(10)]
+    feed = OfflineFeed(requests, Costs(token=1e-3, attend=0.0, read=1e-5), draws=[1.0] * 10)
+    feed.joined("w0", 200)
+    first = feed.take("w0", 3, 100.0)
+    feed.finished(first[0].request, 9, cached=30)
+    metrics = Metrics(dict)
+    nothing = read_sample(0.0, CLUSTER, metrics.render({}).decode())
+    metrics.batches = lambda: [figures_of({"base": feed.progress(4.0)}), figures_of({"other": feed.progress(0.0)})]
+    view = top_view(nothing, read_sample(1.0, CLUSTER, metrics.render({}).decode()))
+    jsonschema.validate(view, json.loads((Path(__file__).parents[3] / "docs" / "schemas" / "top.json").read_text()))
+    base, other = view["batches"]
+    assert (base["model"], base["done"], base["running"], base["waiting"]) == ("base", 1, 2, 7)
+    assert base["remaining_seconds"] == pytest.approx(11.0, rel=0.1), "the first one computed the prefix of all"
+    assert base["sharing"] == pytest.approx(30 / 31, abs=1e-4)
+    assert 0 < base["sides"]["left"]["used"] <= base["sides"]["left"]["most"] <= 200
+    assert other["model"] == "other"
+    assert top_view(nothing, nothing)["batches"] == []
+    out = io.StringIO()
+    Console(file=out, width=100).print(top_tables(view))
+    assert "BATCHES OF" in out.getvalue()
+    assert "97%" in out.getvalue()

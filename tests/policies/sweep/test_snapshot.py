@@ -18,6 +18,7 @@ from blockwright.policies.memory.packed_tensor import PackedTensor, WantedCompon
 from blockwright.policies.model.chain import Chain
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import ComponentsReleased, ComponentsWanted, Event, Started
 from blockwright.policies.sweep.page_events import HoldPages
@@ -54,7 +55,8 @@ def busy(moves: int = 60, seed: int = 1) -> World:
     chance = random.Random(seed)
     for i in range(10):
         prompt = list(range(12)) if i % 3 else [chance.randrange(40) for _ in range(chance.randint(1, 20))]
-        more = {"arrival": float(i), "tenant": "ab"[i % 2], "timeout": 100.0 * (i % 2), "priority": i % 2}
+        priority = offline_urgency() if i % 5 == 4 else i % 2
+        more = {"arrival": float(i), "tenant": "ab"[i % 2], "timeout": 100.0 * (i % 2), "priority": priority}
         made.submit(submission(f"r{i}", prompt, len(prompt) + 12, routes[i % 2].id, stop=[3], **more))
     made.serve([one for one in made.update.chains if one.application != "a"], routes)
     for _ in range(moves):

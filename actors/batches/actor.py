@@ -1,0 +1,170 @@
+"""The actor that runs batches, one in each process with a gateway; of all that share a store only one does it at a time.
+
+Looks at the store a few times a second (batches are made and cancelled by any process), asks the state machine what follows,
+and does it in tasks: one for each batch that is checked, run or written. Owns nothing that its death would lose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from blockwright.actors.batches.driver import NOMINAL, Answered, FeedDriver, Later
+from blockwright.actors.batches.figures import figures_of
+from blockwright.actors.batches.messages import (
+    BatchChecked,
+    BatchEnded,
+    BatchesSeen,
+    BatchEvent,
+    BatchStuck,
+    BatchWritten,
+    LoadBatch,
+    RunBatch,
+    StopBatch,
+    WriteBatch,
+)
+from blockwright.actors.batches.port import BatchDesk, BatchStatus, LineJob, LoadedBatch, NotNow
+from blockwright.actors.batches.state import BatchesState
+from blockwright.policies.offline.feed import OfflineFeed, PlacedRequest
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.endpoint import endpoint
+from blockwright.runtime.base.clock import Timer
+
+log = logging.getLogger(__name__)
+LOOK = 0.25  # seconds between looks at the store
+TELL = 4  # looks between two words on how far batches are
+MOST = 4  # batches that run at a time, each of another account
+
+
+class Batches(Actor):
+    """See the module. ``now``: seconds of the epoch."""
+
+    def __init__(self, desk: BatchDesk, now: Callable[[], float] = time.time) -> None:
+        self._desk, self._now = desk, now
+        self._state = BatchesState(MOST)
+        self._loaded: dict[str, LoadedBatch] = {}
+        self._drivers: dict[str, dict[str, FeedDriver]] = {}  # by batch and application
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by batch
+        self._looks = 0
+        self._stopping = False
+        self._timer: Timer | None = None
+
+    async def on_start(self) -> None:
+        self._tick()
+
+    async def on_stop(self) -> None:
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._desk.resign()
+
+    @endpoint
+    async def look(self) -> None:
+        """What the store has for whoever runs batches."""
+        if not self._desk.claim():
+            return
+        try:
+            self._handle(BatchesSeen(tuple(await self._desk.seen())))
+            self._looks += 1
+            if self._looks % TELL == 0:
+                await self._tell(*self._drivers)
+        except OSError as error:
+            log.warning("the store of batches cannot be used now: %s", error)
+
+    def _tick(self) -> None:
+        self._timer = self.node.clock.call_at(self.node.clock.now() + LOOK, self._tick)
+        self.ref.look.cast()
+
+    def _handle(self, event: BatchEvent) -> None:
+        for effect in self._state.handle(event, self._now()):
+            match effect:
+                case LoadBatch(batch):
+                    self._begin(batch, partial(self._load, batch))
+                case RunBatch(batch):
+                    self._begin(batch, partial(self._run, batch, self._loaded.pop(batch)))
+                case StopBatch(batch):
+                    self._tasks[batch].cancel()
+                case WriteBatch(batch, ending):
+                    self._loaded.pop(batch, None)
+                    self._begin(batch, partial(self._write, batch, ending))
+
+    def _begin(self, batch: str, work: Callable[[], Coroutine[Any, Any, BatchEvent]]) -> None:
+        """What is done about a batch, one thing after the other; its end is an event."""
+
+        async def done() -> None:
+            try:
+                event = await work()
+            except asyncio.CancelledError:
+                if self._stopping:
+                    raise
+                event = BatchEnded(batch)
+            except (OSError, NotNow) as error:
+                log.info("batch %s waits: %s", batch, error)
+                event = BatchStuck(batch)
+            except Exception:
+                log.exception("batch %s is stuck; it is tried again", batch)
+                event = BatchStuck(batch)
+            if self._tasks.get(batch) is asyncio.current_task():
+                del self._tasks[batch]
+            self._handle(event)
+
+        self._tasks[batch] = asyncio.create_task(done())
+
+    async def _load(self, batch: str) -> BatchEvent:
+        loaded = await self._desk.load(batch)
+        if loaded is None:
+            return BatchEnded(batch, failed=True)
+        self._loaded[batch] = loaded
+        return BatchChecked(batch)
+
+    async def _run(self, batch: str, loaded: LoadedBatch) -> BatchEvent:
+        drivers = self._drivers[batch] = {}
+        try:
+            async with asyncio.TaskGroup() as group:
+                for application, jobs in loaded.jobs.items():
+                    if any(job.line not in loaded.known for job in jobs):
+                        drivers[application] = await self._driver(batch, application, jobs, loaded)
+                        group.create_task(drivers[application].run())
+            await self._tell(batch)
+        finally:
+            del self._drivers[batch]
+        return BatchEnded(batch)
+
+    async def _write(self, batch: str, ending: BatchStatus) -> BatchEvent:
+        await self._desk.write(batch, ending)
+        return BatchWritten(batch)
+
+    async def _driver(self, batch: str, application: str, jobs: Sequence[LineJob], loaded: LoadedBatch) -> FeedDriver:
+        drawn = random.Random(f"{batch} {application}")  # so that a restart samples the same lines
+        feed = await asyncio.to_thread(
+            OfflineFeed,
+            [job.request for job in jobs],
+            NOMINAL,
+            draws=[drawn.random() for _ in jobs],
+            known={i: loaded.known[job.line] for i, job in enumerate(jobs) if job.line in loaded.known},
+        )
+
+        async def answer(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
+            try:
+                done = await self._desk.answer(batch, jobs[placed.request].line, placed.worker, placed.side, sent)
+            except NotNow as refused:
+                raise Later(refused.retry_after) from refused
+            return Answered(done.output_tokens, done.cached)
+
+        return FeedDriver(self._desk.port, application, feed, answer, self.node.clock)
+
+    async def _tell(self, *batches: str) -> None:
+        for batch in batches:
+            drivers = self._drivers.get(batch, {})
+            if drivers:
+                figures = figures_of({name: driver.progress() for name, driver in drivers.items()})
+                await self._desk.tell(batch, figures)

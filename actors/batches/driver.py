@@ -1,0 +1,167 @@
+"""Runs one offline job: asks what workers take, lets the feed choose, has what it chose answered, and tells it what came.
+
+A shell around ``policies/offline/feed.py``. Knows nothing of lines, files or stores: who drives says how a request is
+answered, and ``answer`` returns when its result is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from blockwright.actors.gateway.port import Credit, GatewayPort
+from blockwright.policies.offline.density import Costs
+from blockwright.policies.offline.feed import OfflineFeed, PlacedRequest
+from blockwright.policies.offline.job_account import FeedProgress
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.transport.clock import Clock
+
+# Until workers have measured their own (BlendServe's example: Llama-3.1-8B on an A100). Densities are compared with each
+# other alone, so that it matters little.
+NOMINAL = Costs.of_model(parameters=8.0e9, hidden=4096, layers=32, kv_width=1024, compute=312e12, bandwidth=2.039e12)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a request took; ``output_tokens`` of all choices, 0 where it failed for good; ``cached`` of its prompt."""
+
+    output_tokens: int
+    cached: int = 0
+
+
+class Later(Exception):
+    """A request could not be answered now, by no fault of its own: nothing is placed for so many seconds, then it is."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"not for {seconds:g} s")
+        self.seconds = seconds
+
+
+Answering = Callable[[PlacedRequest, Callable[[], None]], Awaitable[Answered]]
+
+
+class FeedDriver:
+    """One job of one application. ``run`` once.
+
+    ``answer``: called for many requests at once, each with a function that it calls in the same turn of the loop in which it
+    hands the sequences to the gateway: until then they are no part of what the gateway counts. It raises Later; what else it
+    raises ends the job, and ``run`` raises it.
+    """
+
+    def __init__(self, port: GatewayPort, application: str, feed: OfflineFeed, answer: Answering, clock: Clock) -> None:
+        self._port, self._application, self._feed, self._answer, self._clock = port, application, feed, answer, clock
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._unsent: dict[int, PlacedRequest] = {}
+        self._ordering: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._error: BaseException | None = None
+        self._began = clock.now()
+        self._not_before = self._began
+
+    async def run(self) -> None:
+        """Until every request is done, or ``stop`` was called and what ran then has ended. Being cancelled cancels that."""
+        self._began = self._clock.now()
+        try:
+            while self._error is None and not self._feed.over and not (self._stopping and not self._running):
+                self._wake.clear()
+                grown = asyncio.ensure_future(self._port.credit_grown())
+                waking = asyncio.ensure_future(self._wake.wait())
+                try:
+                    await asyncio.sleep(0)  # so that both wait, and no credit grows unseen
+                    self._place()
+                    if not self._feed.over:
+                        await asyncio.wait((grown, waking), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    grown.cancel()
+                    waking.cancel()
+            if self._error is not None:
+                raise self._error
+        finally:
+            await self._end()
+
+    def stop(self, *, cancel: bool = False) -> None:
+        """Nothing more is placed. ``cancel``: what runs is ended, at the next sweep, and counts as not done."""
+        self._stopping = True
+        if cancel:
+            for task in self._running.values():
+                task.cancel()
+        self._wake.set()
+
+    def progress(self) -> FeedProgress:
+        """Now."""
+        return self._feed.progress(self._clock.now() - self._began)
+
+    def _place(self) -> None:
+        """Give every worker what it takes now."""
+        if self._stopping:
+            return
+        feed, credits = self._feed, self._port.credits(self._application)
+        for gone in feed.workers - {one.worker for one in credits}:
+            feed.ended(gone)
+        for credit in credits:
+            if credit.room > 0:
+                feed.joined(credit.worker, credit.room)
+            self._learn(credit.costs)
+        if feed.stale and self._ordering is None:
+            self._ordering = asyncio.create_task(self._order())
+        if self._clock.now() < self._not_before:
+            return
+        given = -1
+        while given < len(self._running):  # again: who has nothing left takes of those that had no room for all of theirs
+            given = len(self._running)
+            for credit in credits:
+                if credit.worker in feed.workers:
+                    self._give(credit)
+
+    def _give(self, credit: Credit) -> None:
+        """To one worker, what it has room for."""
+        coming = [one for one in self._unsent.values() if one.worker == credit.worker]
+        rows = credit.rows - sum(one.sequences for one in coming)
+        positions = credit.positions - sum(one.positions for one in coming)
+        for placed in self._feed.take(credit.worker, rows, positions):
+            self._unsent[placed.request] = placed
+            self._running[placed.request] = asyncio.create_task(self._run_one(placed))
+
+    def _learn(self, measured: Coefficients | None) -> None:
+        """A fit to few sweeps may lack the terms that a density is made of."""
+        if measured is not None and measured.context > 0 and measured.token + measured.beyond > 0:
+            self._feed.measured(Costs.of_coefficients(measured))
+
+    async def _run_one(self, placed: PlacedRequest) -> None:
+        try:
+            found = await self._answer(placed, lambda: self._sent(placed.request))
+            self._feed.finished(placed.request, found.output_tokens, found.cached)
+        except Later as later:
+            self._feed.given_back(placed.request)
+            self._not_before = max(self._not_before, self._clock.now() + later.seconds)
+            self._clock.call_at(self._not_before, self._wake.set)
+        except asyncio.CancelledError:
+            self._feed.given_back(placed.request)
+            raise
+        except Exception as error:
+            self._error = self._error or error
+        finally:
+            self._sent(placed.request)
+            del self._running[placed.request]
+            self._wake.set()
+
+    def _sent(self, request: int) -> None:
+        self._unsent.pop(request, None)
+
+    async def _order(self) -> None:
+        """In a thread: a large job takes seconds, in which others are served."""
+        try:
+            self._feed.adopt(await asyncio.to_thread(self._feed.ordering()))
+        except Exception as error:
+            self._error = self._error or error
+        finally:
+            self._ordering = None
+            self._wake.set()
+
+    async def _end(self) -> None:
+        left = [*self._running.values(), *([self._ordering] if self._ordering else [])]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)

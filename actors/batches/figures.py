@@ -1,0 +1,27 @@
+"""What is told of a batch that runs, beyond what clients of such APIs know: under our own key. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from blockwright.policies.offline.job_account import FeedProgress
+
+
+def figures_of(progress: Mapping[str, FeedProgress]) -> dict[str, Any]:
+    """``progress``: by model. Plain data: sums over the models, and what there is of each."""
+    seconds = [one.remaining_seconds for one in progress.values()]
+    known = [one for one in seconds if one is not None]
+    return {
+        "running": sum(one.running for one in progress.values()),
+        "remaining_tokens": round(sum(one.remaining_tokens for one in progress.values())),
+        "remaining_seconds": round(max(known), 1) if known and len(known) == len(seconds) else None,
+        "models": {name: _rounded(dataclasses.asdict(one)) for name, one in progress.items()},
+    }
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    return round(value, 4) if isinstance(value, float) else value

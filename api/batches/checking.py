@@ -1,0 +1,79 @@
+"""The lines of a whole file, checked before any of them runs: what is no request, what its endpoint refuses, and the rest as
+the order of the batch sees it. Stores nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockwright.actors.batches.port import LineJob
+from blockwright.api.batches import lines
+from blockwright.api.batches.input_file import InputFile
+from blockwright.api.batches.lines import BatchLine, LineRefused, result_line
+from blockwright.api.batches.records import BatchRecord, ResultRecord
+from blockwright.api.batches.results import make_result, result_id
+from blockwright.api.errors import ApiError
+from blockwright.api.http.auth import ApiCaller
+from blockwright.api.http.context import Front
+from blockwright.policies.offline.feed import OfflineRequest
+from blockwright.policies.offline.prefix_tree import packed
+
+TOGETHER = 500  # results in one transaction
+MOST_ERRORS = 100  # in a batch's own list; its error file has all
+
+
+@dataclass(slots=True)
+class CheckedFile:
+    """``jobs``: what can be answered or was, by application. ``refused``: the outcome of the others."""
+
+    jobs: dict[str, list[LineJob]] = field(default_factory=dict)
+    refused: list[ResultRecord] = field(default_factory=list)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    requests: int = 0  # lines that are requests, whatever their endpoint says of them
+
+    @property
+    def none_is_a_request(self) -> bool:
+        return not self.requests
+
+
+async def check(front: Front, batch: BatchRecord, file: InputFile, answered: Container[int]) -> CheckedFile:
+    """``answered``: lines that have a result. Gives way to others after each line. Raises OSError, and NotNow while no model
+    is there that could be asked."""
+    found, first_with = CheckedFile(), dict[str, int]()
+    caller = ApiCaller(batch.tenant, batch.key)
+    for line in range(len(file)):
+        await asyncio.sleep(0)
+        try:
+            parsed = lines.parse_line(file[line], batch.endpoint)
+            _check_unique(parsed, first_with, file, line)
+        except LineRefused as error:
+            if line not in answered:
+                _refuse(found, batch.id, file, line, error)
+            continue
+        found.requests += 1
+        try:
+            prepared = await lines.prepare(front, caller, parsed)
+        except ApiError as error:
+            if line not in answered:
+                found.refused.append(make_result(batch.id, line, parsed.custom_id, lines.refused(error)))
+            continue
+        request = OfflineRequest(prompt=packed(prepared.prompt), limit=prepared.limit, choices=prepared.choices)
+        found.jobs.setdefault(prepared.application, []).append(LineJob(line, request))
+    return found
+
+
+def _check_unique(parsed: BatchLine, first_with: dict[str, int], file: InputFile, line: int) -> None:
+    first = first_with.setdefault(parsed.custom_id, line)
+    if first != line:
+        message = f"custom_id {parsed.custom_id!r:.80} is that of line {file.number(first)} already; give each its own"
+        raise LineRefused("duplicate_custom_id", message, "custom_id", parsed.custom_id)
+
+
+def _refuse(found: CheckedFile, batch: str, file: InputFile, line: int, error: LineRefused) -> None:
+    said = {"code": error.code, "message": error.message, "param": error.param, "line": file.number(line)}
+    if len(found.errors) < MOST_ERRORS:
+        found.errors.append(said)
+    text = result_line(result_id(batch, line), error.custom_id, None, said)
+    found.refused.append(ResultRecord(batch=batch, line=line, failed=True, text=text))

@@ -1,0 +1,163 @@
+"""What the runner of batches asks for: lines checked and answered, results kept, files written. Implements ``BatchDesk``.
+
+Decides nothing of when. What was answered is kept whatever happens meanwhile, unless the process dies: where the disk is
+full it waits in memory, and nothing new is begun until it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockwright.actors.batches.port import BatchStatus, LineDone, LoadedBatch, NotNow, OpenBatch
+from blockwright.actors.gateway.port import GatewayPort
+from blockwright.api.batches import checking, lines
+from blockwright.api.batches.folder import RunnerLock
+from blockwright.api.batches.input_file import InputFile
+from blockwright.api.batches.records import BatchRecord, ResultRecord
+from blockwright.api.batches.results import make_result, write_files
+from blockwright.api.batches.store_thread import StoreThread
+from blockwright.api.errors import ApiError
+from blockwright.api.http.auth import ApiCaller
+from blockwright.api.http.context import Front, OfflinePlace
+
+log = logging.getLogger(__name__)
+AGAIN = 1.0  # seconds until a full disk is tried once more
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A batch that is worked on. ``keeping``: results on their way to the disk."""
+
+    record: BatchRecord
+    file: InputFile
+    keeping: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class Desk:
+    """See the module. ``now``: seconds of the epoch."""
+
+    def __init__(self, front: Front, thread: StoreThread, now: Callable[[], float] = time.time) -> None:
+        self._front, self._thread, self._store, self._now = front, thread, thread.store, now
+        self._lock = RunnerLock(self._store.folder)
+        self._swept = False
+        self._opened: dict[str, _Opened] = {}
+        self.figures: dict[str, dict[str, Any]] = {}
+        self.trouble = ""  # why nothing can be stored now
+
+    @property
+    def port(self) -> GatewayPort:
+        return self._front.port
+
+    def claim(self) -> bool:
+        return self._lock.claim()
+
+    def resign(self) -> None:
+        for opened in self._opened.values():
+            opened.file.close()
+        self._opened.clear()
+        self.figures.clear()
+        self._lock.release()
+
+    async def seen(self) -> list[OpenBatch]:
+        if not self._swept:
+            gone = await self._thread.call(self._store.sweep)
+            self._swept = True
+            if gone:
+                log.info("files that nobody had finished are deleted: %s", ", ".join(gone))
+        await self._thread.call(self._store.expire_files, self._now())
+        return await self._thread.call(self._store.open_batches)
+
+    async def load(self, batch: str) -> LoadedBatch | None:
+        """See ``BatchDesk``. What was stored of it before is not computed again."""
+        record = await self._thread.call(self._store.batch, batch)
+        if record is None or record.status not in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
+            return None
+        self._close(batch)
+        try:
+            file = await asyncio.to_thread(InputFile, self._store.path(record.input_file))
+        except FileNotFoundError:
+            return await self._failed(batch, "input_file_missing", f"file {record.input_file} is not there any more")
+        self._opened[batch] = _Opened(record, file)
+        if not len(file):
+            return await self._failed(batch, "empty_file", f"file {record.input_file} has no lines")
+        if len(file) > (most := self._front.settings.batch_requests):
+            message = f"file {record.input_file} has {len(file)} requests, more than the limit of {most} (batch_requests)"
+            return await self._failed(batch, "too_many_requests", f"{message}; split it")
+        answered = await self._thread.call(self._store.answered, batch)
+        found = await checking.check(self._front, record, file, answered)
+        if found.none_is_a_request:
+            await self._thread.call(self._store.fail, batch, found.errors, self._now())
+            self._close(batch)
+            return None
+        for i in range(0, len(found.refused), checking.TOGETHER):
+            await self._thread.call(self._store.add_results, found.refused[i : i + checking.TOGETHER])
+        await self._thread.call(self._store.begin, batch, len(file), found.errors, self._now())
+        known = {line: tokens for line, (tokens, _) in answered.items()}
+        return LoadedBatch(found.jobs, known)
+
+    async def answer(self, batch: str, line: int, home: str, side: str, sent: Callable[[], None]) -> LineDone:
+        """See ``BatchDesk``. Left while it is stored, it is stored all the same."""
+        if self.trouble:
+            raise NotNow(self.trouble, AGAIN)
+        opened = self._opened[batch]
+        record = opened.record
+        parsed = lines.parse_line(opened.file[line], record.endpoint)
+        try:
+            prepared = await lines.prepare(self._front, ApiCaller(record.tenant, record.key), parsed)
+        except ApiError as error:  # the model has been removed, say
+            found, model = lines.refused(error), ""
+        else:
+            sent()
+            found, model = await lines.answer(prepared, OfflinePlace(home, side)), prepared.application
+        result = make_result(batch, line, parsed.custom_id, found, model)
+        keeping = asyncio.create_task(self._keep(result))
+        opened.keeping.add(keeping)
+        keeping.add_done_callback(opened.keeping.discard)
+        await asyncio.shield(keeping)
+        return LineDone(found.output_tokens, found.cached)
+
+    async def write(self, batch: str, ending: BatchStatus) -> None:
+        opened = self._opened.get(batch)
+        if opened is not None and opened.keeping:
+            await asyncio.wait(opened.keeping)
+        record = await self._thread.call(self._store.finalize, batch, ending, self._now())
+        if record is not None and record.status in (BatchStatus.FINALIZING, BatchStatus.CANCELLING):
+            await self._thread.call(write_files, self._store, record, self._now())
+        self._close(batch)
+
+    async def tell(self, batch: str, figures: dict[str, Any]) -> None:
+        self.figures[batch] = figures
+        with contextlib.suppress(OSError):  # it is told again soon
+            await self._thread.call(self._store.tell, batch, figures)
+
+    async def _failed(self, batch: str, code: str, message: str) -> LoadedBatch | None:
+        error = {"code": code, "message": message, "param": "input_file_id", "line": None}
+        await self._thread.call(self._store.fail, batch, [error], self._now())
+        self._close(batch)
+        return None
+
+    def _close(self, batch: str) -> None:
+        self.figures.pop(batch, None)
+        opened = self._opened.pop(batch, None)
+        if opened is not None:
+            opened.file.close()
+
+    async def _keep(self, result: ResultRecord) -> None:
+        """Until it is stored."""
+        while True:
+            try:
+                await self._thread.add_result(result)
+            except OSError as error:
+                if not self.trouble:
+                    log.warning("answers of batches wait in memory: %s; free some space below %s", error, self._store.folder)
+                self.trouble = f"{error}; free some space below batch_dir"
+                await asyncio.sleep(AGAIN)
+            else:
+                self.trouble = ""
+                return

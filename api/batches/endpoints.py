@@ -1,0 +1,153 @@
+"""``/v1/batches``: a file of requests becomes a batch, which is listed, read and cancelled. Runs none: ``actors/batches/``.
+
+A key sees the batches of its tenant, and no others exist to it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from blockwright.actors.batches.port import OPEN, BatchStatus
+from blockwright.api.batches.files import LONGEST_LIFE, SHORTEST_LIFE, query, store_of, storing
+from blockwright.api.batches.lines import ENDPOINTS
+from blockwright.api.batches.records import INPUT, BatchRecord
+from blockwright.api.batches.views import batch_view, batches_view
+from blockwright.api.checks import shown
+from blockwright.api.errors import ApiError, bad_request
+from blockwright.api.http.context import CALLER, FRONT, IGNORED
+from blockwright.api.openai.bodies import read_fields
+from blockwright.api.openai.field_types import Field, Integer, Mapping, OneOf, Record, Schema, Text
+from blockwright.api.openai.request_body import read_body
+
+MOST_PAIRS, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512  # of metadata
+LONGEST_WINDOW = 30 * 24 * 3600  # seconds
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+
+
+class CompletionWindow:
+    """Seconds, minutes, hours or days, as one word."""
+
+    def read(self, value: Any, name: str) -> str:
+        if not isinstance(value, str) or not 0 < seconds_of(value) <= LONGEST_WINDOW:
+            raise bad_request(f"{name} is {shown(value)}; give 24h, or another time up to 30d", name)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string", "minLength": 2, "maxLength": 8}
+
+
+class Metadata:
+    """Pairs of short texts."""
+
+    def read(self, value: Any, name: str) -> dict[str, str]:
+        pairs = Mapping().read(value, name)
+        if len(pairs) > MOST_PAIRS:
+            raise bad_request(f"{name} has {len(pairs)} pairs; give at most {MOST_PAIRS}", name)
+        for key, text in pairs.items():
+            Text(LONGEST_KEY).read(key, name)
+            Text(LONGEST_VALUE).read(text, f"{name}.{key[:LONGEST_KEY]}")
+        return pairs
+
+    def schema(self) -> Schema:
+        return {"type": "object", "additionalProperties": {"type": "string", "maxLength": LONGEST_VALUE}}
+
+
+_EXPIRES = (
+    Field("anchor", OneOf(("created_at",)), "From when their time counts.", required=True),
+    Field("seconds", Integer(SHORTEST_LIFE, LONGEST_LIFE), "After which they are deleted.", required=True),
+)
+CREATE_FIELDS = (
+    Field("input_file_id", Text(100), "A file of purpose batch.", required=True),
+    Field("endpoint", OneOf(tuple(ENDPOINTS)), "What every line asks.", required=True),
+    Field("completion_window", CompletionWindow(), "24h, or another time up to 30d; then it expires.", required=True),
+    Field("metadata", Metadata(), f"Up to {MOST_PAIRS} pairs of texts, for you."),
+    Field("output_expires_after", Record(_EXPIRES), "When its output and error files are deleted."),
+)
+LIST_FIELDS = (
+    Field("limit", Integer(1, 100), "At most so many.", default=20),
+    Field("after", Text(100), "Those that are older than this one."),
+)
+
+
+def seconds_of(window: str) -> int:
+    """0 for what is none."""
+    found = re.fullmatch(r"([0-9]{1,7})([smhd])", window)
+    return int(found[1]) * _UNITS[found[2]] if found else 0
+
+
+async def create(request: web.Request) -> web.Response:
+    thread, caller = store_of(request), request[CALLER]
+    check = partial(read_fields, fields=CREATE_FIELDS, unknown=request.app[FRONT].settings.unknown_fields)
+    values, request[IGNORED] = await read_body(request, check)
+    kept = values.get("output_expires_after")
+    if kept is not None and len(kept) != len(_EXPIRES):
+        raise bad_request("output_expires_after needs both anchor and seconds; give them", "output_expires_after")
+    file = await thread.call(thread.store.file, caller.tenant, values["input_file_id"])
+    missing = bad_request(
+        f"there is no file {shown(values['input_file_id'])}; send one to /v1/files", "input_file_id", "file_not_found"
+    )
+    if file is None:
+        raise missing
+    if file.purpose != INPUT:
+        message = f"the purpose of file {file.id} is {file.purpose}; give a file of purpose {INPUT}"
+        raise bad_request(message, "input_file_id")
+    now = int(time.time())
+    batch = BatchRecord(
+        id=f"batch_{secrets.token_hex(12)}",
+        tenant=caller.tenant,
+        key=caller.key,
+        endpoint=values["endpoint"],
+        input_file=file.id,
+        window=values["completion_window"],
+        created_at=now,
+        expires_at=now + seconds_of(values["completion_window"]),
+        metadata=values.get("metadata"),
+        keep_outputs=kept["seconds"] if kept is not None else None,
+    )
+    with storing():
+        if not await thread.call(thread.store.add_batch, batch):
+            raise missing
+    return web.json_response(batch_view(batch))
+
+
+async def list_batches(request: web.Request) -> web.Response:
+    thread, asked = store_of(request), query(request, LIST_FIELDS)
+    after = asked.get("after", "")
+    try:
+        batches, more = await thread.call(
+            thread.store.list_batches, request[CALLER].tenant, after=after, limit=asked.get("limit", 20)
+        )
+    except KeyError:
+        raise bad_request(f"after is {shown(after)}, which is no batch here; give the last_id of a page", "after") from None
+    return web.json_response(batches_view(batches, more))
+
+
+async def _found(request: web.Request) -> BatchRecord:
+    """Raises a 404."""
+    thread, id = store_of(request), request.match_info["id"]
+    batch = await thread.call(thread.store.batch, id, request[CALLER].tenant)
+    if batch is None:
+        raise ApiError(404, f"there is no batch {shown(id)}", param="id")
+    return batch
+
+
+async def one_batch(request: web.Request) -> web.Response:
+    return web.json_response(batch_view(await _found(request)))
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """What is answered stays."""
+    thread, batch = store_of(request), await _found(request)
+    with storing():
+        await thread.call(thread.store.cancel, batch.id, time.time())
+    batch = await _found(request)
+    if batch.status not in (*OPEN, BatchStatus.CANCELLED):
+        message = f"batch {batch.id} is {batch.status.value}; there is nothing left to cancel"
+        raise ApiError(409, message, param="id", code="conflict")
+    return web.json_response(batch_view(batch))

@@ -1,0 +1,240 @@
+"""``/v1/files``: files of requests come, are listed, read and deleted; so are those that batches make.
+
+A key sees the files of its tenant, and no others exist to it. Nothing is read into memory: what comes goes to the disk as it
+comes, and so the other way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from typing import Any
+
+from aiohttp import BodyPartReader, MultipartReader, web
+
+from blockwright.api.batches.records import INPUT, OUTPUT, FileRecord
+from blockwright.api.batches.store import FileInUse
+from blockwright.api.batches.store_thread import StoreThread
+from blockwright.api.batches.upload import UploadedFile, too_large
+from blockwright.api.batches.views import DeletedAnswer, file_view, files_view
+from blockwright.api.checks import shown
+from blockwright.api.errors import ApiError, bad_request
+from blockwright.api.http.context import CALLER, FRONT
+from blockwright.api.openai.field_types import Field, Integer, OneOf, Schema, Text
+from blockwright.api.openai.request_body import SLOWEST
+
+BATCHES: web.AppKey[StoreThread | None] = web.AppKey("batches")
+PIECE = 1 << 20  # bytes that are looked at together
+LONGEST_FIELD = 1024  # bytes of a field of a form
+LONGEST_NAME = 255  # characters of a file's name
+SHORTEST_LIFE, LONGEST_LIFE = 3600, 30 * 24 * 3600  # seconds
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+
+
+class Upload:
+    """A file in a form."""
+
+    def read(self, value: Any, name: str) -> Any:
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string", "contentMediaType": "application/jsonl"}
+
+
+UPLOAD_FIELDS = (
+    Field("file", Upload(), "JSONL: on each line one request, {custom_id, method, url, body}.", required=True),
+    Field("purpose", OneOf((INPUT,)), "What it is for.", required=True),
+    Field(_ANCHOR, OneOf(("created_at",)), "From when its time counts."),
+    Field(_SECONDS, Integer(SHORTEST_LIFE, LONGEST_LIFE), "After which it is deleted; without, it stays."),
+)
+LIST_FIELDS = (
+    Field("purpose", OneOf((INPUT, OUTPUT)), "Only those; batch_output: what batches made."),
+    Field("limit", Integer(1, 10_000), "At most so many.", default=10_000),
+    Field("order", OneOf(("asc", "desc")), "By time.", default="desc"),
+    Field("after", Text(100), "Those that follow this one."),
+)
+
+
+def store_of(request: web.Request) -> StoreThread:
+    """Raises a 404 where no folder is set."""
+    store = request.app[BATCHES]
+    if store is None:
+        message = "this server keeps no files and batches: batch_dir is empty; restart it with --set batch_dir=FOLDER"
+        raise ApiError(404, message, code="not_found")
+    return store
+
+
+def query(request: web.Request, fields: tuple[Field, ...]) -> dict[str, Any]:
+    """The parameters that are given, checked. Raises a 400."""
+    given = {}
+    for field in fields:
+        value: Any = request.query.get(field.name)
+        if value is not None:
+            given[field.name] = field.kind.read(_number(value) if isinstance(field.kind, Integer) else value, field.name)
+    return given
+
+
+def storing() -> contextlib.AbstractContextManager[None]:
+    """A disk that takes nothing is said in the API's words."""
+    return _Storing()
+
+
+class _Storing(contextlib.AbstractContextManager[None]):
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+            message = f"the disk of batch_dir does not take it ({error}); free some space and try again"
+            raise ApiError(507, message, code="insufficient_storage") from error
+
+
+async def upload(request: web.Request) -> web.Response:
+    """The form's fields come in any order."""
+    thread, settings = store_of(request), request.app[FRONT].settings
+    if request.content_type != "multipart/form-data":
+        found = shown(request.content_type)
+        raise bad_request(f"the body is {found}; send multipart/form-data with file and purpose", "file")
+    if (request.content_length or 0) > settings.batch_bytes + PIECE:
+        raise too_large(settings.batch_bytes)
+    id = f"file-{secrets.token_hex(12)}"
+    limits = {"most_lines": settings.batch_requests, "most_bytes": settings.batch_bytes, "longest": settings.max_body}
+    with storing():
+        file = await asyncio.to_thread(UploadedFile, thread.store.path(id), **limits)
+        try:
+            fields = await _read_form(request, file)
+            values = _checked(fields)
+            record = FileRecord(
+                id=id,
+                tenant=request[CALLER].tenant,
+                purpose=values["purpose"],
+                filename=fields["file"],
+                nbytes=await asyncio.to_thread(file.keep),
+                created_at=(now := int(time.time())),
+                expires_at=now + values[_SECONDS] if _SECONDS in values else None,
+                lines=file.lines,
+            )
+            await thread.call(thread.store.add_file, record)
+        finally:
+            file.part.close()
+    return web.json_response(file_view(record))
+
+
+async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]:
+    """The fields' texts; of ``file`` its name, its bytes are written. Raises a 400, 408 or 413."""
+    loop, seconds, found, count = asyncio.get_running_loop(), request.app[FRONT].settings.read_timeout, {}, 0
+    begun = loop.time()
+    try:
+        async with asyncio.timeout_at(begun + seconds) as limit:
+            form = await request.multipart()
+            while (part := await form.next()) is not None:
+                if isinstance(part, MultipartReader) or part.name is None or part.name in found:
+                    raise bad_request("the form has a part without a name, or one twice; send file and purpose", "file")
+                if part.name != "file":
+                    found[part.name] = await _text(part)
+                    continue
+                found["file"] = (part.filename or "file.jsonl").replace("\\", "/").rpartition("/")[2][:LONGEST_NAME]
+                while piece := await _piece(part):
+                    await asyncio.to_thread(file.write, piece)
+                    count += len(piece)
+                    limit.reschedule(begun + seconds + count / SLOWEST)
+    except TimeoutError:
+        message = f"the file did not come within {seconds:g} s and one for each 16 KiB; send it faster"
+        raise _closing(ApiError(408, message)) from None
+    except (ValueError, AssertionError, web.RequestPayloadError) as error:
+        request.content.feed_eof()
+        raise _closing(bad_request(f"the form cannot be read ({error}); send multipart/form-data", "file")) from None
+    except ApiError as error:
+        raise _closing(error) from None
+    return found
+
+
+def _closing(error: ApiError) -> ApiError:
+    """What follows in this connection is not read."""
+    error.headers["Connection"] = "close"
+    return error
+
+
+async def _piece(part: BodyPartReader) -> bytes:
+    """The next bytes; few pieces, so that each is worth a thread."""
+    made = bytearray()
+    while len(made) < PIECE and not part.at_eof():
+        made += await part.read_chunk(1 << 16)
+    return bytes(made)
+
+
+async def _text(part: BodyPartReader) -> str:
+    made = bytearray()
+    while not part.at_eof():
+        made += await part.read_chunk()
+        if len(made) > LONGEST_FIELD:
+            raise bad_request(
+                f"{part.name} is longer than {LONGEST_FIELD} bytes; send the file as the field file", part.name
+            )
+    return made.decode("utf-8", "replace")
+
+
+def _checked(fields: dict[str, str]) -> dict[str, Any]:
+    """As their fields say. Raises a 400."""
+    values: dict[str, Any] = {}
+    for field in UPLOAD_FIELDS:
+        if field.name in fields:
+            text: Any = fields[field.name]
+            values[field.name] = field.kind.read(_number(text) if isinstance(field.kind, Integer) else text, field.name)
+        elif field.required:
+            raise bad_request(f"{field.name} is missing; give it", field.name, "missing_required_parameter")
+    if (_ANCHOR in values) != (_SECONDS in values):
+        raise bad_request("expires_after needs both anchor and seconds; give them, or neither", "expires_after")
+    return values
+
+
+def _number(text: str) -> int | str:
+    """What a form or a query spells as text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else text
+
+
+async def list_files(request: web.Request) -> web.Response:
+    thread, asked = store_of(request), query(request, LIST_FIELDS)
+    after = asked.get("after", "")
+    try:
+        files, more = await thread.call(
+            thread.store.list_files,
+            request[CALLER].tenant,
+            purpose=asked.get("purpose", ""),
+            after=after,
+            limit=asked.get("limit", 10_000),
+            descending=asked.get("order", "desc") == "desc",
+        )
+    except KeyError:
+        raise bad_request(f"after is {shown(after)}, which is no file here; give the last_id of a page", "after") from None
+    return web.json_response(files_view(files, more))
+
+
+async def _found(request: web.Request) -> FileRecord:
+    """Raises a 404."""
+    thread, id = store_of(request), request.match_info["id"]
+    file = await thread.call(thread.store.file, request[CALLER].tenant, id)
+    if file is None or (file.expires_at is not None and file.expires_at <= time.time()):
+        raise ApiError(404, f"there is no file {shown(id)}", param="id")
+    return file
+
+
+async def one_file(request: web.Request) -> web.Response:
+    return web.json_response(file_view(await _found(request)))
+
+
+async def content(request: web.Request) -> web.StreamResponse:
+    """As it came, or as a batch wrote it."""
+    file = await _found(request)
+    headers = {"Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff"}
+    return web.FileResponse(store_of(request).store.path(file.id), headers=headers)
+
+
+async def delete(request: web.Request) -> web.Response:
+    thread, file = store_of(request), await _found(request)
+    try:
+        with storing():
+            await thread.call(thread.store.delete_file, file.tenant, file.id)
+    except FileInUse as error:
+        raise ApiError(409, str(error), param="id", code="conflict") from None
+    answer: DeletedAnswer = {"id": file.id, "object": "file", "deleted": True}
+    return web.json_response(answer)

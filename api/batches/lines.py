@@ -1,0 +1,203 @@
+"""One line of a batch: parsed, checked, and answered through exactly the code of the HTTP endpoint that it names.
+
+``parse_line`` knows the line alone, ``prepare`` the model too (prompts, lengths, all that an endpoint refuses), ``answer``
+generates. Nothing is stored here, and nothing waits for room: whoever calls ``answer`` has a place for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from blockwright.actors.batches.port import NotNow
+from blockwright.api.checks import Body, shown
+from blockwright.api.errors import ApiError, bad_request, error_body, in_words
+from blockwright.api.http.auth import ApiCaller
+from blockwright.api.http.context import CALLER, IGNORED, OFFLINE, Front, OfflinePlace
+from blockwright.api.openai.bodies import parse_json
+from blockwright.api.openai.chat import CHAT
+from blockwright.api.openai.completions import COMPLETIONS
+from blockwright.api.openai.generate import GenerateHandler, GeneratingEndpoint, whole_answer
+from blockwright.gpu.errors import CheckpointError
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
+
+log = logging.getLogger(__name__)
+ENDPOINTS: dict[str, GeneratingEndpoint[Any]] = {one.path: one for one in (CHAT, COMPLETIONS)}
+LONGEST_ID = 512  # characters of a custom_id
+_LATER = (Refusal.OVERLOADED, Refusal.UNAVAILABLE)
+
+
+class LineRefused(Exception):
+    """What is no request: one sentence for people and a code for programs, as in ``errors.data`` of a batch.
+
+    ``custom_id``: of the line, where it has one; ``param``: its field that is to blame.
+    """
+
+    def __init__(self, code: str, message: str, param: str | None = None, custom_id: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.param, self.custom_id = code, message, param, custom_id
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """``endpoint`` answers ``body``."""
+
+    custom_id: str
+    endpoint: GeneratingEndpoint[Any]
+    body: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedLine:
+    """What an order may know of a line, and what answers it.
+
+    prompt: token ids, of all its prompts one after the other; limit: new tokens at most, of all choices together; choices:
+    sequences that answer it.
+    """
+
+    application: str
+    prompt: list[int]
+    limit: int
+    choices: int
+    call: GenerateHandler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineAnswer:
+    """What HTTP would have answered. ``body``: JSON; tokens: 0 where it failed."""
+
+    status: int
+    request_id: str
+    body: bytes
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached: int = 0  # prompt tokens found in the prefix cache
+    ignored: tuple[str, ...] = ()  # unknown fields, which HTTP tells in a header
+
+
+class LineAsker:
+    """Implements ``Asker``: who asks is the owner of the batch."""
+
+    def __init__(self, caller: ApiCaller) -> None:
+        self.headers: Mapping[str, str] = {}
+        self._known: dict[Any, Any] = {CALLER: caller, OFFLINE: OfflinePlace()}
+
+    def __getitem__(self, key: web.RequestKey[Any], /) -> Any:
+        return self._known[key]
+
+    def __setitem__(self, key: web.RequestKey[Any], value: Any, /) -> None:
+        self._known[key] = value
+
+    def get(self, key: web.RequestKey[Any], /) -> Any:
+        return self._known.get(key)
+
+
+def parse_line(raw: bytes, url: str = "") -> BatchLine:
+    """A line of a file. ``url``: the endpoint of its batch; empty: any. Raises LineRefused."""
+    try:
+        line = parse_json(raw)
+    except ApiError as error:
+        message = error.message.replace("the body", "the line", 1)
+        raise LineRefused("invalid_json_line", message) from None
+    custom_id = line.get("custom_id")
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= LONGEST_ID:
+        found = "missing" if custom_id is None else shown(custom_id)
+        message = f"custom_id is {found}; give a string of 1 to {LONGEST_ID} characters"
+        raise LineRefused("invalid_custom_id", message, "custom_id")
+    try:
+        custom_id.encode()
+    except UnicodeEncodeError:
+        message = "custom_id has a lone surrogate; send valid Unicode"
+        raise LineRefused("invalid_custom_id", message, "custom_id") from None
+    if line.get("method") != "POST":
+        message = f"method is {shown(line.get('method'))}; give POST"
+        raise LineRefused("invalid_method", message, "method", custom_id)
+    named = line.get("url")
+    if named not in ENDPOINTS or not isinstance(named, str):
+        message = f"url is {shown(named)}; give one of {', '.join(ENDPOINTS)}"
+        raise LineRefused("invalid_url", message, "url", custom_id)
+    if url and named != url:
+        message = f"url is {named}, but the batch's endpoint is {url}; put lines of another endpoint into another batch"
+        raise LineRefused("mismatched_url", message, "url", custom_id)
+    body = line.get("body")
+    if not isinstance(body, dict):
+        message = f"body is {shown(body)}; give the object that {named} takes"
+        raise LineRefused("invalid_body", message, "body", custom_id)
+    return BatchLine(custom_id, ENDPOINTS[named], body)
+
+
+async def prepare(front: Front, caller: ApiCaller, line: BatchLine) -> PreparedLine:
+    """Checked by all that its endpoint checks, with the same refusals. Raises ApiError, and NotNow where no model is there
+    yet that could be asked."""
+    if line.body.get("stream"):
+        raise bad_request("stream is set, but a line of a batch is answered whole; leave stream out", "stream")
+    try:
+        call = await line.endpoint.prepare(front, LineAsker(caller), line.body)
+    except (ApiError, RequestRefused, CheckpointError) as raised:
+        raise _refusal(raised) from None
+    return PreparedLine(
+        application=call.info.id,
+        prompt=call.prompts[0] if len(call.prompts) == 1 else [token for one in call.prompts for token in one],
+        limit=call.options.n * sum(call.limits),
+        choices=call.options.n * len(call.prompts),
+        call=call,
+    )
+
+
+async def answer(prepared: PreparedLine, place: OfflinePlace | None = None) -> LineAnswer:
+    """Generate it, once; ``place``: where. A failure is an answer, too, as it is to a client. Raises NotNow, with nothing
+    left behind; leaving it (a cancelled task) ends its sequences at the next sweep."""
+    call = prepared.call
+    call.request[OFFLINE] = place or OfflinePlace()
+    try:
+        body = await whole_answer(call)
+    except (ApiError, RequestRefused) as raised:
+        return refused(_refusal(raised), call.id)
+    except Exception:
+        log.exception("line %s of a batch failed", call.id)
+        return refused(ApiError(500, "internal error; the server's log has the details"), call.id)
+    usage = call.usage()
+    return LineAnswer(
+        status=200,
+        request_id=call.id,
+        body=body,
+        prompt_tokens=usage["prompt_tokens"],
+        output_tokens=usage["completion_tokens"],
+        cached=usage["prompt_tokens_details"]["cached_tokens"],
+        ignored=call.request.get(IGNORED) or (),
+    )
+
+
+def refused(error: ApiError, request_id: str = "") -> LineAnswer:
+    """What HTTP would have answered in the shape of its errors."""
+    return LineAnswer(status=error.status, request_id=request_id or f"req-{secrets.token_hex(12)}", body=error_body(error))
+
+
+def _refusal(raised: ApiError | RequestRefused | CheckpointError) -> ApiError:
+    """Raises NotNow for what another time would not be refused."""
+    if isinstance(raised, RequestRefused):
+        if raised.why in _LATER:
+            raise NotNow(raised.message, raised.retry_after or 1.0)
+        return in_words(raised)
+    if isinstance(raised, CheckpointError):
+        return ApiError(500, str(raised))
+    if raised.status == 503:
+        raise NotNow(raised.message, raised.retry_after or 1.0)
+    return raised
+
+
+def result_line(id: str, custom_id: str | None, answer: LineAnswer | None, error: Mapping[str, Any] | None = None) -> bytes:
+    """A line of an output or error file, its end included. Without an answer the request was never made; ``error`` says
+    why."""
+    head = json.dumps({"id": id, "custom_id": custom_id})[:-1]
+    if answer is None:
+        return f'{head}, "response": null, "error": {json.dumps(error)}}}\n'.encode()
+    ignored = f', "ignored_fields": {json.dumps(answer.ignored)}' if answer.ignored else ""
+    response = f'{{"status_code": {answer.status}, "request_id": {json.dumps(answer.request_id)}{ignored}, "body": '
+    return head.encode() + b', "response": ' + response.encode() + answer.body + b'}, "error": null}\n'

@@ -1,0 +1,131 @@
+"""Many lines as one offline job of this process: checked, ordered, answered through the cluster's gateway.
+
+What ``blockwright batch run`` and ``blockwright.generate`` are made of. Stores nothing: every answer is handed to ``keep``
+as it comes, once for each line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from blockwright.actors.batches.driver import NOMINAL, Answered, FeedDriver, Later
+from blockwright.actors.batches.port import NotNow
+from blockwright.actors.cost_file import read_costs
+from blockwright.api.batches.lines import BatchLine, LineAnswer, PreparedLine, answer, prepare, refused
+from blockwright.api.errors import ApiError
+from blockwright.api.http.auth import ApiCaller
+from blockwright.api.http.context import Front, OfflinePlace
+from blockwright.policies.offline.density import Costs
+from blockwright.policies.offline.estimates import PROBABILITY
+from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
+from blockwright.policies.offline.job_account import FeedProgress
+from blockwright.policies.offline.prefix_tree import packed
+from blockwright.runtime.base.clock import LoopClock
+
+YIELD = 64  # lines that are checked between two turns of the loop
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Lines of one application, in the order of the feed's numbers."""
+
+    lines: list[int]
+    requests: list[OfflineRequest]
+
+
+class LocalJob:
+    """See the module.
+
+    ``line_of``: a line by its number, asked for as often as it is needed, so that no prompt is kept. ``keep``: takes what a
+    line came to; what it raises ends the job. ``share``: of the lines, whose lengths are sampled first.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        caller: ApiCaller,
+        line_of: Callable[[int], BatchLine],
+        keep: Callable[[int, LineAnswer], None],
+        share: float = PROBABILITY,
+    ) -> None:
+        self._front, self._caller, self._line_of, self._keep, self._share = front, caller, line_of, keep, share
+        self._parts: dict[str, _Part] = {}
+        self._drivers: list[FeedDriver] = []
+
+    async def check(self, lines: Iterable[int], done: Mapping[int, int], checked: Callable[[int], None]) -> None:
+        """Prepare them all: those that are refused are answered by that. ``done``: tokens of the answers of lines that have
+        theirs, which help to guess the others'. ``checked``: called with how many more have been looked at."""
+        for count, line in enumerate(lines, 1):
+            try:
+                prepared = await self._prepared(line)
+            except ApiError as error:
+                if line not in done:
+                    self._keep(line, refused(error))
+            else:
+                part = self._parts.setdefault(prepared.application, _Part([], []))
+                part.lines.append(line)
+                part.requests.append(
+                    OfflineRequest(prompt=packed(prepared.prompt), limit=prepared.limit, choices=prepared.choices)
+                )
+            checked(1)
+            if not count % YIELD:
+                await asyncio.sleep(0)
+
+    async def run(self, done: Mapping[int, int]) -> None:
+        """Answer every line that was checked and is not done. Raises what ``keep`` raised; leaving it ends what runs."""
+        self._drivers = [await self._driver(name, part, done) for name, part in self._parts.items()]
+        self._parts.clear()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for driver in self._drivers:
+                    group.create_task(driver.run())
+        except BaseExceptionGroup as group_of:
+            raise group_of.exceptions[0] from None
+
+    def progress(self) -> list[FeedProgress]:
+        """Of each application."""
+        return [driver.progress() for driver in self._drivers]
+
+    async def _driver(self, application: str, part: _Part, done: Mapping[int, int]) -> FeedDriver:
+        info = self._front.catalog.info(application)
+        measured = read_costs(self._front.settings.profile)
+        draw = random.Random(len(part.lines))  # the same job is sampled alike each time
+        known = {number: done[line] for number, line in enumerate(part.lines) if line in done}
+        feed = await asyncio.to_thread(
+            OfflineFeed,
+            part.requests,
+            Costs.of_coefficients(measured) if measured is not None else NOMINAL,
+            draws=[draw.random() for _ in part.lines],
+            share=self._share,
+            known=known,
+            memory=max(info.rooms, default=0),
+        )
+        lines = part.lines
+
+        async def answering(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
+            return await self._answer(lines[placed.request], placed, sent)
+
+        return FeedDriver(self._front.port, application, feed, answering, LoopClock())
+
+    async def _answer(self, line: int, placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
+        try:
+            prepared = await prepare(self._front, self._caller, self._line_of(line))
+            sent()
+            found = await answer(prepared, OfflinePlace(placed.worker, placed.side))
+        except ApiError as error:  # the model was removed meanwhile
+            found = refused(error)
+        except NotNow as later:
+            raise Later(later.retry_after) from None
+        self._keep(line, found)
+        return Answered(found.output_tokens, found.cached)
+
+    async def _prepared(self, line: int) -> PreparedLine:
+        """Waits until it can be said whether the line is refused."""
+        while True:
+            try:
+                return await prepare(self._front, self._caller, self._line_of(line))
+            except NotNow as later:
+                await asyncio.sleep(later.retry_after)

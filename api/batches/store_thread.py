@@ -1,0 +1,69 @@
+"""The store for whoever runs on an event loop: one thread, and results that come together stored together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.api.batches.database import StoreError
+from blockwright.api.batches.records import ResultRecord
+from blockwright.api.batches.store import BatchStore
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class StoreThread:
+    """See the module. ``store`` is used through ``call`` alone. Raises StoreError when made."""
+
+    def __init__(self, folder: Path) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        try:
+            self.store = self._thread.submit(BatchStore, folder).result()
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
+        self._waiting: list[ResultRecord] = []
+        self._commit: asyncio.Task[None] | None = None  # of what waits now; it has not begun
+
+    async def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """On the thread; what was begun is done, whoever leaves. Raises OSError for what the disk does not do."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: method(*args, **kwargs))
+        except sqlite3.Error as error:
+            raise OSError(f"the store does not answer ({error})") from error
+
+    async def add_result(self, result: ResultRecord) -> None:
+        """Returns when it is on the disk: with all that came meanwhile, in one transaction. Raises OSError, and then it is
+        not there."""
+        self._waiting.append(result)
+        if self._commit is None:
+            self._commit = asyncio.create_task(self._store())
+        await asyncio.shield(self._commit)
+
+    async def _store(self) -> None:
+        await self.call(lambda: None)  # a turn of the thread: what comes until then goes with it
+        results, self._waiting, self._commit = self._waiting, [], None
+        await self.call(self.store.add_results, results)
+
+    async def close(self) -> None:
+        """When all that was asked for is done."""
+        with contextlib.suppress(OSError):
+            await self.call(self.store.close)
+        self._thread.shutdown()
+
+
+def open_store(settings: Settings) -> StoreThread | None:
+    """None where no folder is set. Raises SettingsError."""
+    if not settings.batch_dir:
+        return None
+    try:
+        return StoreThread(Path(settings.batch_dir).expanduser())
+    except StoreError as error:
+        raise SettingsError(f"batch_dir: {error}") from None

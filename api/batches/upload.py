@@ -1,0 +1,85 @@
+"""A file of requests on its way to its place: written as it comes, its lines looked at, never in memory as a whole.
+
+A file of which more than half of the lines are no JSON objects is no JSONL and is refused, with the first such line. Where
+fewer are, each gets its own error when a batch reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from blockwright.api.batches.folder import PartFile
+from blockwright.api.errors import ApiError, bad_request
+
+
+class UploadedFile:
+    """See the module. Raises ApiError for what is refused, OSError for what the disk does not take. ``most_lines``,
+    ``most_bytes``: of the file; ``longest``: bytes of a line."""
+
+    def __init__(self, path: Path, *, most_lines: int, most_bytes: int, longest: int) -> None:
+        self.part = PartFile(path)
+        self.lines = 0  # that are not empty
+        self._most_lines, self._most_bytes, self._longest = most_lines, most_bytes, longest
+        self._begun = bytearray()  # of the line that has not ended
+        self._number = self._bytes = self._objects = 0
+        self._first_bad = ""
+
+    def write(self, data: bytes) -> None:
+        self._bytes += len(data)
+        if self._bytes > self._most_bytes:
+            raise too_large(self._most_bytes)
+        self.part.file.write(data)
+        *whole, rest = data.split(b"\n")
+        for line in whole:
+            self._look(bytes(self._begun) + line)
+            self._begun.clear()
+        self._begun += rest
+        self._check_length(len(self._begun), self._number + 1)
+
+    def keep(self) -> int:
+        """All of it has come; its bytes, which are on the disk. ``part`` stays locked until it is closed."""
+        self._look(bytes(self._begun))
+        if not self.lines:
+            raise bad_request("the file has no lines; send at least one request", "file", "empty_file")
+        if 2 * self._objects < self.lines:
+            message = f"the file is no JSONL: {self._first_bad}; {self.lines - self._objects} of {self.lines} lines are no"
+            raise bad_request(f"{message} JSON objects: send one object on each line", "file", "invalid_jsonl")
+        return self.part.keep()
+
+    def _look(self, line: bytes) -> None:
+        self._number += 1
+        self._check_length(len(line), self._number)
+        if not line.strip():
+            return
+        self.lines += 1
+        if self.lines > self._most_lines:
+            message = f"the file has more than {self._most_lines} requests (batch_requests)"
+            raise bad_request(f"{message}; split it", "file", "too_many_requests")
+        reason = _why_no_object(line)
+        self._objects += not reason
+        if reason and not self._first_bad:
+            self._first_bad = f"line {self._number} {reason}"
+
+    def _check_length(self, length: int, number: int) -> None:
+        if length > self._longest:
+            message = f"line {number} is longer than {self._longest} bytes (max_body), what one request may have"
+            raise bad_request(f"{message}; is it JSONL, with one request on each line?", "file", "invalid_jsonl")
+
+
+def too_large(most: int) -> ApiError:
+    message = f"the file is larger than the limit of {most} bytes (batch_bytes); split it"
+    error = ApiError(413, message, param="file")
+    error.headers["Connection"] = "close"  # the rest of it is not read
+    return error
+
+
+def _why_no_object(line: bytes) -> str:
+    """Empty for an object."""
+    try:
+        found = json.loads(line)
+    except RecursionError:
+        return "is nested too deeply"
+    except ValueError as error:
+        return f"is not valid JSON ({error})"
+    return "" if isinstance(found, dict) else "is not a JSON object"

@@ -1,0 +1,160 @@
+"""Answers a file of requests with a model and no server: JSON lines in, JSON lines out, as OpenAI's batches have them.
+
+A line is {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}. Lines run in the order that
+suits the machine: prefixes are computed once, and what computes runs beside what reads memory. The same command goes on
+where it was ended, by whatever: what is in the output is not computed again. Lines that fail are in OUT.errors.jsonl, and
+are tried again. The exit code is 0 when every line is answered, 1 when some failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blockwright.api.commands import CommandError
+from blockwright.api.commands.connection import refusals
+
+if TYPE_CHECKING:
+    from blockwright.api.batches.lines import BatchLine, LineAnswer
+    from blockwright.api.batches.local_files import BatchInput, BatchOutput
+    from blockwright.api.batches.local_job import LocalJob
+    from blockwright.api.program.embedded import Cluster
+    from blockwright.api.program.job_bar import JobBar
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", metavar="IN.jsonl", type=Path, help="a request on each line")
+    parser.add_argument("-o", "--output", metavar="OUT.jsonl", type=Path, required=True, help="where answers are appended")
+    parser.add_argument(
+        "--model", metavar="PATH_OR_HUB_ID", required=True, help="checkpoint folder or hub id; its id is its name"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any setting, for instance --set workers=2"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from blockwright.api.batches.local_files import BatchFileError, BatchInput, BatchOutput
+    from blockwright.api.program.embedded import Cluster
+
+    with refusals(), contextlib.ExitStack() as files:
+        cluster = Cluster(arguments.model, sets=arguments.set)  # a mistake is told before files are read
+        try:
+            given = files.enter_context(contextlib.closing(BatchInput(arguments.input)))
+            output = files.enter_context(contextlib.closing(BatchOutput(arguments.output)))
+            batch = _FileBatch(given, output)
+        except BatchFileError as error:
+            raise CommandError(str(error), 2) from None
+        try:
+            asyncio.run(batch.answer(cluster))
+        except BatchFileError as error:
+            raise CommandError(str(error)) from None
+        except KeyboardInterrupt:
+            print(f"{batch.answered} of {len(given)} lines are answered; the same command goes on", file=sys.stderr)
+            raise
+    return batch.tell()
+
+
+class _FileBatch:
+    """One input, its output and its errors."""
+
+    def __init__(self, given: BatchInput, output: BatchOutput) -> None:
+        from blockwright.api.batches.local_files import BatchFileError, check_belongs, errors_path
+
+        self._given, self._output = given, output
+        self._errors_path = errors_path(output.path)
+        if self._errors_path.exists() and self._errors_path.samefile(given.path):
+            raise BatchFileError(f"{given.path} is where the errors would be written; rename it, or name another output")
+        self._done = check_belongs(given, output)
+        self._before = self.answered = len(self._done)
+        self._errors_path.unlink(missing_ok=True)
+        self._errors: BatchOutput | None = None
+        self._failed: list[tuple[int, str]] = []
+        self._bar: JobBar | None = None
+        self._job: LocalJob | None = None
+        self._sharing = self._tokens = 0.0
+
+    async def answer(self, cluster: Cluster) -> None:
+        """All lines that have no answer yet."""
+        from blockwright.api.batches.local_files import error_line
+        from blockwright.api.batches.local_job import LocalJob
+        from blockwright.api.program.job_bar import JobBar
+
+        for line, refused in self._given.refused.items():
+            id = self._given.custom_id(line)
+            self._fail(line, str(refused), error_line(_new_id(), id, refused))
+        lines = self._given.good()
+        if len(lines) == len(self._done):
+            return
+        with JobBar(len(lines), sys.stderr.isatty()) as self._bar:
+            async with cluster:
+                self._job = LocalJob(cluster.front, cluster.caller, self._line, self._keep)
+                self._bar.begin("checking")
+                await self._job.check(lines, self._done, self._bar.advance)
+                self._bar.begin("answering", self.answered + len(self._failed) - len(self._given.refused))
+                await self._job.run(self._done)
+                jobs = self._job.progress()
+        self._tokens = sum(job.done_tokens for job in jobs)
+        prompts = sum(job.prompt_tokens for job in jobs)
+        self._sharing = sum(job.sharing * job.prompt_tokens for job in jobs) / prompts if prompts else 0.0
+
+    def tell(self) -> int:
+        """What came of it, on standard error; the exit code."""
+        from blockwright.api.batches.local_files import summary
+
+        if self._errors is not None:
+            self._errors.close()
+        news = self.answered - self._before
+        here = f" ({self._before} before)" if self._before else ""
+        shared = f", {self._sharing:.0%} of their prompts' tokens shared" if news else ""
+        print(
+            f"{self.answered} of {len(self._given)} lines are answered{here}{shared}: {self._output.path}", file=sys.stderr
+        )
+        if not self._failed:
+            return 0
+        print(f"{len(self._failed)} failed: {self._errors_path}", file=sys.stderr)
+        for sentence in summary(self._failed):
+            print(f"  {sentence}", file=sys.stderr)
+        return 1
+
+    def _line(self, line: int) -> BatchLine:
+        from blockwright.api.batches.lines import LineRefused
+        from blockwright.api.batches.local_files import BatchFileError
+
+        try:
+            return self._given.line(line)
+        except LineRefused as error:
+            where = f"line {self._given.number(line)} of {self._given.path}"
+            raise BatchFileError(f"{where} has changed since it was checked ({error}); run the command again") from None
+
+    def _keep(self, line: int, answer: LineAnswer) -> None:
+        from blockwright.api.batches.lines import result_line
+        from blockwright.api.batches.local_files import said
+
+        assert self._bar is not None
+        raw = result_line(_new_id(), self._given.custom_id(line), answer)
+        if answer.status == 200:
+            self._output.append(raw)
+            self.answered += 1
+        else:
+            self._fail(line, said(answer), raw)
+        if self._job is not None and (jobs := self._job.progress()):
+            self._bar.advance(1)
+            self._bar.tell(jobs)
+
+    def _fail(self, line: int, why: str, raw: bytes) -> None:
+        from blockwright.api.batches.local_files import BatchOutput
+
+        if self._errors is None:
+            self._errors = BatchOutput(self._errors_path)
+        self._errors.append(raw)
+        self._failed.append((self._given.number(line), why))
+
+
+def _new_id() -> str:
+    return f"batch_req_{secrets.token_hex(12)}"

@@ -1,0 +1,67 @@
+"""What a prompt may be: its length in the model's context, its tokens, and how many choices a request may have.
+
+Every refusal is a 400 with the numbers and the remedy. Knows no text: prompts are token ids here.
+"""
+
+from __future__ import annotations
+
+from blockwright.actors.gateway.port import ModelInfo
+from blockwright.api.checks import shown
+from blockwright.api.errors import bad_request
+from blockwright.api.http.catalog import ServedModel
+from blockwright.api.http.context import Front
+from blockwright.api.openai.fields import Options
+from blockwright.policies.requests.admission import part
+
+
+def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, options: Options, default: int | None) -> int:
+    """The number of new tokens that may follow; a 400 with the numbers where that is none, or fewer than asked for.
+
+    ``default``: new tokens when the request names no limit; None for all that fit. An echo alone (0 tokens asked for) needs
+    room for one: the prompt runs to its end, and what comes after it is not shown.
+    """
+    if not tokens:
+        raise bad_request("the prompt has no tokens; give at least one character", "prompt")
+    room = info.max_length - len(tokens)
+    asked = None if options.limit is None else max(1, options.limit)
+    if room < 1 or (asked is not None and asked > room):
+        wanted = f"{asked} new tokens" if asked is not None else "at least 1 new token"
+        raise bad_request(
+            f"the context of {info.id} holds {info.max_length} tokens, but the prompt has {len(tokens)} and {wanted} were "
+            "asked for; shorten the prompt or lower max_tokens",
+            "prompt" if room < 1 else "max_tokens",
+            "context_length_exceeded",
+        )
+    bad = next((t for t in tokens if not 0 <= t < served.vocabulary), None)
+    if bad is not None:
+        raise bad_request(
+            f"token id {shown(bad)} is not in the vocabulary; give ids from 0 to {served.vocabulary - 1}", "prompt"
+        )
+    if asked is not None:
+        return asked
+    return room if default is None else min(default, room)
+
+
+def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]:
+    """The end of the prompt that ``truncate_prompt_tokens`` leaves. Raises a 400 where that is nothing."""
+    if options.truncate_prompt_tokens is None:
+        return tokens
+    if options.truncate_prompt_tokens == 0:
+        message = "truncate_prompt_tokens is 0, which leaves no prompt; give at least 1, or -1 for as many as fit"
+        raise bad_request(message, "truncate_prompt_tokens")
+    asked = max(1, options.limit or 1)
+    keep = options.truncate_prompt_tokens if options.truncate_prompt_tokens > 0 else info.max_length - asked
+    if keep < 1:
+        message = (
+            f"the context of {info.id} holds {info.max_length} tokens and {asked} new ones were asked for, which leaves "
+        )
+        raise bad_request(f"{message}no room for a prompt; lower max_tokens", "max_tokens", "context_length_exceeded")
+    return tokens[max(0, len(tokens) - keep) :]
+
+
+def check_count(front: Front, prompts: int, n: int) -> None:
+    """A 400 for more choices than there can be places for: to come back, as a 503 says, would be in vain."""
+    most = part(front.settings.max_waiting, 0, 0, front.settings.gateways)
+    if prompts * n > most:
+        message = f"{prompts * n} choices are more than a gateway ever takes at a time ({most}, by max_waiting and gateways)"
+        raise bad_request(f"{message}; send fewer", "n" if n > 1 else "prompt")

@@ -1,0 +1,72 @@
+"""The progress bar of an offline batch: lines that are done, tokens a second, how long the rest will take by estimate.
+
+The estimate is the job's own, by the work that is left; lines alone would mislead, as they differ in length a thousandfold.
+Owns the display alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from blockwright.policies.offline.job_account import FeedProgress
+
+SECONDS = 0.5  # between two looks at the estimate
+
+
+def in_words(seconds: float | None) -> str:
+    """``1 h 05 min``, ``3 min 20 s``, ``40 s``."""
+    if seconds is None:
+        return ""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+class JobBar:
+    """Use as ``with``; nothing is written where ``shown`` is false."""
+
+    def __init__(self, total: int, shown: bool) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[more]}"))
+        console = Console(file=sys.stderr, force_terminal=shown or None, force_jupyter=False)
+        self._progress = Progress(*columns, console=console, disable=not shown)
+        self._task = self._progress.add_task("starting", total=total, more="")
+        self._began = self._looked = 0.0
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, what: str, done: int = 0) -> None:
+        """Another stage, which has so many done already; seconds count from now."""
+        self._began = self._looked = time.monotonic()
+        self._progress.update(self._task, description=what, completed=done, more="")
+
+    def advance(self, steps: int) -> None:
+        """So many more are done."""
+        self._progress.update(self._task, advance=steps)
+
+    def tell(self, jobs: Sequence[FeedProgress]) -> None:
+        """How far the jobs are, all running at once; looked at now and then."""
+        now = time.monotonic()
+        if now - self._looked >= SECONDS:
+            self._looked = now
+            self._progress.update(self._task, more=told(jobs, now - self._began))
+
+
+def told(jobs: Sequence[FeedProgress], seconds: float) -> str:
+    """``812 tok/s, about 3 min 20 s left``."""
+    rate = sum(job.done_tokens for job in jobs) / max(seconds, 1e-9)
+    left = [job.remaining_seconds for job in jobs if job.remaining_seconds is not None]
+    return f"{rate:.0f} tok/s" + (f", about {in_words(max(left))} left" if left else "")

@@ -1,0 +1,44 @@
+"""Many prompts to a cluster of this program, as one offline job: in the order that suits the machine, whatever theirs is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from blockwright.api.batches.lines import BatchLine, LineAnswer
+from blockwright.api.batches.local_job import LocalJob
+from blockwright.api.openai.completions import COMPLETIONS
+from blockwright.api.program.client import Prompt, answer_of, asked, error_of, warn_ignored
+from blockwright.api.program.embedded import Cluster
+from blockwright.api.program.results import Answer
+
+
+async def generate_all(
+    cluster: Cluster, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: Mapping[str, Any]
+) -> list[Answer]:
+    """All answers, in the order of the prompts; ``done`` is called with each as it is complete. ``options``: as of
+    ``Session.generate``. Raises RequestError for the first one that is refused, and ends the others."""
+    model, more = options.get("model"), {name: value for name, value in options.items() if name != "model"}
+    answers: dict[int, Answer] = {}
+    ignored: set[str] = set()
+
+    def line(number: int) -> BatchLine:
+        prompt = prompts[number]
+        body = asked(model, more, prompt=prompt if isinstance(prompt, str) else list(prompt))
+        return BatchLine(str(number), COMPLETIONS, json.loads(json.dumps(body)))
+
+    def keep(number: int, answer: LineAnswer) -> None:
+        body = json.loads(answer.body)
+        if answer.status != 200:
+            raise error_of(answer.status, body)
+        if answer.ignored and not ignored.issuperset(answer.ignored):
+            ignored.update(answer.ignored)
+            warn_ignored(", ".join(answer.ignored))
+        found = answers[number] = answer_of(body)
+        done(found)
+
+    job = LocalJob(cluster.front, cluster.caller, line, keep)
+    await job.check(range(len(prompts)), {}, lambda count: None)
+    await job.run({})
+    return [answers[number] for number in range(len(prompts))]

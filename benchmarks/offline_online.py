@@ -1,0 +1,287 @@
+"""Offline requests beside online ones: what they cost those that somebody waits for, and how much of the rest they get.
+
+    python benchmarks/offline_online.py [--quick] [--json PATH]
+
+``online/loadN``: one simulated worker (the sweep machine of the live one under virtual time), ``live/loadN``: two workers
+whose sweeps are held to the same pace. Online requests come one by one (Poisson) and compute N % of the tokens a second that
+the workers compute of offline requests alone, in sweeps as long as they like (``capacity``). First without offline requests,
+then the same with an offline queue that never ends. ``*_ratio``: mean and P99 of the time to the first token (TTFT) and of
+the seconds of each further token (``token``), with offline requests as a part of without; ``filled_share``: tokens a second
+computed of offline requests, as a part of capacity minus online.
+
+The pace is a roofline: a sweep reads the parameters, in which time it computes eight tokens (``cost.py``: its knee), and
+each further token takes an eighth of that. ``linear/load60`` is the same on a device on which every token takes its time:
+there the bound on what online requests lose is kept, and little is to be had for it. Lengths: an eighth of ShareGPT's,
+up to ``LONGEST`` tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import harness
+import scheduling_runs as runs
+from harness import OURS, Bar, Options, Report
+from models import make_model
+
+SIZE, WORKERS, SHORTER, LONGEST = "tiny", 2, 8, 1024
+READ, KNEE = 0.02, 8  # seconds of a sweep, and the tokens that it computes meanwhile
+ROOFLINE = {"read": READ, "beyond": READ / KNEE, "context": 1e-6, "prefill": 1e-7}
+LINEAR = {"base": 0.01, "token": READ / KNEE}
+NUMBERS = {"page_size": 16, "chunk_size": 32, "sweep_tokens": 64, "max_rows": 32}
+KV = 64 << 20  # bytes
+WITHOUT, APART = "without", 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured, in seconds: virtual ones of a simulated load, of the clock of a live one."""
+
+    loads: tuple[int, ...] = (30, 60, 90)
+    simulated: float = 1200.0
+    live: float = 90.0
+
+    @classmethod
+    def chosen(cls, quick: bool) -> Plan:
+        return cls(loads=(60,), simulated=200.0, live=8.0) if quick else cls()
+
+    def bars(self) -> list[Bar]:
+        ratios = ("ttft_mean_ratio", "ttft_p99_ratio", "token_mean_ratio", "token_p99_ratio")
+        found = []
+        for case in [f"{where}/load{load}" for where in ("online", "live") for load in self.loads]:
+            found += [Bar(case, ratio, at_most=1.05) for ratio in ratios]
+            found.append(Bar(case, "filled_share", at_least=0.8))
+        return found
+
+
+@cache
+def shapes() -> list[tuple[int, int]]:
+    """Tokens of prompts and answers."""
+    from blockwright.simulator.traces import read_trace
+
+    found = [one for one in read_trace(runs.lengths()) if max(one.prompt, one.output) <= LONGEST]
+    return [(max(2, one.prompt // SHORTER), max(2, one.output // SHORTER)) for one in found]
+
+
+def lengths(seed: str) -> Iterator[tuple[int, int]]:
+    source = random.Random(seed)
+    while True:
+        yield source.choice(shapes())
+
+
+@cache
+def mean_tokens() -> float:
+    """That a request computes."""
+    return statistics.fmean(prompt + output - 1 for prompt, output in shapes())
+
+
+@dataclass(slots=True)
+class Times:
+    """Of online requests."""
+
+    ttft: list[float]
+    token: list[float]
+
+    def metrics(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, values in (("ttft", self.ttft), ("token", self.token)):
+            found |= {f"{name}_mean_s": statistics.fmean(values), f"{name}_p99_s": runs.percentile(values, 0.99)}
+        return found
+
+
+def told(report: Report, case: str, capacity: float, online: float, offline: float, both: Sequence[Times]) -> None:
+    """``both``: without offline requests, and with them. The others are tokens a second."""
+    alone, beside = (times.metrics() for times in both)
+    report.add(case, WITHOUT, alone)
+    ratios = {f"{name.removesuffix('_s')}_ratio": beside[name] / alone[name] for name in alone}
+    shares = {"capacity_tok_per_s": capacity, "online_tok_per_s": online, "offline_tok_per_s": offline}
+    report.add(case, OURS, {**beside, **ratios, **shares, "filled_share": offline / (capacity - online)})
+
+
+# simulated -----------------------------------------------------------------------------------------------------------
+
+
+def worker(costs: dict[str, float], offline: bool, **more: float) -> Any:
+    """A simulated worker of one model."""
+    from blockwright.policies.model.chain import Route
+    from blockwright.policies.plan.coefficients import Coefficients
+    from blockwright.policies.sweep.config import SweepConfig
+    from blockwright.policies.sweep.events import RoutesChanged
+    from blockwright.simulator.blended import BlendedWorker
+    from blockwright.simulator.description import InstanceSpec, ModelSpec
+    from blockwright.simulator.simulation import chain_of, hops_of
+
+    chain = chain_of(ModelSpec(name="m", kv_bytes=1024), InstanceSpec(profile=""))
+    routes = [Route("m@w0", 1, "m", hops_of(["w0"]))]
+    numbers: dict[str, Any] = {**NUMBERS, "budget": KV, "memory_chunk": 1 << 16, "slot_unit": 1, "granule": 1, **more}
+    config = SweepConfig(worker="w0", numerics="simulated", **numbers)
+    queue = lengths("offline") if offline else None
+    return BlendedWorker(config, RoutesChanged(1, [chain], routes, routes), Coefficients(**costs), queue)
+
+
+def rate_of(one: Any, counter: str) -> float:
+    return float(one.state.counters[counter] / one.now)
+
+
+def simulate(report: Report, case: str, costs: dict[str, float], load: int, seconds: float) -> None:
+    from blockwright.simulator.blended import poisson
+
+    alone = worker(costs, offline=True, offline_sweep=1e9)
+    alone.run([], seconds / 4)
+    capacity = rate_of(alone, "computed_tokens")
+    demands = poisson(load / 100 * capacity / mean_tokens(), seconds, lengths("online"), random.Random("arrivals"))
+    both = []
+    for offline in (False, True):
+        one = worker(costs, offline)
+        one.run(demands, seconds)
+        ended = one.online.values()
+        both.append(Times([r.ttft for r in ended], [r.pace for r in ended if r.tokens > 1]))
+        online = rate_of(one, "computed_tokens") - rate_of(one, "offline_tokens")
+        filled = rate_of(one, "offline_tokens")
+    told(report, case, capacity, online, filled, both)
+
+
+# live ----------------------------------------------------------------------------------------------------------------
+
+
+class Live:
+    """Requests to a running cluster, through its gateway, in this process."""
+
+    def __init__(self, port: Any) -> None:
+        self.port, self.numbers = port, itertools.count()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def generation(self, prompt: int, tokens: int, **more: Any) -> Any:
+        from blockwright.actors.gateway.port import Generation
+        from blockwright.policies.plan.sampling import SamplingParams
+
+        number = next(self.numbers)
+        ids = [3 + number % 500, *[3 + (number // 500 + n) % 500 for n in range(prompt - 1)]]
+        sampling = SamplingParams(temperature=0.0)
+        return Generation(id=f"r{number}", application="m", prompt=ids, max_tokens=tokens, stop_tokens=[],
+                          sampling=sampling, **more)  # fmt: skip
+
+    def start(self, what: Any) -> None:
+        task = asyncio.create_task(what)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def one(self, prompt: int, tokens: int, due: float, times: Times) -> None:
+        first = 0.0
+        async for _ in self.port.generate(self.generation(prompt, tokens)):
+            first = first or time.monotonic()
+        times.ttft.append(first - due)
+        times.token.append((time.monotonic() - first) / max(tokens - 1, 1))
+
+    async def online(self, rate: float, seconds: float) -> Times:
+        """Poisson arrivals for so long; returns when the last has ended."""
+        times, source, shapes = Times([], []), random.Random("arrivals"), lengths("online")
+        began = time.monotonic()
+        at = source.expovariate(rate)
+        while at < seconds:
+            await asyncio.sleep(max(0.0, began + at - time.monotonic()))
+            self.start(self.one(*next(shapes), began + at, times))
+            at += source.expovariate(rate)
+        await asyncio.gather(*self.tasks)
+        return times
+
+    async def fill(self) -> None:
+        """Offline requests for ever, as far as workers take them."""
+        shapes, asked = lengths("offline"), set[asyncio.Task[None]]()
+        following = next(shapes)
+        while True:
+            for credit in self.port.credits("m"):
+                positions = credit.positions
+                for n in range(credit.rows):
+                    if following[0] >= positions:
+                        break
+                    positions -= following[0]
+                    more = {"offline": True, "home": credit.worker, "side": ("left", "right")[n % 2]}
+                    stream = self.port.generate(self.generation(*following, **more))
+                    task = asyncio.create_task(self._drain(stream))
+                    asked.add(task)
+                    task.add_done_callback(asked.discard)
+                    following = next(shapes)
+            await self.port.credit_grown()
+
+    async def _drain(self, stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    async def counted(self) -> tuple[float, float]:
+        """Positions computed since the start, and those of offline requests."""
+        workers = (await self.port.cluster())["workers"]
+        counters = [one["counters"] for one in workers]
+        return sum(c["computed_tokens"] for c in counters), sum(c["offline_tokens"] for c in counters)
+
+    async def rates(self, what: Any) -> tuple[Any, float, float]:
+        """What something comes to, and tokens a second meanwhile: online, offline."""
+        before, began = await self.counted(), time.monotonic()
+        found = await what
+        after, seconds = await self.counted(), time.monotonic() - began
+        offline = (after[1] - before[1]) / seconds
+        return found, (after[0] - before[0]) / seconds - offline, offline
+
+
+async def live(report: Report, plan: Plan, folder: Path) -> None:
+    from blockwright.actors.topology import start
+    from blockwright.api.settings.options import make_settings
+
+    pace = folder / "pace.json"
+    pace.write_text(json.dumps(ROOFLINE))
+    model = make_model(SIZE, "f32", folder / SIZE)
+    flags = {
+        **NUMBERS,
+        "workers": WORKERS,
+        "threads": 1,
+        "memory": KV,
+        "pace": str(pace),
+        "profile": str(pace),
+        "prefix_cache": False,
+    }
+    for load in plan.loads:
+        running = await start(make_settings(None, apps=[f"m={model}"], flags=flags))
+        try:
+            await running.ready(whole=True)
+            one = Live(running.port)
+            filling = asyncio.create_task(one.fill())
+            _, _, capacity = await one.rates(asyncio.sleep(plan.live / 4))
+            filling.cancel()
+            rate = load / 100 * capacity / mean_tokens()
+            await asyncio.sleep(5.0)
+            alone, _, _ = await one.rates(one.online(rate, plan.live))
+            filling = asyncio.create_task(one.fill())
+            beside, online, offline = await one.rates(one.online(rate, plan.live))
+            filling.cancel()
+            told(report, f"live/load{load}", capacity, online, offline, [alone, beside])
+        finally:
+            await running.stop()
+
+
+def main(options: Options) -> None:
+    plan = Plan.chosen(options.quick)
+    settings = {"lengths": runs.lengths().name, "shorter": SHORTER, "roofline": ROOFLINE, "linear": LINEAR, **NUMBERS}
+    report = Report(
+        "offline_online", {**settings, "workers": WORKERS, "seconds": plan.live, "virtual_seconds": plan.simulated}
+    )
+    for load in plan.loads:
+        simulate(report, f"online/load{load}", ROOFLINE, load, plan.simulated)
+    simulate(report, "linear/load60", LINEAR, 60, plan.simulated / 2)
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(live(report, plan, Path(folder)))
+    harness.finish(report, options, plan.bars())
+
+
+if __name__ == "__main__":
+    main(harness.parse(__doc__))

@@ -1,0 +1,62 @@
+"""The sections of docs/performance.md on actors, streamed tokens, links and nodes for ``page.py``."""
+
+from __future__ import annotations
+
+from harness import OURS
+from stored import NONE, Result, number, table
+
+
+def of_actors(result: Result) -> str:
+    lines = (
+        ("call in one process, 100 B, p50 us", "call/inproc/100B", "p50_us"),
+        ("call to another process (ipc), 100 B, p50 us", "call/ipc/100B", "p50_us"),
+        ("the same over TCP, ours encrypted", "call/tcp/100B", "p50_us"),
+        ("calls per second, 8 callers", "calls/8callers/ipc", "per_s"),
+        ("calls per second, 256 callers", "calls/256callers/ipc", "per_s"),
+        ("call with 64 MiB (ipc), GiB/s", "call/ipc/64MiB", "gib_per_s"),
+        ("casts per second, 100 B", "cast/ipc/100B", "per_s"),
+        ("items of a stream per second, 100 B", "stream/ipc/100B", "per_s"),
+    )
+    rows = [(name, *(result.text(case, metric, who) for who in (OURS, "pyzmq", "xoscar"))) for name, case, metric in lines]
+    return f"""Blocking pyzmq and xoscar take turns with us. A round trip through two `asyncio.Queue`s, the measure for calls
+in one process, takes {result.text("call/inproc/100B", "p50_us", "asyncio.Queue")} us; one copy of 64 MiB in memory makes
+{result.text("call/ipc/64MiB", "gib_per_s", "memcpy")} GiB/s.
+
+{table(("", "ours", "pyzmq", "xoscar"), rows)}"""
+
+
+def of_tokens(result: Result) -> str:
+    rows = [(case.rpartition("/c")[2], result.spread(case, "out_tok_per_s")) for case in result.cases("out_tok_per_s")]
+    return f"""Streamed tokens per second of a model so small that messages are nearly all of the cost:
+
+{table(("clients", "tokens per second"), rows)}"""
+
+
+def of_links(result: Result) -> str:
+    sizes = ("64KiB", "1MiB", "64MiB")
+    rows = [
+        (kind, *(result.text(f"links/{kind}/{size}", "gib_per_s") for size in sizes)) for kind in ("shared-memory", "frames")
+    ]
+    none, calls = result.value("link/priorities", "share_of_none"), ("buffers/64MiB", "gib_per_s")
+    return f"""While 256 MiB of KV move over a link limited to 200 MB/s, the p99 of 64 KiB activations is
+{result.spread("link/priorities", "p99_chunks")} chunk times (bar 2.5), {NONE if not none else number(1 / none)} times
+lower than without classes (bar 10). Messages in a row, GiB/s:
+
+{table(("", "64 KiB", "1 MiB", "64 MiB"), rows)}
+
+A call with 64 MiB makes {result.text(*calls)} GiB/s, pyzmq with copy=True {result.text(*calls, "pyzmq")}, one copy in
+memory {result.text(*calls, "memcpy")}."""
+
+
+def of_nodes(result: Result) -> str:
+    lines = (
+        ("start of a cluster of 3 nodes", "start_ms"),
+        ("restart of a node", "restart_ms"),
+        ("SIGKILL to Down at the head (bar 50)", "crash_ms"),
+        ('SIGSTOP to "unreachable"', "unreachable_ms"),
+        ('a loop that hangs to "hung"', "hung_ms"),
+    )
+    rows = [(name, *(result.text(way, metric) for way in ("ipc", "tcp-with-keys"))) for name, metric in lines]
+    return f"""Milliseconds; `import blockwright.runtime` takes {result.spread("import", "import_ms")} (bar 150).
+
+{table(("", "ipc", "TCP with keys"), rows)}"""

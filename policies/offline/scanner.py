@@ -1,0 +1,289 @@
+"""Which request of an offline batch starts next: a list of units, read from both ends at once.
+
+After BlendServe (section "Dual scanner and memory partition"): units are sorted by density, so the left end is
+compute-heavy and the right end memory-heavy. KV memory is divided between the two sides so that what runs together is as
+dense as the whole batch: ``M_left * rho_left + M_right * rho_right = M * rho_root``, with the densities of the units under
+the two pointers. When both pointers are in one unit, one pointer goes on over what is left, with all memory.
+
+With a single unit this is an engine that admits requests in a given order: every baseline runs through it.
+
+A machine of events, each O(1). It counts positions of KV by estimate (*need*: uncached prompt and half of the answer, what
+a sequence holds in the mean); who owns the pages has the last word and retracts what does not fit. A request is a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from blockwright.policies.offline.order import Unit
+
+Side = Literal["left", "right"]
+SIDES: tuple[Side, Side] = ("left", "right")
+LIKE = 1e-6  # densities that differ by less have no mixture to aim for
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineAdmission:
+    """A request that is to start now. ``need``: positions of KV that it counts for on its ``side``."""
+
+    request: int
+    side: Side
+    need: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScannerUse:
+    """Positions of KV of the two sides as counted here, what they may hold, and the sequences that run."""
+
+    left: float
+    right: float
+    left_most: float
+    right_most: float
+    left_running: int
+    right_running: int
+
+
+def _check(**values: float) -> None:
+    for name, value in values.items():
+        if not 0.0 < value < math.inf:
+            raise ValueError(f"{name} of an offline batch's scanner is {value!r}; give a number above 0")
+
+
+def left_share(left: float, right: float, target: float) -> float:
+    """Part of KV memory for the left side, 0 to 1, by the densities of both sides and that which is aimed at."""
+    if abs(left - right) < LIKE:
+        return 0.5
+    return min(max((target - right) / (left - right), 0.0), 1.0)
+
+
+class _Pointer:
+    """One side: where it reads, what it was given back, what runs."""
+
+    __slots__ = ("at", "returned", "running", "unit", "use")
+
+    def __init__(self, unit: int, at: int) -> None:
+        self.unit, self.at = unit, at  # the unit it reads, and the place in it of the next request
+        self.returned: deque[int] = deque()  # first to run again
+        self.running: dict[int, float] = {}  # request -> positions that it counts for
+        self.use = 0.0
+
+
+class DualScanner:
+    """``units``: by density, the densest first; every request in one of them. ``need``: positions of KV of a request that
+    would start now (infinite: it cannot). ``memory``: positions there are. ``target``: density of the whole batch, which
+    stays as it is while the batch runs: aiming at 1 would pack better now and leave a one-sided rest. ``share``: part of
+    the memory for the left side, instead of what densities say. Raises ValueError where memory or target is not above 0,
+    or share beyond 0 to 1.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        need: Callable[[int], float],
+        memory: float,
+        target: float,
+        *,
+        share: float | None = None,
+    ) -> None:
+        _check(memory=memory)
+        self.memory, self._need = memory, need
+        self._sides: dict[Side, _Pointer] = {side: _Pointer(0, 0) for side in SIDES}
+        self._latest: Side = "left"
+        self.admitted = self.retractions = self.finishes = 0  # counted from the beginning
+        self.replace(units, target, share)
+
+    # the list of units
+
+    def replace(self, units: Sequence[Unit], target: float | None = None, share: float | None = None) -> None:
+        """Other units from now on: an order by better estimates, a part that grew or shrank. What runs stays and counts on
+        its side; nothing that runs may be in ``units``, and everything that is to run must be (see ``pending``). With a
+        target the partition aims at that from now on, or is the given share."""
+        if target is not None:
+            _check(target=target)
+            if share is not None and not 0.0 <= share <= 1.0:
+                raise ValueError(f"share of an offline batch's left side is {share!r}; give a number from 0 to 1")
+            self.target, self._share = target, share
+        self._units = [unit for unit in units if len(unit.requests)]
+        self._left = sum(len(unit.requests) for unit in self._units)
+        last = len(self._units) - 1
+        left, right = self._sides["left"], self._sides["right"]
+        left.unit, left.at = 0, 0
+        right.unit, right.at = last, len(self._units[last].requests) - 1 if self._units else -1
+        for pointer in (left, right):
+            pointer.returned.clear()
+        self._divide()
+
+    def pending(self) -> list[int]:
+        """Requests that have not started, from the left end to the right one; those given back are at their side's end."""
+        left, right = self._sides["left"], self._sides["right"]
+        found = [*left.returned]
+        if self._left:
+            for number in range(left.unit, right.unit + 1):
+                requests = self._units[number].requests
+                begin = left.at if number == left.unit else 0
+                end = right.at + 1 if number == right.unit else len(requests)
+                found += requests[begin:end]
+        return [*found, *reversed(right.returned)]
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not started."""
+        return self._left + sum(len(pointer.returned) for pointer in self._sides.values())
+
+    @property
+    def met(self) -> bool:
+        """Both pointers are in one unit, or nothing is left to read: one side reads, with all memory."""
+        return self._sides["left"].unit >= self._sides["right"].unit
+
+    # events
+
+    def admit(self, most: float = math.inf) -> OfflineAdmission | None:
+        """The next request that fits, on the side that has less of what it may hold; None if none does. ``most``: positions
+        that it may need at most, where nothing is running. A side with nothing running gets one request as soon as memory
+        has room for it, and an empty memory always gets one."""
+        total = self._sides["left"].use + self._sides["right"].use
+        for side in self._turns():
+            if (request := self._next(side)) is None:
+                continue
+            need, pointer = self._need(request), self._sides[side]
+            alone = not pointer.running
+            if total and alone and total + need > self.memory:
+                return None  # the other side gives way, or this one would never begin
+            part = alone or pointer.use < self._most[side]
+            if not self._running_any() or (part and need <= min(self.memory - total, most)):
+                self._take(side, request, need)
+                return OfflineAdmission(request, side, need)
+        return None
+
+    def peek(self) -> int | None:
+        """The request that would be asked for first, whether it fits or not; None where none waits."""
+        for side in self._turns():
+            if (request := self._next(side)) is not None:
+                return request
+        return None
+
+    def finished(self, request: int) -> None:
+        """It runs no more, and its memory is free."""
+        self._forget(self._side_of(request), request)
+        self.finishes += 1
+
+    def retracted(self, request: int) -> None:
+        """It was stopped to make room, and is the first to start again on its side."""
+        side = self._side_of(request)
+        self._forget(side, request)
+        self._sides[side].returned.appendleft(request)
+        self.retractions += 1
+
+    def grew(self, request: int, positions: float) -> None:
+        """It holds so many positions: more than was estimated, or it counts as before."""
+        pointer = self._sides[self._side_of(request)]
+        if (more := positions - pointer.running[request]) > 0.0:
+            pointer.running[request] = positions
+            pointer.use += more
+
+    def resize(self, memory: float) -> None:
+        """There are so many positions from now on. Raises ValueError where that is not above 0."""
+        _check(memory=memory)
+        self.memory = memory
+        self._divide()
+
+    # looking
+
+    def side(self, request: int) -> Side | None:
+        """Of a request that runs."""
+        return next((side for side in SIDES if request in self._sides[side].running), None)
+
+    def over(self, side: Side) -> float:
+        """Positions by which a side is beyond what it may hold; negative: what is free there."""
+        return self._sides[side].use - self._most[side]
+
+    def running(self, side: Side) -> int:
+        """Sequences of a side that run."""
+        return len(self._sides[side].running)
+
+    def newest(self, side: Side) -> Iterator[int]:
+        """Those of a side that run, the last to start first: in the order in which they are stopped."""
+        return reversed(self._sides[side].running)
+
+    def use(self) -> ScannerUse:
+        """See ``ScannerUse``."""
+        left, right = self._sides["left"], self._sides["right"]
+        return ScannerUse(
+            left.use, right.use, self._most["left"], self._most["right"], len(left.running), len(right.running)
+        )
+
+    def check(self) -> None:
+        """Raises AssertionError unless what is counted is what runs, and nobody runs twice."""
+        for pointer in self._sides.values():
+            assert math.isclose(pointer.use, sum(pointer.running.values()), rel_tol=1e-9, abs_tol=1e-3), "use is miscounted"
+        left, right = (self._sides[side] for side in SIDES)
+        assert not left.running.keys() & right.running.keys(), "a request runs on both sides"
+        waiting = self.pending()
+        assert len(waiting) == self.waiting == len({*waiting}), "a request waits twice"
+        assert not {*waiting} & (left.running.keys() | right.running.keys()), "a request runs and waits"
+
+    # parts
+
+    def _divide(self) -> None:
+        """Memory of the sides, by the units under the pointers."""
+        if self.met:
+            self._most: dict[Side, float] = {"left": self.memory, "right": self.memory}
+            return
+        share = self._share
+        if share is None:
+            left, right = (self._units[self._sides[side].unit].rho for side in SIDES)
+            share = left_share(left, right, self.target)
+        self._most = {"left": share * self.memory, "right": (1.0 - share) * self.memory}
+
+    def _turns(self) -> tuple[Side, Side]:
+        """The side that is asked first: not that which started a request last."""
+        return ("right", "left") if self._latest == "left" else ("left", "right")
+
+    def _next(self, side: Side) -> int | None:
+        """The request at a pointer. Where the pointers have met the left one reads on."""
+        pointer = self._sides[side]
+        if pointer.returned:
+            return pointer.returned[0]
+        if not self._left or (self.met and side == "right"):
+            return None
+        return self._units[pointer.unit].requests[pointer.at]
+
+    def _running_any(self) -> bool:
+        return bool(self._sides["left"].running or self._sides["right"].running)
+
+    def _take(self, side: Side, request: int, need: float) -> None:
+        pointer = self._sides[side]
+        pointer.running[request] = need
+        pointer.use += need
+        self.admitted += 1
+        self._latest = side
+        if pointer.returned:
+            pointer.returned.popleft()
+            return
+        self._left -= 1
+        if side == "left":
+            pointer.at += 1
+            if pointer.at == len(self._units[pointer.unit].requests):
+                pointer.unit, pointer.at = pointer.unit + 1, 0
+                self._divide()
+        else:
+            pointer.at -= 1
+            if pointer.at < 0:
+                pointer.unit -= 1
+                pointer.at = len(self._units[pointer.unit].requests) - 1
+                self._divide()
+
+    def _side_of(self, request: int) -> Side:
+        if (side := self.side(request)) is None:
+            raise KeyError(f"request {request} of an offline batch is not running")
+        return side
+
+    def _forget(self, side: Side, request: int) -> None:
+        pointer = self._sides[side]
+        pointer.use -= pointer.running.pop(request)
+        if not pointer.running:
+            pointer.use = 0.0  # sums of fractions leave crumbs

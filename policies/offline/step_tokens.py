@@ -1,0 +1,39 @@
+"""How many tokens a step of an offline batch computes.
+
+After BlendServe (section "Batch formation"): a multiple of 128, as kernels like it; sequences that decode come first,
+prompts take the rest. How many are wanted follows the density of the whole batch: their compute is to take ``target`` times
+as long as the step reads KV, so that neither of the two waits for the other in any step, not only in the mean of all.
+"""
+
+from __future__ import annotations
+
+from blockwright.policies.offline.density import Costs
+
+MULTIPLE = 128
+MOST = 2048  # tokens of a step: the usual budget of chunked prefill
+
+
+class StepTokens:
+    """``target``: density that a step aims at; None: every step takes ``most``. ``weights``: seconds of reading the
+    parameters once, during which tokens are free. Raises ValueError where ``most`` is below 128."""
+
+    __slots__ = ("_carried", "_least", "_token", "most", "target")
+
+    def __init__(self, costs: Costs, target: float | None, weights: float = 0.0, most: int = MOST) -> None:
+        if most < MULTIPLE:
+            raise ValueError(f"a step of an offline batch takes {most} tokens at most; give {MULTIPLE} or more")
+        self.target, self.most = target, most
+        self._token = costs.token
+        self._least = max(int(weights / costs.token / MULTIPLE), 1) * MULTIPLE
+        self._carried = 0.0  # tokens that steps so far had fewer than was wanted, by rounding
+
+    def tokens(self, decoding: int, memory: float) -> int:
+        """Of the next step, in which so many sequences decode and which reads KV for ``memory`` seconds. Rounded up or down
+        so that the mean is what is wanted."""
+        if self.target is None:
+            return self.most
+        wanted = min(max(self.target * memory / self._token, self._least, decoding), self.most)
+        exact = wanted + self._carried
+        rounded = max(int(exact / MULTIPLE + 0.5), 1) * MULTIPLE
+        self._carried = min(max(exact - rounded, -MULTIPLE), MULTIPLE)
+        return min(rounded, self.most)

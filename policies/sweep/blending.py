@@ -1,0 +1,217 @@
+"""Offline sequences beside online ones: they fill the rows, tokens and pages that these leave, and give way within a sweep.
+
+A plan is made as if there were no offline sequence; then they fill it up. Beside online rows they ride only as far as the
+cost model says that the sweep takes no more than a part longer. Where no online sequence is here they have a sweep of their
+own, which is short and not planned ahead, so that whoever comes waits for no more than what is left of one. Rows and pages
+that an online sequence lacks are taken from them: the one that loses the least work goes first, back to its gateway.
+"""
+
+from __future__ import annotations
+
+from blockwright.policies.memory import eviction
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.fit import PLAIN
+from blockwright.policies.sweep.batch import BatchBuilder
+from blockwright.policies.sweep.columns import Place, Status
+from blockwright.policies.sweep.microbatches import NOW
+from blockwright.policies.sweep.planning import Planner
+from blockwright.policies.sweep.preemption import Promises, private_work
+from blockwright.policies.sweep.reserve import alone, reserved_rows, reserved_slots
+from blockwright.policies.sweep.sequences import Found
+from blockwright.policies.sweep.sweep_load import Ride, SweepLoad
+
+
+class BlendingPlanner(Planner):
+    """See the module. Without offline sequences its plans are those of ``Planner``."""
+
+    def only_offline(self) -> bool:
+        """Whether all that could run is offline: then no plan is made while another is open."""
+        queue, leases = self._parts.queue, self._parts.leases
+        if not queue.offline or queue.online or queue.waiting > queue.offline_waiting:
+            return False
+        return not leases.urgent and leases.next_flight() is None
+
+    def fill(self, batch: BatchBuilder) -> None:
+        if self._parts.queue.offline:
+            self._restore()
+        super().fill(batch)
+        if self._parts.queue.offline:  # some may have got their leases, and started
+            left = batch.budget
+            self._blend(batch)
+            self._parts.outgoing.count("offline_tokens", left - batch.budget)
+
+    # who gives way ---------------------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        """Take from offline sequences what online ones have taken of the reserve."""
+        queue = self._parts.queue
+        waits = queue.waiting > queue.offline_waiting
+        if queue.online or waits:
+            self._vacate(reserved_slots(self._parts), {}, max(reserved_rows(self._parts), int(waits)))
+
+    def _yields(self, s: int, found: Found, promises: Promises, awaited: dict[str, int]) -> bool:
+        queue = self._parts.queue
+        if queue.online == len(queue.running):
+            return False
+        need, kept = self._fitting.need(s, found, promises, awaited)
+        return self._vacate(need, kept, 0)
+
+    def _vacate(self, need: dict[str, int], kept: dict[str, int], rows: int) -> bool:
+        """Offline sequences leave until there are so many rows, and ``need`` slots but for ``kept`` idle ones, free or on
+        their way. Whether the slots are there now."""
+        parts, table = self._parts, self._rows
+        while True:
+            lacking = eviction.shortage(parts.memory.pages, need, kept) * parts.config.memory_chunk
+            if lacking > 0:
+                lacking -= self._leaving_bytes()
+            if lacking <= 0 and rows <= table.free_rows + table.leaving:
+                break
+            if (victim := self._victim(-1, set())) < 0:
+                break
+            self._sequences.preempt(victim)
+        return parts.memory.make_room(need, kept)
+
+    def _victim(self, s: int, busy: set[int]) -> int:
+        """The offline sequence that loses the least work, younger than ``s`` where that is one; of equals the youngest. Not
+        those that are ``busy``, in the plan that is being made."""
+        rows, queue, pages = self._rows, self._parts.queue, self._parts.memory.pages
+        found = [other for other in queue.running[queue.online :] if other not in busy]
+        if s >= 0:
+            age = rows.age(s)
+            found = [other for other in found if rows.age(other) > age]
+        if not found:
+            return -1
+        return min(found, key=lambda v: (private_work(rows, pages, v), -rows.submission[v].arrival, v))
+
+    def _leaving_bytes(self) -> int:
+        """What sequences that leave give back when no plan names them any more."""
+        rows, pages, nbytes = self._rows, self._parts.memory.pages, 0
+        for s in rows.with_status(Status.LEAVING):
+            nbytes += sum([pages.page_bytes(pages.span(h)) for h in rows.handles(s) if pages.references(h) == 1])
+        return nbytes
+
+    # who rides -------------------------------------------------------------------------------------------------------
+
+    def _blend(self, batch: BatchBuilder) -> None:
+        config = self._parts.config
+        costs: Coefficients | None = config.costs
+        load = SweepLoad(PLAIN if costs is None else costs, self._parts.routes)
+        self._weigh(batch, load)
+        online = bool(batch.picked) or not all(map(self._rows.is_offline, batch.guests))
+        ride = Ride(load, config.offline_delay, None if costs is None else config.offline_sweep, online=online)
+        prompts = self._ride_decodes(batch, ride)
+        shares = self._turns.chunks(prompts)
+        for s in prompts:
+            if self._rows.status[s] == Status.RUNNING and (self._rows.place[s] == Place.LOCAL or s in shares):
+                self._ride_prompt(batch, ride, s, shares.get(s, 1 << 30))
+        self._admit_offline(batch, ride)
+
+    def _weigh(self, batch: BatchBuilder, load: SweepLoad) -> None:
+        """What is in the batch already."""
+        rows, found = self._rows, dict[str, list[int]]()
+        for s, start in zip(batch.picked, batch.starts, strict=True):
+            self._note(found, s, start, batch.count_of(s))
+        for flight, guests in batch.flights:
+            for s, row in zip(guests, flight.rows, strict=True):
+                self._note(found, s, row.start, row.count)
+        for s, tokens, drawn, near, far in found.values():
+            load.add(rows.route[s], tokens, drawn, near, far)
+
+    def _note(self, found: dict[str, list[int]], s: int, start: int, count: int) -> None:
+        """Sums by route: a sequence of it, tokens, rows, and the positions that they attend to."""
+        sums = found.setdefault(self._rows.route[s].route.id, [s, 0, 0, 0, 0])
+        sums[1] += count
+        sums[2] += 1
+        if count == 1:
+            sums[3] += start + 1
+        else:
+            sums[4] += count * start + count * (count + 1) // 2
+
+    def _ride_decodes(self, batch: BatchBuilder, ride: Ride) -> list[int]:
+        """Decoding rows, oldest first. Returns the sequences whose prompts go on."""
+        rows, queue, leases = self._rows, self._parts.queue, self._parts.leases
+        plain = batch.decodes == len(batch.picked)
+        prompts: list[int] = []
+        for s in queue.running[queue.online :]:
+            if batch.budget <= 0 or ride.over:
+                break
+            start = rows.planned[s]
+            if rows.status[s] != Status.RUNNING or start >= rows.known[s]:
+                continue  # it has given way, or waits for its last token
+            if rows.known[s] - start > 1:
+                prompts.append(s)
+            elif start >= rows.limit[s] - 1 or leases.is_away(s) or not self._has_turn(s):
+                continue
+            elif not ride.takes(rows.route[s], start):
+                break
+            elif rows.place[s] != Place.LOCAL:
+                self._leave(batch, s)
+            elif self._beside_others(batch, s, start + 1):
+                self._pick(batch, s, 1)
+        if plain:
+            batch.decodes = len(batch.picked)
+        return prompts
+
+    def _has_turn(self, s: int) -> bool:
+        """Whether a row may go with this plan: where it crosses workers, with its microbatch."""
+        return self._rows.place[s] == Place.LOCAL or self._turns.of(s) == NOW
+
+    def _ride_prompt(self, batch: BatchBuilder, ride: Ride, s: int, most: int) -> None:
+        """A chunk of a prompt, as much of it as fits."""
+        rows, picked = self._rows, len(batch.picked)
+        self._meeting.jump(s)
+        start, route = rows.planned[s], rows.route[s]
+        most = ride.most(route, start, min(rows.known[s] - start, self._parts.config.chunk_size, batch.budget, most))
+        if most > 0 and self._beside_others(batch, s, start + most):
+            self._pick_chunk(batch, s, most)
+        if len(batch.picked) > picked:
+            ride.add(route, start, batch.count_of(s))
+
+    def _beside_others(self, batch: BatchBuilder, s: int, positions: int) -> bool:
+        """Whether there are pages for ``positions`` of ``s`` beside the reserve; younger offline sequences may give way. The
+        oldest one here then waits for those that are older elsewhere (``pipeline.py``), and for no reserve."""
+        rows, parts = self._rows, self._parts
+        pages = -(-positions // rows.page_size) - rows.paged[s]
+        if pages <= 0:
+            return True
+        need = reserved_slots(parts)
+        for span in rows.route[s].spans:
+            need[span.arena] = need.get(span.arena, 0) + pages * span.layers
+        while not parts.memory.fits(need):
+            if rows.leaving:
+                return False  # memory is on its way
+            if (victim := self._victim(s, {*batch.picked})) < 0:
+                return parts.queue.running[parts.queue.online] == s
+            self._sequences.preempt(victim)
+        return True
+
+    def _admit_offline(self, batch: BatchBuilder, ride: Ride) -> None:
+        """Start those that wait. One for which there is no room goes back to its gateway; one that lacks time waits."""
+        parts, rows, queue = self._parts, self._rows, self._parts.queue
+        reserve = {} if alone(parts) else reserved_slots(parts)
+        promises: Promises | None = None
+        while queue.offline_waiting and batch.budget > 0 and not ride.over:
+            s = queue.first_offline(batch.capped)
+            if s < 0:
+                break
+            if self._sequences.park(s) or self._pipeline.ask(s):
+                queue.remove(rows.key(s), rows.tenant[s])
+                continue
+            found = self._sequences.look_up(s)
+            if promises is None:
+                promises = self._fitting.promises(offline=True)
+            if not self._fitting.within_cap(s, found, promises):
+                batch.capped.add(rows.tenant[s])
+                continue
+            if rows.free_rows <= reserved_rows(parts) or not self._fitting.fits(s, found, promises, reserve):
+                if rows.is_guest(s):  # its home has nothing to do with it before it has its lease
+                    break
+                self._sequences.preempt(s)
+                continue
+            if not ride.most(rows.route[s], len(found) * rows.page_size, 1):
+                break
+            queue.remove(rows.key(s), rows.tenant[s])
+            self._start(s, found)
+            if not rows.is_guest(s):
+                self._ride_prompt(batch, ride, s, 1 << 30)
+                promises.add(rows, s)

@@ -1,0 +1,57 @@
+"""Whether a waiting sequence may start now: room beside what others were promised, within what its account may have."""
+
+from __future__ import annotations
+
+from blockwright.policies.sweep.parts import Parts
+from blockwright.policies.sweep.preemption import Promises
+from blockwright.policies.sweep.sequences import Found
+
+
+class Fitting:
+    """See the module. Changes nothing but the cache: idle pages may give way to an answer that is yes."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._rows = parts, parts.rows
+
+    def promises(self, *, offline: bool = False) -> Promises:
+        """What running sequences will still take for prompts that they have begun; of offline ones only if that is asked."""
+        promises, queue = Promises(self._rows.page_size, self._parts.memory), self._parts.queue
+        for running in queue.running if offline else queue.running[: queue.online]:
+            promises.add(self._rows, running)
+        return promises
+
+    def fits(self, s: int, found: Found, promises: Promises, awaited: dict[str, int]) -> bool:
+        """Room for the whole prompt and a token, besides what running prompts will still take, and slots ``awaited`` for
+        older requests. A guest: for its lease."""
+        return self._parts.memory.make_room(*self.need(s, found, promises, awaited))
+
+    def need(
+        self, s: int, found: Found, promises: Promises, awaited: dict[str, int]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Slots by arena that must be free or idle, and those of idle ones that do not count, as ``s`` will list them."""
+        rows, pages = self._rows, self._parts.memory.pages
+        total = self._pages_to_start(s)
+        need, kept = promises.beside(awaited), dict[str, int]()
+        for i, span in enumerate(rows.route[s].spans):
+            present = [handle for handles in found if (handle := handles[i]) is not None]
+            cached = sum(1 for handle in present if not pages.references(handle))
+            need[span.arena] = need.get(span.arena, 0) + (total - len(present)) * span.layers
+            kept[span.arena] = kept.get(span.arena, 0) + cached * span.layers
+        return need, kept
+
+    def _pages_to_start(self, s: int) -> int:
+        if self._rows.is_guest(s):
+            return self._parts.leases.wanted(s)
+        return -(-(self._rows.known[s] + 1) // self._rows.page_size)
+
+    def within_cap(self, s: int, found: Found, promises: Promises) -> bool:
+        """The same, of what the account of ``s`` may have."""
+        if not self._parts.memory.capped:
+            return True
+        rows, memory, account = self._rows, self._parts.memory, self._rows.tenant[s]
+        pages = memory.pages
+        need = promises.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].spans)
+        for handle in (handle for handles in found for handle in handles if handle is not None):
+            if pages.references(handle):  # whoever lists it pays for it already
+                need -= pages.page_bytes(pages.span(handle))
+        return memory.within_cap(account, need)

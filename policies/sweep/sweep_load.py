@@ -1,0 +1,122 @@
+"""What a sweep costs while it is put together, row by row: by the model of ``plan/cost.py``, for whoever may ride in it."""
+
+from __future__ import annotations
+
+from blockwright.policies.model.runs import LocalRoute
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import KNEE
+from blockwright.policies.sweep.local_routes import LocalRoutes
+
+
+class SweepLoad:
+    """``seconds`` of all that was added."""
+
+    def __init__(self, costs: Coefficients, routes: LocalRoutes) -> None:
+        self._costs, self._routes = costs, routes
+        self.seconds = 0.0
+        self._tokens: dict[int, int] = {}  # of each run, by number
+        self._passes: dict[str, list[tuple[int, float, float, bool]]] = {}  # route id -> of each run: number, shares, head
+
+    def price(self, local: LocalRoute, tokens: int, drawn: int, near: int, far: int) -> float:
+        """Seconds that rows of a route would add.
+
+        Args:
+            local: the route.
+            tokens: of all rows.
+            drawn: rows after which a token is drawn.
+            near: positions that decoding rows attend to.
+            far: positions that tokens of prompts attend to.
+        """
+        c = self._costs
+        seconds = c.row * drawn + (0.0 if self._tokens else c.base)
+        for number, share, kv, head in self._runs(local):
+            count = drawn if head else tokens
+            if count:
+                before = self._tokens.get(number, 0)
+                if not before:
+                    seconds += c.step + c.read * share
+                over = max(0, before + count - KNEE) - max(0, before - KNEE)
+                seconds += share * (c.token * count + c.beyond * over) + kv * (c.context * near + c.prefill * far)
+        return seconds
+
+    def add(self, local: LocalRoute, tokens: int, drawn: int, near: int, far: int) -> None:
+        """They are in it."""
+        self.seconds += self.price(local, tokens, drawn, near, far)
+        for number, _, _, head in self._runs(local):
+            if count := drawn if head else tokens:
+                self._tokens[number] = self._tokens.get(number, 0) + count
+
+    def _runs(self, local: LocalRoute) -> list[tuple[int, float, float, bool]]:
+        found = self._passes.get(local.route.id)
+        if found is None:
+            c = self._costs
+            if c.parameters:
+                numbers = self._routes.numbers(local.route.id)
+                found = [
+                    (number, run.nbytes / c.parameters, run.kv_bytes / c.kv if c.kv else 0.0, run.head)
+                    for number, run in zip(numbers, local.runs, strict=True)
+                ]
+            else:  # without sizes a sweep is one pass of its rows
+                found = [(-1, 1.0, 1.0, False)]
+            self._passes[local.route.id] = found
+        return found
+
+
+class Ride:
+    """How much longer offline rows may make a sweep.
+
+    load: what is in it already; online: whether anybody waits for that. delay: part of its seconds by which it may take
+    longer then. alone: seconds that it may take otherwise; None: not known, twice what the first row takes. The first row
+    always fits such a sweep, and with it what takes no longer than ``delay`` more.
+    """
+
+    def __init__(self, load: SweepLoad, delay: float, alone: float | None, *, online: bool) -> None:
+        self._load, self._delay, self._alone = load, delay, alone
+        self._first = not online
+        self._left = delay * load.seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more fits."""
+        return not self._first and self._left <= 0
+
+    def takes(self, local: LocalRoute, position: int) -> bool:
+        """Whether a decoding row fits, which is in it then."""
+        price = self._price(local, position, 1)
+        if price > self._left:
+            return False
+        self._add(local, position, 1, price)
+        return True
+
+    def most(self, local: LocalRoute, start: int, count: int) -> int:
+        """How many of ``count`` tokens of a prompt fit, from position ``start`` on."""
+        if count <= 0 or self._price(local, start, 1) > self._left:
+            return 0
+        if self._price(local, start, count) <= self._left:
+            return count
+        low, high = 1, count  # the first fits, the second does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._price(local, start, middle) <= self._left else (low, middle)
+        return low
+
+    def add(self, local: LocalRoute, start: int, count: int) -> None:
+        """A chunk of a prompt is in it."""
+        self._add(local, start, count, self._price(local, start, count))
+
+    def _add(self, local: LocalRoute, start: int, count: int, price: float) -> None:
+        self._left -= price
+        self._load.add(local, count, 1, *attended(start, count))
+
+    def _price(self, local: LocalRoute, start: int, count: int) -> float:
+        near, far = attended(start, count)
+        if self._first:
+            one = self._load.price(local, 1, 1, start + 1, 0)
+            self._left = max(2 * one if self._alone is None else self._alone, one * (1 + self._delay))
+            self._first = False
+        return self._load.price(local, count, 1, near, far)
+
+
+def attended(start: int, count: int) -> tuple[int, int]:
+    """Positions that so many tokens after ``start`` attend to: as a decoding row, or as a prompt."""
+    return (start + 1, 0) if count == 1 else (0, count * start + count * (count + 1) // 2)

@@ -1,0 +1,233 @@
+"""An offline batch on one simulated engine: continuous batching with chunked prefill and a prefix cache, in whatever order.
+
+Which request starts is the scanner's (``policies/offline/scanner.py``), how long a step takes the back ends'
+(``policies/offline/step_time.py``), and what is cached the engine's own memory. What a batch's steps compute and read does
+not depend on how long they take, so that one simulation tells the seconds on every back end. Steps in which nothing but
+decoding happens are taken together, up to the next sequence that ends.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blockwright.policies.offline.density import Costs
+from blockwright.policies.offline.growth import Growth
+from blockwright.policies.offline.order import Unit
+from blockwright.policies.offline.prefix_tree import PrefixTree
+from blockwright.policies.offline.scanner import SIDES, DualScanner
+from blockwright.policies.offline.step_time import StepTime
+from blockwright.policies.offline.step_tokens import MOST, StepTokens
+from blockwright.simulator.offline_cache import PrefixCache
+
+SPARE = 0.01  # of memory: what must be free besides a sequence's tokens before it starts, or it would be stopped at once
+LONG = 1024  # tokens of an answer from which on it is played forward before a sequence starts
+RESERVED = 0.5  # of memory, at most: what long answers leave to the left side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What all orders share. ``memory``: positions of KV; ``weights``: seconds of reading the parameters once; ``clocks``:
+    back ends by name; ``most``: tokens of a step."""
+
+    costs: Costs
+    memory: int
+    weights: float
+    clocks: dict[str, StepTime]
+    most: int = MOST
+
+
+class OfflineJob:
+    """``outputs``: tokens of each answer, the truth. ``expected``: what is known of them beforehand. ``pace``: density that
+    steps aim at (``StepTokens``); None: all take as many tokens as they can. Raises ValueError for a request that no empty
+    memory holds."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tree: PrefixTree,
+        outputs: Sequence[int],
+        expected: Sequence[float],
+        units: Sequence[Unit],
+        *,
+        target: float,
+        pace: float | None = None,
+        share: float | None = None,
+    ) -> None:
+        for request in range(tree.count):
+            if (tokens := tree.length[request] + outputs[request]) > engine.memory:
+                raise ValueError(f"request {request} has {tokens} tokens, and memory {engine.memory} positions; give more")
+        self.engine, self.outputs, self.expected = engine, outputs, expected
+        self._length = tree.length
+        self.growth = Growth()
+        self.cache = PrefixCache(tree, engine.memory)
+        self.scanner = DualScanner(units, self._need, engine.memory, target, share=share)
+        self.pace(pace)
+        self._spare = round(SPARE * engine.memory)
+        self._clocks = list(engine.clocks.values())
+        self._seconds = [0.0] * len(self._clocks)
+        self._prompts: deque[list[int]] = deque()  # [request, tokens whose KV is there, tokens to compute]
+        self._began: dict[int, int] = {}  # sequence that decodes -> the step after which it began
+        self._ends: dict[int, int] = {}  # the same -> the step after which it ends
+        self._next: list[tuple[int, int]] = []  # heap of (step, request), with outdated entries
+        self._made: dict[int, int] = {}  # stopped sequence -> tokens that it had generated
+        self._context = 0  # positions of all sequences that decode
+        self._full = False  # nothing more fits until something ends
+        self.step = 0
+        self.compute = self.memory = 0.0  # seconds at full speed
+        self.computed = self.found = self.again = (
+            0  # prompt tokens computed, found in the cache, computed again after a stop
+        )
+        self.course = array("d")  # triples: steps, and the compute and memory seconds of these
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """How long it took so far, by back end."""
+        return dict(zip(self.engine.clocks, self._seconds, strict=True))
+
+    def pace(self, target: float | None) -> None:
+        """The density that steps aim at from now on."""
+        self._tokens = StepTokens(self.engine.costs, target, self.engine.weights, self.engine.most)
+
+    def replace(self, units: Sequence[Unit], expected: Sequence[float], target: float, share: float | None = None) -> None:
+        """Go on with another order of what has not started, with better estimates, aiming at another density."""
+        self.expected, self._full = expected, False
+        self.scanner.replace(units, target, share)
+
+    def run(self, awaited: set[int] | None = None) -> None:
+        """Until all is done, or all that is awaited."""
+        awaits = awaited is not None
+        while (self.scanner.waiting or self._prompts or self._ends) and not (awaits and not awaited):
+            if self.cache.held + len(self._ends) > self.engine.memory:
+                self._stop()
+            elif self._prompts or self._admit():
+                self._one()
+            else:
+                self._many()
+            while self._next and self._next[0][0] <= self.step:
+                request = heapq.heappop(self._next)[1]
+                if self._ends.get(request) == self.step:
+                    self._finish(request)
+                    if awaited is not None:
+                        awaited.discard(request)
+
+    # admission
+
+    def _need(self, request: int) -> float:
+        """Positions that a request counts for if it starts now; not now, if pages are short."""
+        made = self._made.get(request, 0)
+        new = self._length[request] - self.cache.cached(request) + made
+        more = round(max(self.expected[request] - made, 0.25 * made))
+        growth, held = self.growth, self.cache.held
+        others = held - growth.now(self.step) + self._spare
+        if more < LONG:
+            fits = held + self._spare + new + more * (1 + len(growth)) <= self.engine.memory
+            return new + more / 2.0 if fits or not held else math.inf
+        use = self.scanner.use()
+        if not self.scanner.met and use.right_running:
+            others = max(others, round(min(use.left_most, RESERVED * self.engine.memory)))
+        fits = others + growth.with_one_more(self.step, new, more) <= self.engine.memory
+        return new if fits or not held else math.inf
+
+    def _admit(self) -> bool:
+        if self._full:
+            return False
+        admission = self.scanner.admit()
+        if admission is None:
+            self._full = True
+            return False
+        request = admission.request
+        found = self.cache.begin(request)
+        made = self._made.get(request, 0)
+        new = max(self._length[request] - found, 1)
+        self.cache.grow(made)
+        if made:
+            self.again += new + made
+        else:
+            self.found += found
+            self.computed += new
+        self._prompts.append([request, found, new + made])
+        more = round(max(self.expected[request] - made, 0.25 * made))
+        if more >= LONG:
+            self.growth.begin(request, self.step, self._length[request] - found + made, more)
+        return True
+
+    # steps
+
+    def _one(self) -> None:
+        """A step in which prompts are computed."""
+        costs, decoding = self.engine.costs, len(self._ends)
+        memory = costs.read * (self._context + decoding)
+        left = self._tokens.tokens(decoding, memory) - decoding
+        compute, started = costs.answer(decoding), []
+        while left > 0 and (self._prompts or self._admit()):
+            prompt = self._prompts[0]
+            taken = min(left, prompt[2])
+            compute += costs.prompt(taken, prompt[1])
+            prompt[1] += taken
+            prompt[2] -= taken
+            left -= taken
+            if not prompt[2]:
+                started.append(self._prompts.popleft())
+        self._pass(1, compute, memory)
+        for request, context, _ in started:
+            self._began[request] = self.step
+            self._ends[request] = end = self.step + self.outputs[request] - self._made.get(request, 0)
+            self._context += context
+            heapq.heappush(self._next, (end, request))
+
+    def _many(self) -> None:
+        """Steps in which nothing but decoding happens, until a sequence ends or memory is full."""
+        decoding = len(self._ends)
+        room = (self.engine.memory - self.cache.held) // decoding
+        while self._ends.get(self._next[0][1]) != self._next[0][0]:
+            heapq.heappop(self._next)
+        steps = min(self._next[0][0] - self.step, room)
+        costs = self.engine.costs
+        self._pass(steps, costs.answer(decoding), costs.read * (self._context + decoding))
+
+    def _pass(self, steps: int, compute: float, memory: float) -> None:
+        """Time of steps goes by: the first reads for ``memory`` seconds, each sequence that decodes grows by a token."""
+        decoding = len(self._ends)
+        growth = self.engine.costs.read * decoding
+        if steps == 1:
+            for number, clock in enumerate(self._clocks):
+                self._seconds[number] += clock.seconds(compute, memory)
+        else:
+            for number, clock in enumerate(self._clocks):
+                self._seconds[number] += clock.run(compute, memory, growth, steps)
+            memory += growth * (steps - 1) / 2.0
+        self.step += steps
+        self.compute += compute * steps
+        self.memory += memory * steps
+        self._context += decoding * steps
+        self.cache.grow(decoding * steps)
+        self.course.extend((steps, compute * steps, memory * steps))
+
+    # ends
+
+    def _leave(self, request: int, *, keep: bool) -> int:
+        """A sequence decodes no more: the tokens that it has generated in all."""
+        del self._ends[request]
+        self.growth.end(request)
+        made = self.step - self._began.pop(request) + self._made.pop(request, 0)
+        self._context -= self._length[request] + made
+        self.cache.end(request, made, keep=keep)
+        self._full = False
+        return made
+
+    def _finish(self, request: int) -> None:
+        self._leave(request, keep=True)
+        self.scanner.finished(request)
+        self.cache.grow(0)
+
+    def _stop(self) -> None:
+        """Memory is full: the newest sequence that decodes gives way, of the side that has more than its part."""
+        worse, better = sorted(SIDES, key=self.scanner.over, reverse=True)
+        request = next(one for side in (worse, better) for one in self.scanner.newest(side) if one in self._ends)
+        self._made[request] = self._leave(request, keep=False)
+        self.scanner.retracted(request)

@@ -1,0 +1,103 @@
+"""A server over a fake gateway port that keeps files and runs batches: what tests of them ask, without a cluster."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aiohttp import FormData
+
+from blockwright.actors.batches.actor import Batches
+from blockwright.api.batches.desk import Desk
+from blockwright.api.http.context import FRONT
+from blockwright.runtime import ManualClock, Node
+from blockwright.tests.waiting import until
+
+URL = "/v1/completions"
+OVER = ("completed", "failed", "expired", "cancelled")
+
+
+def line(custom_id: Any, url: str = URL, method: str = "POST", **body: Any) -> bytes:
+    """A request, as it stands in a file."""
+    body = {"model": "tiny", "prompt": "once", "max_tokens": 4, "temperature": 0, **body}
+    return json.dumps({"custom_id": custom_id, "method": method, "url": url, "body": body}).encode() + b"\n"
+
+
+class BatchRig:
+    """``client``: of the server. ``runs``: whether batches run here."""
+
+    def __init__(self, client: Any, key: str = "") -> None:
+        self.client, self.headers = client, {"Authorization": f"Bearer {key}"} if key else {}
+        self.clock, self.time = ManualClock(), 1_000_000.0
+        self.node = Node("head", listen=False, clock=self.clock)
+
+    @property
+    def desk(self) -> Desk:
+        desk = self.client.app[FRONT].desk
+        assert isinstance(desk, Desk)
+        return desk
+
+    async def start(self) -> None:
+        """Have batches run here."""
+        await self.node.start()
+        self.desk._now = lambda: self.time
+        self.ref = await self.node.spawn(Batches(self.desk, lambda: self.time), name="batches")
+
+    async def stop(self) -> None:
+        await self.node.stop()
+
+    async def upload(self, data: bytes, *, purpose: str = "batch", name: str = "in.jsonl", **fields: str) -> tuple[int, Any]:
+        form = FormData(quote_fields=False)
+        form.add_field("purpose", purpose)
+        for field, value in fields.items():
+            form.add_field(field, value)
+        form.add_field("file", io.BytesIO(data), filename=name, content_type="application/jsonl")
+        return await self.ask("POST", "/v1/files", data=form)
+
+    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+        async with self.client.request(method, path, headers=self.headers, **more) as answer:
+            return answer.status, await answer.json()
+
+    async def create(self, lines: Sequence[bytes], **fields: Any) -> str:
+        """The id of a new batch of these lines."""
+        status, file = await self.upload(b"".join(lines))
+        assert status == 200, file
+        body = {"input_file_id": file["id"], "endpoint": URL, "completion_window": "24h", **fields}
+        status, batch = await self.ask("POST", "/v1/batches", json=body)
+        assert status == 200, batch
+        return str(batch["id"])
+
+    async def view(self, id: str) -> dict[str, Any]:
+        status, batch = await self.ask("GET", f"/v1/batches/{id}")
+        assert status == 200, batch
+        return dict(batch)
+
+    async def ended(self, id: str) -> dict[str, Any]:
+        """The batch at its end."""
+
+        async def look() -> dict[str, Any] | None:
+            await self.ref.look()
+            batch = await self.view(id)
+            return batch if batch["status"] in OVER else None
+
+        found: dict[str, Any] = await until(look, f"the end of {id}")
+        return found
+
+    async def lines(self, file: str | None) -> dict[Any, Any]:
+        """Of an output or error file, by custom id; none where there is no file."""
+        if file is None:
+            return {}
+        async with self.client.get(f"/v1/files/{file}/content", headers=self.headers) as answer:
+            assert answer.status == 200
+            made = [json.loads(one) for one in (await answer.text()).splitlines()]
+        found = {one["custom_id"]: one for one in made}
+        assert len(found) == len(made)
+        return found
+
+
+def parts(folder: Path) -> list[str]:
+    """What lies in the folder of files."""
+    return sorted(path.name for path in (folder / "files").iterdir())

@@ -1,0 +1,345 @@
+"""``/v1/batches`` over HTTP, and the runner behind it, over a fake gateway port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.tests.api.batches.batch_rig import URL, BatchRig, line, parts
+from blockwright.tests.api.fake_port import MAX_LENGTH, one_by_one
+from blockwright.tests.waiting import until
+
+Start = Callable[..., Awaitable[tuple[BatchRig, Any]]]
+
+
+@pytest.fixture
+async def start(serve: Any, tmp_path: Path) -> AsyncIterator[Start]:
+    """``rig, port = await start(script, settings={...}, key="")``: batches run."""
+    rigs = []
+
+    async def make(script: Any, settings: dict[str, Any] | None = None, key: str = "") -> tuple[BatchRig, Any]:
+        client, port = await serve(script, settings={"batch_dir": str(tmp_path), **(settings or {})})
+        rigs.append(BatchRig(client, key))
+        await rigs[-1].start()
+        return rigs[-1], port
+
+    yield make
+    for rig in rigs:
+        await rig.stop()
+
+
+async def test_a_batch_from_file_to_files(start: Start, say: Any) -> None:
+    rig, port = await start(say("the end"))
+    id = await rig.create([line("a"), line("b", n=2), line("c", logprobs=None)], metadata={"of": "me"})
+    batch = await rig.ended(id)
+    assert (batch["status"], batch["error_file_id"]) == ("completed", None)
+    assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+    assert (batch["endpoint"], batch["model"], batch["metadata"], batch["errors"]) == (URL, "tiny", {"of": "me"}, None)
+    times = [batch[f"{name}_at"] for name in ("in_progress", "finalizing", "completed")]
+    assert all(times)
+    assert batch["expires_at"] == batch["created_at"] + 24 * 3600
+    found = await rig.lines(batch["output_file_id"])
+    assert found.keys() == {"a", "b", "c"}
+    response = found["b"]["response"]
+    assert (response["status_code"], found["b"]["error"]) == (200, None)
+    assert [choice["text"] for choice in response["body"]["choices"]] == ["the end"] * 2
+    assert response["request_id"] == response["body"]["id"]
+    usage = [one["response"]["body"]["usage"] for one in found.values()]
+    assert batch["usage"]["input_tokens"] == sum(one["prompt_tokens"] for one in usage)
+    assert batch["usage"]["output_tokens"] == sum(one["completion_tokens"] for one in usage)
+    assert all(stream.generation.offline and stream.generation.home == "w0" for stream in port.streams)
+    figures = batch["blockwright"]
+    assert (figures["models"]["tiny"]["done"], figures["remaining_seconds"]) == (3, 0.0)
+    _, page = await rig.ask("GET", "/v1/batches?limit=5")
+    assert (page["data"], page["has_more"]) == ([batch], False)
+
+
+async def test_answers_are_what_http_says(start: Start, say: Any) -> None:
+    """The same code: bodies are equal but for ids and times, refusals word for word."""
+    rig, _ = await start(say("the end"))
+    asked = [
+        {"model": "tiny", "prompt": "once", "max_tokens": 3, "temperature": 0, "n": 2, "stop": ["d"], "unheard": 1},
+        {"model": "tiny", "prompt": ["a", "b"], "max_tokens": 3, "seed": 7, "echo": True, "return_token_ids": True},
+        {"model": "tiny", "prompt": "x" * 200, "max_tokens": 9},
+        {"model": "none", "prompt": "x"},
+        {"model": "tiny", "prompt": "x", "temperature": 9},
+        {"model": "tiny", "prompt": "x", "response_format": {"type": "json_object"}},
+        {"prompt": [999_999]},
+        {"model": "tiny"},
+    ]
+    requests = [{"custom_id": str(i), "method": "POST", "url": URL, "body": body} for i, body in enumerate(asked)]
+    batch = await rig.ended(await rig.create([json.dumps(one).encode() + b"\n" for one in requests]))
+    found = await rig.lines(batch["output_file_id"]) | await rig.lines(batch["error_file_id"])
+    assert batch["request_counts"] == {"total": 8, "completed": 2, "failed": 6}
+
+    def told(body: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in body.items() if name not in ("id", "created")}
+
+    for index, body in enumerate(asked):
+        status, answer = await rig.ask("POST", URL, json=body)
+        response = found[str(index)]["response"]
+        assert (response["status_code"], told(response["body"])) == (status, told(answer)), body
+    assert found["0"]["response"]["ignored_fields"] == ["unheard"]
+
+
+async def test_lines_that_are_no_requests_get_their_errors_and_the_batch_goes_on(start: Start, say: Any) -> None:
+    rig, port = await start(say("x"))
+    lines = [
+        line("a"),
+        b'{"custom_id": "torn", "met\n',
+        b"\n",
+        line("a"),
+        line("get", method="GET"),
+        line("other", url="/v1/chat/completions"),
+        line("nowhere", url="/v1/embeddings"),
+        line("streamed", stream=True),
+        line(7),
+        b'{"custom_id": "bare", "method": "POST", "url": "/v1/completions"}\n',
+        b'["a list"]\n',
+        line("b"),
+    ]
+    batch = await rig.ended(await rig.create(lines))
+    assert (batch["status"], batch["request_counts"]) == ("completed", {"total": 11, "completed": 2, "failed": 9})
+    assert len(port.streams) == 2
+    told = {one["line"]: (one["code"], one["param"]) for one in batch["errors"]["data"]}
+    assert told == {
+        2: ("invalid_json_line", None),
+        4: ("duplicate_custom_id", "custom_id"),
+        5: ("invalid_method", "method"),
+        6: ("mismatched_url", "url"),
+        7: ("invalid_url", "url"),
+        9: ("invalid_custom_id", "custom_id"),
+        10: ("invalid_body", "body"),
+        11: ("invalid_json_line", None),
+    }
+    async with rig.client.get(f"/v1/files/{batch['error_file_id']}/content") as answer:
+        errors = [json.loads(one) for one in (await answer.text()).splitlines()]
+    said = {one["custom_id"]: one["error"]["message"] for one in errors if one["error"] and one["custom_id"]}
+    assert said["a"] == "custom_id 'a' is that of line 1 already; give each its own"
+    assert said["other"].startswith("url is /v1/chat/completions, but the batch's endpoint is /v1/completions")
+    streamed = next(one for one in errors if one["custom_id"] == "streamed")
+    assert (streamed["response"]["status_code"], streamed["response"]["body"]["error"]["param"]) == (400, "stream")
+
+
+async def test_a_file_without_a_single_request_fails(start: Start, say: Any) -> None:
+    rig, port = await start(say("x"))
+    batch = await rig.ended(await rig.create([line("a", method="PUT"), b'{"a": 1}\n']))
+    assert (batch["status"], len(batch["errors"]["data"]), port.streams) == ("failed", 2, [])
+    assert (batch["output_file_id"], batch["error_file_id"]) == (None, None)
+    assert batch["failed_at"]
+    status, body = await rig.ask("POST", f"/v1/batches/{batch['id']}/cancel")
+    assert (status, body["error"]["code"]) == (409, "conflict")
+    assert "is failed; there is nothing left to cancel" in body["error"]["message"]
+
+
+def held(port_steps: list[asyncio.Event]) -> Any:
+    """A script: the first sequence ends at once, every other waits for an event of its own."""
+
+    def script(generation: Any) -> Any:
+        if not port_steps:
+            port_steps.append(asyncio.Event())
+            return one_by_one([9, 9])
+        port_steps.append(asyncio.Event())
+        return [port_steps[-1], *one_by_one([9, 9])]
+
+    return script
+
+
+async def test_cancel_stops_what_runs_and_keeps_what_is_done(start: Start) -> None:
+    rig, port = await start(held([]))
+    id = await rig.create([line(str(i)) for i in range(9)])
+
+    async def begun() -> bool:
+        await rig.ref.look()
+        return (await rig.view(id))["request_counts"]["completed"] == 1 and len(port.streams) > 2
+
+    await until(begun)
+    status, batch = await rig.ask("POST", f"/v1/batches/{id}/cancel")
+    assert (status, batch["status"]) == (200, "cancelling")
+    batch = await rig.ended(id)
+    assert (batch["status"], batch["request_counts"]) == ("cancelled", {"total": 9, "completed": 1, "failed": 8})
+    assert [stream.cancelled.is_set() for stream in port.streams] == [False] + [True] * (len(port.streams) - 1)
+    errors = await rig.lines(batch["error_file_id"])
+    assert {one["error"]["code"] for one in errors.values()} == {"batch_cancelled"}
+    assert errors.keys() | (await rig.lines(batch["output_file_id"])).keys() == {str(i) for i in range(9)}
+    assert (await rig.ask("POST", f"/v1/batches/{id}/cancel"))[1] == batch, "twice is once"
+
+
+async def test_what_is_not_answered_in_its_time_expires(start: Start) -> None:
+    rig, _ = await start(held([]))
+    id = await rig.create([line(str(i)) for i in range(4)], completion_window="5m")
+    rig.time = (await rig.view(id))["created_at"]
+
+    async def begun() -> bool:
+        await rig.ref.look()
+        return (await rig.view(id))["request_counts"]["completed"] == 1
+
+    await until(begun)
+    rig.time += 300
+    batch = await rig.ended(id)
+    assert (batch["status"], batch["request_counts"]["completed"]) == ("expired", 1)
+    assert batch["expired_at"]
+    assert {one["error"]["code"] for one in (await rig.lines(batch["error_file_id"])).values()} == {"batch_expired"}
+
+
+async def test_another_runner_goes_on_and_computes_nothing_again(start: Start, serve: Any, say: Any, tmp_path: Path) -> None:
+    rig, port = await start(held([]))
+    id = await rig.create([line(str(i)) for i in range(6)])
+
+    async def begun() -> bool:
+        await rig.ref.look()
+        return (await rig.view(id))["request_counts"]["completed"] == 1 and len(port.streams) > 2
+
+    await until(begun)
+    client, second = await serve(say("again"), settings={"batch_dir": str(tmp_path)})
+    other = BatchRig(client)
+    await other.start()
+    await other.ref.look()
+    assert second.streams == [], "one at a time"
+    await rig.stop()
+    batch = await other.ended(id)
+    assert (batch["status"], batch["request_counts"]["completed"], len(second.streams)) == ("completed", 6, 5)
+    assert len(await other.lines(batch["output_file_id"])) == 6
+    await other.stop()
+
+
+async def test_what_has_no_room_now_is_asked_again(start: Start, say: Any) -> None:
+    rig, port = await start(say("x"))
+    port.refuse = RequestRefused(Refusal.UNAVAILABLE, "no worker", 2.0)
+    id = await rig.create([line("a"), line("b")])
+
+    async def refused() -> bool:
+        await rig.ref.look()
+        return (await rig.view(id))["status"] == "in_progress"
+
+    await until(refused)
+    port.refuse = None
+
+    async def ended() -> bool:
+        rig.clock.advance(3.0)
+        await rig.ref.look()
+        return (await rig.view(id))["status"] == "completed"
+
+    await until(ended)
+    assert (await rig.view(id))["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+
+
+async def test_a_full_disk_keeps_answers_until_there_is_room(
+    start: Start, say: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, port = await start(say("x"))
+    monkeypatch.setattr("blockwright.api.batches.desk.AGAIN", 0.01)
+    id = await rig.create([line(str(i)) for i in range(20)])
+    database = rig.desk._store._database
+
+    def shrink() -> None:
+        database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0]}")
+
+    await rig.desk._thread.call(shrink)
+
+    async def full() -> bool:
+        await rig.ref.look()
+        return bool(rig.desk.trouble)
+
+    await until(full)
+    assert "full" in rig.desk.trouble
+    await rig.desk._thread.call(lambda: database.execute("PRAGMA max_page_count = 100000"))
+
+    async def ended() -> bool:
+        rig.clock.advance(2.0)
+        await rig.ref.look()
+        return (await rig.view(id))["status"] == "completed"
+
+    await until(ended)
+    assert len(await rig.lines((await rig.view(id))["output_file_id"])) == 20
+    assert len(port.streams) == 20, "none was computed again"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"endpoint": "/v1/embeddings"}, "endpoint", "give one of /v1/chat/completions, /v1/completions"),
+        ({"completion_window": "31d"}, "completion_window", "give 24h, or another time up to 30d"),
+        ({"completion_window": "0h"}, "completion_window", "give 24h"),
+        ({"completion_window": 24}, "completion_window", "give 24h"),
+        ({"input_file_id": "file-none"}, "input_file_id", "there is no file 'file-none'; send one to /v1/files"),
+        ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "metadata has 17 pairs; give at most 16"),
+        ({"metadata": {"a": 1}}, "metadata.a", "give a string"),
+        ({"output_expires_after": {"anchor": "created_at"}}, "output_expires_after", "both anchor and seconds"),
+    ],
+)
+async def test_fields_of_a_batch_are_checked(start: Start, say: Any, fields: Any, param: str, says: str) -> None:
+    rig, _ = await start(say("x"))
+    _, file = await rig.upload(line("a"))
+    body = {"input_file_id": file["id"], "endpoint": URL, "completion_window": "24h", **fields}
+    status, answer = await rig.ask("POST", "/v1/batches", json=body)
+    assert (status, answer["error"]["param"]) == (400, param)
+    assert says in answer["error"]["message"]
+
+
+async def test_a_batchs_output_is_no_input_and_its_input_stays(start: Start, say: Any, tmp_path: Path) -> None:
+    rig, port = await start(say("x"))
+    port.refuse = RequestRefused(Refusal.UNAVAILABLE, "no worker", 60.0)
+    id = await rig.create([line("a")], output_expires_after={"anchor": "created_at", "seconds": 3600})
+    input = (await rig.view(id))["input_file_id"]
+    status, body = await rig.ask("DELETE", f"/v1/files/{input}")
+    assert (status, body["error"]["code"], id in body["error"]["message"]) == (409, "conflict", True)
+    await rig.ask("POST", f"/v1/batches/{id}/cancel")
+    batch = await rig.ended(id)
+    output = batch["error_file_id"]
+    create = {"input_file_id": output, "endpoint": URL, "completion_window": "24h"}
+    status, body = await rig.ask("POST", "/v1/batches", json=create)
+    assert (status, "of purpose batch" in body["error"]["message"]) == (400, True)
+    assert (await rig.ask("DELETE", f"/v1/files/{input}"))[0] == 200
+    _, file = await rig.ask("GET", f"/v1/files/{output}")
+    assert file["expires_at"] == batch["created_at"] + 3600
+    rig.time = file["expires_at"]
+    await rig.ref.look()
+    assert parts(tmp_path) == []
+
+
+async def test_tenants_see_their_own_batches_and_use_their_own_models(start: Start, say: Any) -> None:
+    keys = {
+        "api_keys": {"k1": "acme", "k2": "free"},
+        "tenant_models": {"free": "org/other"},
+        "app_roots": "/nowhere",
+        "requests_per_minute": {"*": 1},
+    }
+    rig, port = await start(say("x"), settings=keys, key="k1")
+    other = BatchRig(rig.client, "k2")
+    id = await rig.create([line("a"), line("b"), line("c")])
+    assert (await other.ask("GET", f"/v1/batches/{id}"))[0] == 404
+    assert (await other.ask("POST", f"/v1/batches/{id}/cancel"))[0] == 404
+    assert (await other.ask("GET", "/v1/batches"))[1]["data"] == []
+    assert (await rig.ended(id))["request_counts"]["completed"] == 3, "limits count no lines"
+    assert {stream.generation.tenant for stream in port.streams} == {"acme"}
+    other.ref = rig.ref
+    batch = await other.ended(await other.create([line("a"), line("b", model="org/other")]))
+    assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+    (refused,) = (await other.lines(batch["error_file_id"])).values()
+    assert refused["response"]["status_code"] == 403
+
+
+async def test_lines_that_are_too_long_for_the_model(start: Start, say: Any) -> None:
+    rig, _ = await start(say("x"))
+    batch = await rig.ended(await rig.create([line("a"), line("long", prompt=[5] * MAX_LENGTH)]))
+    (refused,) = (await rig.lines(batch["error_file_id"])).values()
+    assert refused["response"]["body"]["error"]["code"] == "context_length_exceeded"
+    assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+
+
+async def test_the_runner_is_an_actor_that_lets_go_when_it_ends(start: Start, say: Any) -> None:
+    rig, _ = await start(say("x"))
+    await rig.ref.look()
+    again = BatchRig(rig.client)
+    assert rig.desk.claim(), "it is this process"
+    await rig.stop()
+    await again.start()
+    assert (await again.ended(await again.create([line("a")])))["status"] == "completed"
+    await again.stop()

@@ -1,0 +1,299 @@
+"""Offline sequences fill what online ones leave, delay them by no more than the cost model's part, and give way."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import cost
+from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.requests.account import offline_account
+from blockwright.policies.requests.urgency import offline_urgency
+from blockwright.policies.sweep.events import YIELDED, Cancelled, CostsLearned, Submission
+from blockwright.policies.sweep.offline_room import offline_bytes
+from blockwright.policies.sweep.state import SweepState
+
+from ..sweep_world import World, chain, generate, pipeline, replica, submission
+
+BASE = chain("base")
+CHUNK = 64 * 1024
+COSTS = Coefficients(base=0.001, read=0.01, token=0.0001, beyond=0.002, context=1e-6, prefill=1e-7)
+
+
+def world(pages: int = 100, **more: object) -> World:
+    """One worker with memory for so many pages of 4 tokens; what sweeps cost is known."""
+    numbers = {"chunk_size": 8, "max_rows": 8, "sweep_tokens": 32, "costs": COSTS, **more}
+    return World(["w0"], [BASE], [replica("w0", BASE)], budget=pages * CHUNK, **numbers)
+
+
+def offline(
+    name: str, prompt: list[int], answer: int, arrival: float = 0.0, side: str = "left", **more: object
+) -> Submission:
+    account = offline_account(side)
+    return submission(name, prompt, len(prompt) + answer, more.pop("route", "base@w0"), arrival=arrival, tenant=account,
+                      priority=offline_urgency(), **more)  # fmt: skip
+
+
+def online(name: str, prompt: list[int], answer: int, arrival: float = 0.0, route: str = "base@w0") -> Submission:
+    return submission(name, prompt, len(prompt) + answer, route, arrival=arrival, tenant="a")
+
+
+def commit(state: SweepState, plan: SweepPlan) -> None:
+    state.commit(plan, SweepResult(plan.number, [7] * len(plan.sample)), 0.0)
+
+
+def requests(state: SweepState, plan: SweepPlan) -> dict[str, int]:
+    """Tokens of each request in an open plan."""
+    batch = state.batch(plan.number)
+    return {state.parts.rows.submission[s].request: count for s, count in zip(batch, plan.count, strict=True)}
+
+
+def busy(state: SweepState, count: int, answer: int = 40, prompt: int = 8) -> None:
+    """So many offline sequences in the middle of their answers."""
+    for i in range(count):
+        state.apply(offline(f"o{i}", [50 + i] * prompt, answer, float(i), ("left", "right")[i % 2]), 0.0)
+    while state.parts.queue.offline_waiting or any(
+        state.parts.rows.known[s] - state.parts.rows.planned[s] > 1 for s in state.parts.queue.running
+    ):
+        plan = state.plan(0.0)
+        assert plan is not None
+        commit(state, plan)
+
+
+def without_offline(state: SweepState) -> SweepState:
+    """A copy without them."""
+    copy = state.fork()
+    for s in copy.parts.rows.live():
+        if copy.parts.rows.is_offline(s):
+            copy.apply(Cancelled(copy.parts.rows.submission[s].request), 0.0)
+    return copy
+
+
+# time ----------------------------------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 10_000), delay=st.sampled_from([0.0, 0.03, 0.2]), known=st.booleans())
+@settings(max_examples=60)
+def test_online_rows_are_those_of_a_worker_without_offline_ones_and_their_sweeps_hardly_longer(
+    seed: int, delay: float, known: bool
+) -> None:
+    """Whatever runs, as long as there is memory: plan by plan, to the bound of the cost model."""
+    chance = random.Random(seed)
+    costs = COSTS if known else None
+    state = world(400, offline_delay=delay, costs=costs, max_rows=16).workers["w0"].state
+    for i in range(12):
+        make, first = (offline, 3) if chance.random() < 0.6 else (online, 0)  # what they share is other pages than those
+        prompt = [first + chance.randrange(3)] * chance.randint(1, 30)
+        state.apply(make(f"r{i}", prompt, chance.randint(1, 12), float(i)), 0.0)
+        for _ in range(chance.randrange(3)):
+            before = without_offline(state)
+            expected = before.plan(0.0)
+            plan = state.plan(0.0)
+            if plan is None:
+                break
+            told = requests(state, plan)
+            mine = {name: count for name, count in told.items() if not _is_offline(state, name)}
+            if expected is not None and expected.row:
+                assert mine == requests(before, expected)
+                if known:
+                    assert cost(plan, COSTS) <= (1 + delay) * cost(expected, COSTS) + 1e-9
+            commit(state, plan)
+            state.check()
+
+
+def _is_offline(state: SweepState, request: str) -> bool:
+    s = state.parts.rows.find(request)
+    return s is not None and state.parts.rows.is_offline(s)
+
+
+def test_up_to_the_knee_offline_rows_ride_for_what_a_token_costs() -> None:
+    """Two online rows, five offline ones: one more token is 1 % of the sweep, beyond the eighth row 20 %."""
+    state = world(offline_delay=0.1, max_rows=16).workers["w0"].state
+    busy(state, 10)
+    for i in range(2):
+        state.apply(online(f"n{i}", [i], 20), 0.0)
+    commit(state, state.plan(0.0))  # type: ignore[arg-type]
+    plan = state.plan(0.0)
+    assert plan is not None
+    told = requests(state, plan)
+    assert {"n0", "n1"} < set(told)
+    assert [name for name in told if name.startswith("o")] == ["o0", "o1", "o2", "o3", "o4", "o5"]  # the oldest
+
+
+def test_without_online_rows_sweeps_are_short_and_not_planned_ahead() -> None:
+    state = world(offline_sweep=1.0, sweep_tokens=64, max_rows=32, pages=900).workers["w0"].state
+    busy(state, 20, answer=200)
+    state.parts.config = replace(state.config, offline_sweep=0.03)
+    plan = state.plan(0.0)
+    assert plan is not None
+    assert cost(plan, COSTS) <= 0.03 < cost(plan, COSTS) + 0.003  # one more row would be too many
+    assert state.plan(0.0) is None, "whoever comes would wait for two"
+    state.apply(online("n", [1, 2, 3], 4), 0.0)
+    ahead = state.plan(0.0)
+    assert ahead is not None
+    assert requests(state, ahead)["n"] == 3
+    for one in (plan, ahead):
+        commit(state, one)
+    state.check()
+
+
+def test_a_single_row_runs_however_long_it_takes() -> None:
+    state = world(offline_sweep=1e-6).workers["w0"].state
+    state.apply(offline("o", [1, 2], 3), 0.0)
+    sizes = []
+    while (plan := state.plan(0.0)) is not None:
+        sizes.append(plan.tokens)
+        commit(state, plan)
+    assert sum(sizes) == 2 + 2
+    assert not state.parts.rows.live()
+
+
+# rows and pages ------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_kept_free_for_whoever_comes() -> None:
+    state = world(max_rows=4).workers["w0"].state
+    busy(state, 3)
+    state.apply(offline("late", [9], 4), 0.0)
+    plan = state.plan(0.0)
+    assert plan is not None
+    assert [(of.request, of.reason) for of in state.take_effects() if hasattr(of, "reason")] == [("late", YIELDED)]
+    commit(state, plan)
+    for i in range(4):
+        state.apply(online(f"n{i}", [i], 30), 0.0)
+    started = []
+    for _ in range(4):
+        plan = state.plan(0.0)
+        assert plan is not None
+        started.append({name for name in requests(state, plan) if name.startswith("n")})
+        commit(state, plan)
+    assert [len(names) for names in started] == [1, 2, 3, 4] or len(started[0]) > 1
+    assert state.running == 4
+    assert not state.parts.queue.offline
+    assert state.counters["offline_yielded"] == 4
+    assert state.counters["preemptions"] == 0, "offline sequences are not counted as such"
+
+
+def test_pages_go_to_an_online_request_that_needs_them() -> None:
+    """Offline sequences hold most of the memory; a long prompt takes it, and nobody online is preempted."""
+    state = world(64, max_rows=16).workers["w0"].state
+    busy(state, 6, answer=60, prompt=20)
+    assert sum(offline_bytes(state.parts).values()) >= 30 * CHUNK
+    state.apply(online("n", list(range(160)), 20), 0.0)
+    plans = 0
+    while state.parts.rows.find("n") is not None:
+        plan = state.plan(0.0)
+        assert plan is not None
+        assert "n" in requests(state, plan), "it waits for memory that offline sequences have"
+        commit(state, plan)
+        state.check()
+        plans += 1
+    assert plans == 20 + 160 // 8 - 1
+    assert state.counters["offline_yielded"] >= 1
+    assert state.counters["preemptions"] == 0
+
+
+def test_offline_sequences_leave_a_part_of_the_memory() -> None:
+    state = world(64, max_rows=16).workers["w0"].state
+    busy(state, 12, answer=200)
+    for _ in range(100):
+        plan = state.plan(0.0)
+        assert plan is not None, "the oldest goes on at the cost of younger ones"
+        commit(state, plan)
+        state.check()
+        pages = state.parts.memory.pages
+        assert (
+            state.running == 1 or pages.allocator(next(iter(pages.idle.slots))).room + sum(pages.idle.slots.values()) >= 12
+        )
+    assert state.counters["offline_yielded"] > 0
+
+
+def test_one_that_is_alone_may_have_all_memory() -> None:
+    made = world(32)
+    made.submit(offline("o", [1] * 40, 32 * 4 - 40))
+    made.run()
+    assert made.emitted["o"] == generate("base", [1] * 40, 32 * 4, [])
+    made.assert_quiet()
+
+
+def test_sides_are_counted_apart_and_can_be_capped() -> None:
+    state = world(tenant_kv_share={":left": 0.2, "*": 0.1}).workers["w0"].state
+    busy(state, 4, answer=60)
+    while not state.counters["offline_yielded"]:
+        plan = state.plan(0.0)
+        assert plan is not None
+        commit(state, plan)
+        assert state.parts.memory.pages.accounts.held(":left") <= 20 * CHUNK
+    assert offline_bytes(state.parts)[":right"] >= 20 * CHUNK, "what holds for everybody else does not hold for a side"
+    assert [state.parts.rows.find(f"o{i}") is not None for i in range(4)] == [True, True, False, True]
+
+
+# whatever happens ----------------------------------------------------------------------------------------------------
+
+
+class BlendedWorld(World):
+    """What is given back comes again once the world has come to rest."""
+
+    def play(self, seed: int) -> None:
+        for turn in range(200):
+            self.run(seed + turn)
+            returned, self.returned = self.returned, []
+            if not returned:
+                return
+            for news in returned:
+                of = self.submitted[news.request]
+                if news.reason == YIELDED and news.attempt == of.attempt and news.request not in self.finished:
+                    self.hand_over(news.request, of.route)
+        raise AssertionError("offline requests do not end")
+
+
+@given(
+    seed=st.integers(0, 10_000), pages=st.sampled_from([24, 40, 100]), rows=st.sampled_from([1, 2, 4, 9]),
+    across=st.booleans(), delay=st.sampled_from([0.0, 0.03, 1.0]), costs=st.sampled_from([COSTS, None]),
+)  # fmt: skip
+@settings(max_examples=60)
+def test_every_answer_is_complete_whoever_gives_way(
+    seed: int, pages: int, rows: int, across: bool, delay: float, costs: Coefficients | None
+) -> None:
+    routes = [replica("w0", BASE), replica("w1", BASE), *([pipeline(["w0", "w1"], BASE)] if across else [])]
+    made = BlendedWorld(["w0", "w1"], [BASE], routes, budget=pages * CHUNK, chunk_size=8, max_rows=rows, sweep_tokens=32,
+                        offline_delay=delay, costs=costs)  # fmt: skip
+    chance = random.Random(seed)
+    asked = {}
+    for i in range(10):
+        prompt = [chance.randrange(2)] * chance.randint(1, 20)
+        limit = len(prompt) + chance.randint(1, 40)
+        make = offline if chance.random() < 0.6 else online
+        made.submit(make(f"r{i}", prompt, limit - len(prompt), float(i), route=chance.choice(routes).id))
+        asked[f"r{i}"] = generate("base", prompt, limit, [])
+        for _ in range(chance.randrange(8)):
+            kind, what = chance.choice(made.moves())
+            made._move(kind, what)
+    made.play(seed)
+    assert made.emitted == asked
+    made.assert_quiet()
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=30)
+def test_copies_go_on_alike(seed: int) -> None:
+    """A restored snapshot and a fork plan what the state itself plans, and have its digest."""
+    chance = random.Random(seed)
+    state = world(40, max_rows=6).workers["w0"].state
+    for i in range(12):
+        make = offline if i % 3 else online
+        state.apply(make(f"r{i}", [chance.randrange(2)] * chance.randint(1, 20), chance.randint(1, 30), float(i)), 0.0)
+        for _ in range(chance.randrange(4)):
+            if chance.random() < 0.2:
+                state.apply(CostsLearned(replace(COSTS, read=chance.choice([0.0, 0.01, 0.1]))), 0.0)
+            others = [state.fork(), SweepState.restore(state.snapshot())]
+            plan = state.plan(0.0)
+            assert [other.plan(0.0) for other in others] == [plan, plan]
+            for one in (state, *others) if plan is not None else ():
+                commit(one, plan)
+            assert {other.digest() for other in others} == {state.digest()}
+    state.check()
