@@ -18,7 +18,7 @@ class Supervised:
     """``await child.add(3)`` as of a ``Ref``; streams: ``(await child.ref()).items()``.
 
     supervisor: where it is asked; actor: the child's class, so that answers are of its types. wait: seconds that a call
-    waits while the child is not up; then it raises DeadlineExceeded. Whoever calls a child that has just died gets an ``Away``.
+    waits while the child is not up; then it raises DeadlineExceeded. A call to one that has just died raises an ``Away``.
     """
 
     def __init__(
