@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from blockwright.runtime.actor.ref import HasEndpoints, Ref
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.errors import Away
 from blockwright.runtime.node.node import Node
 
@@ -22,7 +23,7 @@ class Supervised:
     """
 
     def __init__(
-        self, node: Node, supervisor: Ref, name: str, actor: type[HasEndpoints] | None = None, *, wait: float = 5.0
+        self, node: Node, supervisor: Ref, name: str, actor: type[Actor] | None = None, *, wait: float = 5.0
     ) -> None:
         self._node, self._supervisor, self._name, self._actor, self._wait = node, supervisor, name, actor, wait
         self._known: Ref | None = None
