@@ -21,11 +21,10 @@ from collections.abc import Sequence
 
 from blockwright.runtime import (
     Actor,
-    ActorDied,
+    Away,
     Backoff,
     Child,
     Down,
-    NodeDown,
     NoSuchActor,
     Ref,
     Restart,
@@ -37,7 +36,6 @@ from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.processes import ForkserverLauncher
 from blockwright.runtime.node.node import Node
 
-GONE = (ActorDied, NodeDown, NoSuchActor)
 PAGE = 500  # entries of one answer while a shard is refilled
 Entry = tuple[str, int, bytes]  # key, version, value
 
@@ -86,7 +84,7 @@ class Shard(Actor):
             if shard != self.ref.name:
                 try:
                     await self._take_from(await self.node.lookup(shard))
-                except GONE:
+                except Away:
                     continue  # it is down too, or it was never up
         self._filled.set()
 
@@ -115,7 +113,7 @@ class Shard(Actor):
             try:
                 await (await self.node.lookup(shard)).store(key, version, value)
                 copies += 1
-            except GONE:
+            except Away:
                 continue  # it fetches this when it is back
         return copies
 
@@ -155,7 +153,7 @@ class Store:
             try:
                 shard = await self._node.lookup(self.owners(key)[0], Shard, wait=patience)
                 return int(await shard.put(key, value))
-            except GONE:
+            except Away:
                 if self._node.clock.now() > until:
                     raise
 
@@ -165,7 +163,7 @@ class Store:
             try:
                 found: bytes | None = await (await self._node.lookup(shard, Shard)).get(key)
                 return found
-            except GONE:
+            except Away:
                 continue
         raise NoSuchActor(f"all shards of {key!r} are down: {', '.join(self.owners(key))}")
 

@@ -16,6 +16,7 @@ from blockwright.runtime.base.clock import LoopClock, ManualClock
 from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import (
     ActorDied,
+    Away,
     CodecError,
     DeadlineExceeded,
     DecodeError,
@@ -32,12 +33,14 @@ from blockwright.runtime.base.scope import current_traceparent, trace
 from blockwright.runtime.cluster.local_cluster import LocalCluster
 from blockwright.runtime.node.node import Node
 from blockwright.runtime.node.peers import Peer
+from blockwright.runtime.supervised import Supervised
 from blockwright.runtime.supervisor import Child, ChildState, Supervisor
 from blockwright.transport.clock import Clock
 
 __all__ = [
     "Actor",
     "ActorDied",
+    "Away",
     "Backoff",
     "Child",
     "ChildState",
@@ -64,6 +67,7 @@ __all__ = [
     "RuntimeFault",
     "Strategy",
     "Stream",
+    "Supervised",
     "Supervisor",
     "current_traceparent",
     "endpoint",

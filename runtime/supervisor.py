@@ -7,6 +7,7 @@ Decides nothing itself: who is restarted, when, and where is the policy's.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -89,6 +90,7 @@ class Supervisor(Actor):
         self._refs: dict[str, Ref] = {}  # children that are up
         self._last: dict[str, str] = {}  # addresses of their last lives
         self._causes: dict[str, str] = {}  # of their last ends
+        self._came = asyncio.Event()  # another one each time that a child is up
         self._undo: list[Callable[[], None]] = []
         self._timer: Timer | None = None
         self.stop_limit = Actor.stop_limit + sum(seconds("drain", child.drain) + Actor.stop_limit for child in children)
@@ -137,6 +139,16 @@ class Supervisor(Actor):
             state, restarts = self._rules.describe(name)
             out.append(ChildState(name, state, self._last.get(name, ""), restarts, self._causes.get(name, "")))
         return out
+
+    @endpoint(concurrent=True)
+    async def find(self, name: str) -> str:
+        """The address of a child's current life, wherever that is; waits until it is up, for as long as the call's timeout
+        lets it. Raises KeyError."""
+        if name not in self._specs:
+            raise KeyError(f"there is no child {name!r}; there are: {', '.join(self._specs)}")
+        while name not in self._refs:
+            await self._came.wait()
+        return str(self._refs[name])
 
     @endpoint
     async def start_child(self, name: str) -> None:
@@ -217,6 +229,8 @@ class Supervisor(Actor):
             restarts=self._rules.upcoming(name),
         )
         self._refs[name], self._last[name] = ref, str(ref)
+        self._came.set()
+        self._came = asyncio.Event()
         self._rules.up(name, self.node.clock.now())
         self.monitor(ref)
 

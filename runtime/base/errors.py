@@ -1,9 +1,10 @@
 """Errors of calls, by who is at fault.
 
     RuntimeFault
-      NodeDown          the callee's node is unknown or was declared down (or: is fenced, being an old incarnation)
-      ActorDied         the actor was stopped before it answered
-      NoSuchActor       the node is up and has no actor, or the actor no endpoint, of that name
+      Away              nobody is there: one of the next three
+        NodeDown        the callee's node is unknown or was declared down (or: is fenced, being an old incarnation)
+        ActorDied       the actor was stopped before it answered
+        NoSuchActor     the node is up and has no actor, or the actor no endpoint, of that name
       MailboxFull       the receiver, or the way to it, takes no more now; retry later or send less
       DeadlineExceeded  no answer in time; the callee's work was cancelled
       RemoteError       the endpoint raised: its own error, as text with the traceback
@@ -23,15 +24,19 @@ class RuntimeFault(Exception):
     """Base of all errors of calls."""
 
 
-class NodeDown(RuntimeFault):
+class Away(RuntimeFault):
+    """The actor is not there (now): whoever supervises it may start it again, perhaps elsewhere."""
+
+
+class NodeDown(Away):
     pass
 
 
-class ActorDied(RuntimeFault):
+class ActorDied(Away):
     pass
 
 
-class NoSuchActor(RuntimeFault):
+class NoSuchActor(Away):
     pass
 
 

@@ -60,7 +60,7 @@ class Node:
         clock: Clock | None = None,
         encode_local: bool = False,
         heartbeat_interval: float = 0.5,
-        message_log: Path | None = None,
+        message_log: Path | str | None = None,
         membership: Membership | None = None,
     ) -> None:
         self.id = PeerId(check_name(name), incarnation)
@@ -73,7 +73,7 @@ class Node:
         self.last_words: Callable[[], Awaitable[None]] | None = None  # what is to be said when the actors have stopped
         self._directory, self._listen, self._keys, self._transport = directory, listen, keys, transport
         self._clock, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
-        self._log_path, self._membership = message_log, membership
+        self._log_path, self._membership = None if message_log is None else Path(message_log), membership
         self._receivers: dict[Traffic, OnLink] = {}
         self._parts: NodeParts | None = None
         self._stop: asyncio.Task[None] | None = None

@@ -1,0 +1,50 @@
+"""A reference that follows a supervised child through restarts and moves to other nodes.
+
+Asks the supervisor where the child is: before the first call, and again after one that failed because the child was away. A
+call that failed is not sent twice: whether it ran is for the caller to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from blockwright.runtime.actor.actor import Actor
+from blockwright.runtime.actor.ref import Ref
+from blockwright.runtime.base.errors import Away
+from blockwright.runtime.node.node import Node
+
+
+class Supervised:
+    """``await child.add(3)`` as of a ``Ref``; streams: ``(await child.ref()).items()``.
+
+    supervisor: where it is asked; actor: the child's class, so that answers are of its types. wait: seconds that a call
+    waits while the child is not up; then it raises DeadlineExceeded. A call to one that has just died raises an ``Away``.
+    """
+
+    def __init__(
+        self, node: Node, supervisor: Ref, name: str, actor: type[Actor] | None = None, *, wait: float = 5.0
+    ) -> None:
+        self._node, self._supervisor, self._name, self._actor, self._wait = node, supervisor, name, actor, wait
+        self._known: Ref | None = None
+
+    async def ref(self) -> Ref:
+        """Of its current life."""
+        if self._known is None:
+            address = await self._supervisor.find(self._name, timeout=self._wait, returns=str)
+            self._known = self._node.ref(address, self._actor)
+        return self._known
+
+    def __getattr__(self, endpoint: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        if endpoint.startswith("_"):
+            raise AttributeError(endpoint)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            ref = await self.ref()
+            try:
+                return await getattr(ref, endpoint)(*args, **kwargs)
+            except Away:
+                self._known = None
+                raise
+
+        return call
