@@ -46,6 +46,7 @@ SHARES = {"questions": 0.4, "chat": 0.45, "stories": 0.15}  # of the requests
 LIMIT = 256  # tokens that every request states as its most
 ROOM = 3072  # positions of KV of a worker
 SETTINGS = {"page_size": 8, "sweep_tokens": 128, "max_rows": 32, "max_model_len": 512, "dtype": "float32", "threads": 1}
+ALONE = {"offline_sweep": 3600}  # nobody comes whom a long sweep would keep waiting
 KV = 2 * 2 * 64 * 4 * 12  # bytes of a position of S in float32
 DEPTH_FIRST, RANDOM, VLLM = "depth-first", "random", "vllm"
 
@@ -142,6 +143,7 @@ async def run(folder: Path, asked: Sequence[Asked], order: str, logs: Path) -> O
     memory = parameters(folder) + ROOM * KV
     more: dict[str, Any] = {
         **SETTINGS,
+        **ALONE,
         "workers": WORKERS,
         "memory": memory,
         "event_log": str(logs),
@@ -248,7 +250,7 @@ def measure(report: Report, plan: Plan, home: Path) -> None:
 
 def main(options: Options) -> None:
     plan = Plan(count=300, rounds=1) if options.quick else Plan()
-    settings = {"lengths": runs.lengths().name, "shorter": SHORTER, "room": ROOM, "limit": LIMIT, **SETTINGS}
+    settings = {"lengths": runs.lengths().name, "shorter": SHORTER, "room": ROOM, "limit": LIMIT, **SETTINGS, **ALONE}
     report = Report("offline_live", {**settings, "requests": plan.count, "shares": SHARES, "workers": WORKERS})
     with tempfile.TemporaryDirectory() as home:
         measure(report, plan, Path(home))
