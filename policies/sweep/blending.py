@@ -168,8 +168,8 @@ class BlendingPlanner(Planner):
             ride.add(route, start, batch.count_of(s))
 
     def _beside_others(self, batch: BatchBuilder, s: int, positions: int) -> bool:
-        """Whether there are pages for ``positions`` of ``s`` beside the reserve; younger offline sequences may give way.
-        Then the oldest one here waits for those that are older elsewhere (``pipeline.py``), and for no reserve."""
+        """Whether there are pages for ``positions`` of ``s`` beside the reserve; younger offline sequences may give way. The
+        oldest one here then waits for those that are older elsewhere (``pipeline.py``), and for no reserve."""
         rows, parts = self._rows, self._parts
         pages = -(-positions // rows.page_size) - rows.paged[s]
         if pages <= 0:
