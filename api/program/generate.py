@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, overload
 
 from blockwright.api.program.client import Prompt
-from blockwright.api.program.embedded import Cluster
+from blockwright.api.program.embedded import ALONE, Cluster
 from blockwright.api.program.offline import generate_all
 from blockwright.api.program.options import GenerateOptions, check_options
 from blockwright.api.program.progress import Bar
@@ -56,7 +56,7 @@ def generate(
     check_options(options, GenerateOptions)  # before a cluster is started for it
     asked: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
     shown = (sys.stderr.isatty() or "ipykernel" in sys.modules) if progress is None else progress
-    cluster = Cluster(model, **(settings or {}))
+    cluster = Cluster(model, **{**ALONE, **(settings or {})})
     with Bar(len(asked), shown) as bar, cluster as session:
         bar.begin()
         answers = session.run(generate_all(cluster, asked, bar.done, options))
