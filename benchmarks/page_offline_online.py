@@ -19,8 +19,8 @@ def of_offline_online(result: Result) -> str:
     head = ("", "load", "TTFT s", "token s", "mean TTFT", "P99", "mean token", "P99", "filled")
     return f"""Online requests at parts of what workers compute of offline requests alone, in tokens a second, without
 offline requests and beside an offline queue that never ends. `TTFT s`, `token s`: means without; the four ratios are with,
-as a part of without (bar: at most 1.05); `filled`: tokens a second of offline requests, as a part of capacity minus online (bar: at
-least 80 %). A sweep takes {1e3 * READ:g} ms, in which it computes eight tokens, and as long again for each eight more;
+as a part of without (bar: at most 1.05); `filled`: tokens a second of offline requests, as a part of capacity minus online
+(bar: at least 80 %). A sweep takes {1e3 * READ:g} ms, in which it computes eight tokens, and as long for each eight more;
 without a roofline each token takes its time. Lengths of ShareGPT, a {SHORTER}th of them, at Poisson's times.
 
 {table(head, rows)}"""
