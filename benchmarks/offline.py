@@ -60,6 +60,7 @@ def runs(quick: bool, lengths: Sequence[tuple[int, int]] = ()) -> list[Run]:
     found = [
         Run(
             case=f"sim/trace{n}", rho=rho, sharing=sharing, count=count, seed=n, orders=tuple(ORDERS),
+            paced=("dfs", "random"),
             changed=() if quick and n > 1 else tuple(ablations()),
         )
         for n, (rho, sharing) in TRACES.items()

@@ -40,7 +40,8 @@ def ablations() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A batch and the orders it is run in. ``changed``: ours with these rules, by name."""
+    """A batch and the orders it is run in. ``paced``: of these, with our steps besides. ``changed``: ours with these rules,
+    by name."""
 
     case: str
     rho: float
@@ -49,7 +50,8 @@ class Run:
     chat: str = "burstgpt"
     seed: int = 0
     orders: Sequence[str] = ("dfs", "random")
-    changed: Sequence[str] = ("steps-full",)
+    paced: Sequence[str] = ("dfs",)
+    changed: Sequence[str] = ()
     lengths: Sequence[tuple[int, int]] = ()
 
 
@@ -77,8 +79,9 @@ def measure(run: Run) -> Figures:
     for order in run.orders:
         name, plain = f"nanoflow-{ORDERS[order]}", comparison.baseline(order)
         found.subjects[name] = {overlap: _metrics(plain, overlap) for overlap in OVERLAPS}
-        paced = comparison.baseline(order, pace=whole.rho)
-        found.subjects[name + PACED] = {overlap: _metrics(paced, overlap) for overlap in OVERLAPS}
+        if order in run.paced:
+            paced = comparison.baseline(order, pace=whole.rho)
+            found.subjects[name + PACED] = {overlap: _metrics(paced, overlap) for overlap in OVERLAPS}
         if order == "dfs":
             found.subjects[VLLM] = dict.fromkeys(OVERLAPS, _metrics(plain, "sequential"))
     rules = ablations()

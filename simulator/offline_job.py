@@ -4,6 +4,8 @@ Which request starts is the scanner's (``policies/offline/scanner.py``), how lon
 (``policies/offline/step_time.py``), and what is cached the engine's own memory. What a batch's steps compute and read does
 not depend on how long they take, so that one simulation tells the seconds on every back end. Steps in which nothing but
 decoding happens are taken together, up to the next sequence that ends.
+
+Prompts are computed in the order in which they started, so a shared prefix is there before those that share it come to it.
 """
 
 from __future__ import annotations

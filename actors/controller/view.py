@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from blockwright.actors.block.messages import BlockStatus
+from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares, saving
 from blockwright.actors.controller.residency import Served, serving
 from blockwright.actors.controller.state import ControllerState
@@ -61,6 +62,19 @@ def cluster_view(
 
 def _total(statuses: Mapping[str, WorkerStatus], counter: str) -> int:
     return int(sum(status.counters.get(counter, 0) for status in statuses.values()))
+
+
+def _segments(one: Application, users: Mapping[bytes, tuple[str, ...]]) -> list[dict[str, Any]]:
+    """The chain as runs of components that the same applications have, deltas aside: bytes that are theirs together, and
+    those of this one's deltas. ``users``: by ``Component.shared``."""
+    found: list[dict[str, Any]] = []
+    for component in one.components:
+        those = list(users[component.shared])
+        if not found or found[-1]["of"] != those:
+            found.append({"of": those, "bytes": 0, "delta": 0})
+        found[-1]["bytes"] += component.nbytes
+        found[-1]["delta"] += component.delta_nbytes
+    return found
 
 
 def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus | None) -> dict[str, Any]:
@@ -140,6 +154,10 @@ def _applications(
     deployed = [served for served in state.served.values() if served.deployed]
     current = sorted((served for served in deployed if not served.draining), key=lambda served: served.place)
     parents = bases(Chain(served.application.name, served.blocks, 0) for served in current)
+    users: dict[bytes, tuple[str, ...]] = {}
+    for served in deployed:
+        for shared in dict.fromkeys(c.shared for c in served.application.components):
+            users[shared] = (*users.get(shared, ()), labels[served.application.name])
     held, result = holders(served.application for served in deployed), dict[str, Any]()
     for name, served in state.served.items():
         one, model = served.application, served.application.served_as
@@ -160,6 +178,7 @@ def _applications(
                 "waiting": sum(sum(count.waiting.values()) for count in counts),
             },
             "blocks": [b.id.hex() for b in state.blocks.get(name, ())],
+            "segments": _segments(one, users) if served.deployed else [],
             "refused": refused,
         }
     return result

@@ -46,7 +46,7 @@ async def check(front: Front, batch: BatchRecord, file: InputFile, answered: Con
     for line in range(len(file)):
         await asyncio.sleep(0)
         try:
-            parsed = lines.parse_line(file[line], batch.endpoint)
+            parsed = await lines.parse_here(file[line], batch.endpoint)
             _check_unique(parsed, first_with, file, line)
         except LineRefused as error:
             if line not in answered:

@@ -107,7 +107,7 @@ class Desk:
             raise NotNow(self.trouble, AGAIN)
         opened = self._opened[batch]
         record = opened.record
-        parsed = lines.parse_line(opened.file[line], record.endpoint)
+        parsed = await lines.parse_here(opened.file[line], record.endpoint)
         try:
             prepared = await lines.prepare(self._front, ApiCaller(record.tenant, record.key), parsed)
         except ApiError as error:  # the model has been removed, say

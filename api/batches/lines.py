@@ -6,6 +6,7 @@ generates. Nothing is stored here, and nothing waits for room: whoever calls ``a
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import secrets
@@ -30,6 +31,7 @@ from blockwright.policies.requests.refusal import Refusal, RequestRefused
 log = logging.getLogger(__name__)
 ENDPOINTS: dict[str, GeneratingEndpoint[Any]] = {one.path: one for one in (CHAT, COMPLETIONS)}
 LONGEST_ID = 512  # characters of a custom_id
+LONG = 1 << 18  # bytes; to parse a line of so many takes some milliseconds
 _LATER = (Refusal.OVERLOADED, Refusal.UNAVAILABLE)
 
 
@@ -130,6 +132,11 @@ def parse_line(raw: bytes, url: str = "") -> BatchLine:
         message = f"body is {shown(body)}; give the object that {named} takes"
         raise LineRefused("invalid_body", message, "body", custom_id)
     return BatchLine(custom_id, ENDPOINTS[named], body)
+
+
+async def parse_here(raw: bytes, url: str = "") -> BatchLine:
+    """The same on an event loop, which a long line does not hold up."""
+    return parse_line(raw, url) if len(raw) < LONG else await asyncio.to_thread(parse_line, raw, url)
 
 
 async def prepare(front: Front, caller: ApiCaller, line: BatchLine) -> PreparedLine:

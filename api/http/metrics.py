@@ -100,12 +100,24 @@ class Tally:
 
 
 class Meter:
-    """One request's view of its model's tally."""
+    """One request's view of its model's tally. ``times``: where its seconds are counted."""
 
-    __slots__ = ("_begun", "_clock", "_count", "_first", "_last", "_longest", "_prompt", "_queued", "_tally", "_waits")
+    __slots__ = (
+        "_begun",
+        "_clock",
+        "_count",
+        "_first",
+        "_last",
+        "_longest",
+        "_prompt",
+        "_queued",
+        "_tally",
+        "_times",
+        "_waits",
+    )
 
-    def __init__(self, tally: Tally, waits: list[float], clock: Callable[[], float], prompt: int) -> None:
-        self._tally, self._waits, self._clock, self._prompt = tally, waits, clock, prompt
+    def __init__(self, tally: Tally, times: Tally, waits: list[float], clock: Callable[[], float], prompt: int) -> None:
+        self._tally, self._times, self._waits, self._clock, self._prompt = tally, times, waits, clock, prompt
         self._begun = self._last = clock()
         self._first: float | None = None
         self._queued = 0.0  # seconds before the first plan
@@ -124,9 +136,9 @@ class Meter:
             self._queued = queued
             self._waits[0] += 1
             self._waits[1] += queued
-            tally.histograms["vllm:request_queue_time_seconds"].observe(queued)
+            self._times.histograms["vllm:request_queue_time_seconds"].observe(queued)
             prefill = max(0.0, self._clock() - self._begun - queued)
-            tally.histograms["vllm:request_prefill_time_seconds"].observe(prefill)
+            self._times.histograms["vllm:request_prefill_time_seconds"].observe(prefill)
 
     def tokens(self, count: int) -> None:
         """``count`` tokens came together."""
@@ -136,9 +148,9 @@ class Meter:
         tally = self._tally
         if self._first is None:
             self._first = now
-            tally.histograms["vllm:time_to_first_token_seconds"].observe(now - self._begun)
+            self._times.histograms["vllm:time_to_first_token_seconds"].observe(now - self._begun)
         else:
-            tally.between.observe((now - self._last) / count, count)
+            self._times.between.observe((now - self._last) / count, count)
         self._last = now
         self._count += count
         tally.generation_tokens += count
@@ -166,15 +178,15 @@ class Meter:
         if not complete:
             tally.unfinished += 1
             return
-        tally.histograms["vllm:e2e_request_latency_seconds"].observe(now - self._begun)
+        self._times.histograms["vllm:e2e_request_latency_seconds"].observe(now - self._begun)
         tally.histograms["vllm:request_max_num_generation_tokens"].observe(self._longest)
         if self._first is not None:
-            tally.histograms["vllm:request_decode_time_seconds"].observe(self._last - self._first)
+            self._times.histograms["vllm:request_decode_time_seconds"].observe(self._last - self._first)
             inference = max(0.0, self._last - self._begun - self._queued)
-            tally.histograms["vllm:request_inference_time_seconds"].observe(inference)
+            self._times.histograms["vllm:request_inference_time_seconds"].observe(inference)
         if self._first is not None and self._count > 1:
             mean = (self._last - self._first) / (self._count - 1)
-            tally.histograms["vllm:request_time_per_output_token_seconds"].observe(mean)
+            self._times.histograms["vllm:request_time_per_output_token_seconds"].observe(mean)
 
 
 class Metrics:
@@ -197,6 +209,7 @@ class Metrics:
         self._answers: dict[tuple[str, str, str], int] = {}  # (path as the route has it, method, status like 2xx) -> answers
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
+        self._offline = Tally()  # takes the seconds of requests that nobody waits for, and is shown to nobody
         self._waits: dict[str, list[float]] = {}  # account -> requests that were planned, seconds that they had waited
         self._cluster: dict[str, Any] = {}
         self._others: Sequence[Sequence[Family]] = ()
@@ -205,8 +218,11 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
-    def begin(self, model: str, prompt_tokens: int, n: int, max_tokens: int | None, tenant: str = "") -> Meter:
-        """A request was admitted. ``tenant``: of the API key; empty without keys."""
+    def begin(
+        self, model: str, prompt_tokens: int, n: int, max_tokens: int | None, tenant: str = "", *, offline: bool = False
+    ) -> Meter:
+        """A request was admitted. ``tenant``: of the API key; empty without keys. ``offline``: nobody waits for it, so its
+        seconds are none of the model's latencies."""
         tally = self._tallies.get(model)
         if tally is None:
             self._forget()
@@ -216,7 +232,8 @@ class Metrics:
         tally.histograms["vllm:request_params_n"].observe(n)
         if max_tokens is not None:
             tally.histograms["vllm:request_params_max_tokens"].observe(max_tokens)
-        return Meter(tally, self._waits.setdefault(account_of(tenant, model), [0, 0.0]), self._clock, prompt_tokens)
+        waits = [0, 0.0] if offline else self._waits.setdefault(account_of(tenant, model), [0, 0.0])
+        return Meter(tally, self._offline if offline else tally, waits, self._clock, prompt_tokens)
 
     def counted(self) -> TokenCounts:
         """Tokens of all models so far."""

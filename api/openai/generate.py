@@ -187,8 +187,8 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
     front, asking, options = call.front, call.request, call.options
     call.id = asking[CALL_ID] = front.new_id(call.shape.prefix)
     _name(front, asking, options)
-    charge = None
-    if asking.get(OFFLINE) is None:  # lines of batches are of another account than what is asked now
+    charge, offline = None, asking.get(OFFLINE) is not None
+    if not offline:  # lines of batches are of another account than what is asked now
         most = sum(len(tokens) + options.n * limit for tokens, limit in zip(call.prompts, call.limits, strict=True))
         charge = asking[CHARGE] = await front.limits.enter(asking[CALLER], most)
     ends = None
@@ -197,7 +197,8 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
         asking[PROGRESS] = call.choices[0].stream.progress
         call.created = int(time.time())
         count, tenant = call.usage()["prompt_tokens"], asking[CALLER].tenant
-        meter = asking[METER] = front.metrics.begin(call.info.id, count, options.n, options.limit, tenant)
+        told = call.info.id, count, options.n, options.limit, tenant
+        asking[METER] = meter = front.metrics.begin(*told, offline=offline)
         ends = _Ends(meter)
         yield ends
     finally:

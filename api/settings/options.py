@@ -197,7 +197,7 @@ def _of_zoo(folder: str, name: str | None) -> dict[str, str]:
 
 
 def model_id(model: str) -> str:
-    """The folder's name, or the hub id as it stands."""
+    """The folder's name, or the hub id without its revision."""
     path = Path(model).expanduser()
     local = path.exists() or model.startswith((".", "/", "~")) or model.endswith("/")
-    return (path.resolve().name or model) if local else model
+    return (path.resolve().name or model) if local else model.partition("@")[0]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Architecture, Part, Source
 from blockwright.gpu.model.registry import find
+from blockwright.gpu.weights.hub import HUB_ID, fetch
 from blockwright.gpu.weights.identity import component_id, delta_id, hash_tensor
 from blockwright.gpu.weights.tensor_files import check_dtype, gguf, read_tensors
 from blockwright.policies.model.chain import Component, Kind, KvLayout
@@ -39,8 +39,6 @@ from blockwright.policies.model.chain import Component, Kind, KvLayout
 __all__ = ["Checkpoint", "CheckpointError"]
 
 STORED_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-HUB_FILES = ["*.json", "model*.safetensors", "adapter*.safetensors", "tokenizer*", "*.jinja"]
 PACKED = ("qweight", "weight_packed", "weight_quantized", "SCB")  # what quantisers store in place of a weight
 KINDS: dict[type[ComponentConfig], Kind] = {
     EmbeddingConfig: Kind.EMBEDDING,
@@ -96,14 +94,7 @@ class Checkpoint:
                 raise gguf(path)
             raise CheckpointError(f"{path} has no config.json; name a folder in Hugging Face format")
         fields = Fields.read(path / "config.json")
-        quantisation = fields.object("quantization_config")
-        if quantisation is not None:
-            method = quantisation.text("quant_method", "unknown method")
-            raise CheckpointError(
-                f"{fields.source}: the checkpoint is quantised ({named(method)}), which is not supported; "
-                "use it in float32, bfloat16 or float16"
-            )
-        architecture = find(fields)
+        architecture = _judge(fields)
         tensors = read_tensors(path)
         _check_layers(fields, tensors)
         config, chain = architecture.read(architecture.name, fields, _stored_type(architecture, tensors))
@@ -253,16 +244,23 @@ def locate(source: str | Path) -> Path:
         raise CheckpointError(f"there is no folder {source}; did you mean {path.parent / near}?")
     if not HUB_ID.fullmatch(str(source)):
         raise CheckpointError(f"{named(str(source))} is neither a folder nor a hub id (owner/name); check the path")
-    try:
-        from huggingface_hub import snapshot_download
+    return fetch(str(source), _judge_file)
 
-        return Path(snapshot_download(str(source), allow_patterns=HUB_FILES))
-    except Exception as error:  # the client raises a dozen kinds: network, permission, unknown name, disk
-        reason = " ".join(str(error).split())[:200]
+
+def _judge(fields: Fields) -> Architecture:
+    """Of a config.json. Raises ``CheckpointError`` for what is not served, whatever the weights are."""
+    quantisation = fields.object("quantization_config")
+    if quantisation is not None:
+        method = quantisation.text("quant_method", "unknown method")
         raise CheckpointError(
-            f"{source} is no folder here and could not be fetched from the hub ({type(error).__name__}: {reason}); "
-            "check the name and the network, or name a local folder"
-        ) from None
+            f"{fields.source}: the checkpoint is quantised ({named(method)}), which is not supported; "
+            "use it in float32, bfloat16 or float16"
+        )
+    return find(fields)
+
+
+def _judge_file(config: Path) -> None:
+    _judge(Fields.read(config))
 
 
 def _near(path: Path) -> str:

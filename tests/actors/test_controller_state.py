@@ -336,6 +336,10 @@ def test_the_view_shows_shared_and_own_bytes_blocks_and_queues():
     assert len(w0["blocks"]) == 4, "the shared ones once: below, two middles, above"
     assert view["kv_pages_shared"] == 6
     alone = sum(sum(one["bytes"].values()) for one in view["applications"].values())
+    for one in view["applications"].values():
+        assert sum(part["bytes"] + part["delta"] for part in one["segments"]) == sum(one["bytes"].values())
+    a, b = (view["applications"][name]["segments"] for name in ("a", "b"))
+    assert [part["of"] for part in a if len(part["of"]) > 1] == [part["of"] for part in b if len(part["of"]) > 1]
     assert 0 < view["saved_bytes"] == alone - view["parameter_bytes"], "what further copies of equal tensors would take"
     assert view["applications"]["b"]["bytes"] == {"shared": 400, "own": 200}
     assert {r["id"] for r in view["routes"]} == {"a@w0", "a@w1", "b@w0", "b@w1"}

@@ -13,7 +13,7 @@ import pytest
 def test_every_order_and_ablation_is_measured_and_judged() -> None:
     one = next(run for run in offline.runs(quick=True) if run.case == "sim/trace1")
     figures = runs.measure(replace(one, count=600))
-    subjects = {f"nanoflow-{name}{steps}" for name in runs.ORDERS.values() for steps in ("", runs.PACED)}
+    subjects = {*(f"nanoflow-{name}" for name in runs.ORDERS.values()), runs.DFS + runs.PACED, runs.BALANCE + runs.PACED}
     assert figures.subjects.keys() == subjects | {runs.VLLM, runs.OURS, *runs.ablations()}
     for subject, metrics in figures.subjects.items():
         for overlap in runs.OVERLAPS:

@@ -49,11 +49,10 @@ class Suite:
     report: str = ""  # a file that the tool must leave in its folder of reports
 
 
+OPENAI = ("python {here}/check_openai.py {url} {model}", "python {here}/check_batches.py {url} {model}")
 SUITES = (
-    Suite(
-        "clients", ("python {here}/check_openai.py {url} {model}", "python -W ignore {here}/check_clients.py {url} {model}")
-    ),
-    Suite("openai3", ("python {here}/check_openai.py {url} {model}",)),
+    Suite("clients", (*OPENAI, "python -W ignore {here}/check_clients.py {url} {model}")),
+    Suite("openai3", OPENAI),
     Suite(
         "schemathesis",
         (
@@ -99,6 +98,7 @@ def environment(suite: Suite) -> Path:
 def server() -> Iterator[str]:
     """The demo checkpoint on a free port; its URL. Nothing of it is left afterwards."""
     command = [sys.executable, "-m", "blockwright", "serve", str(CHECKPOINT), "--port", "0", "--set", "memory=512MiB"]
+    command += ["--set", f"batch_dir={PLACE / 'batches'}"]
     log = (PLACE / "server.log").open("w+")
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=PLACE)
     try:

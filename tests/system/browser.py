@@ -99,6 +99,14 @@ class Browser:
         careful = f"(() => {{ try {{ return {expression} }} catch {{ return null }} }})()"
         return await until(lambda: self.look(careful), expression)
 
+    async def shape(self, width: int, *, dark: bool) -> None:
+        """As wide as some other device, in one of the two schemes of colours."""
+        await self._do(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self._do("Emulation.setEmulatedMedia", features=[scheme])
+
     async def picture(self, path: Path) -> None:
         answer = await self._do("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         await asyncio.to_thread(path.write_bytes, base64.b64decode(answer["data"]))

@@ -58,6 +58,57 @@ async def flood(url: str, enough: asyncio.Event) -> None:
         await asyncio.gather(*[one(client, number) for number in range(12)])
 
 
+async def shares(browser: Browser) -> None:
+    """What two models share is told, and lies one below the other."""
+    assert "shared by demo-checkpoint, tuned" in await browser.look("document.querySelector('#chains .block').title")
+    told = await browser.look("document.querySelector('#chains .chain').textContent")
+    assert "ready on w0, w1;" in told or "ready on w1, w0;" in told
+    saved = await browser.look("document.getElementById('saving').textContent")
+    assert re.fullmatch(r"2 models in [\d.]+ MiB instead of [\d.]+ MiB \(\d+% saved\)", saved), saved
+    places = "[...document.querySelectorAll('#chains .chainbar')].map(b => b.children[0].getBoundingClientRect().right)"
+    first, second = await browser.look(places)
+    assert abs(first - second) < 1
+
+
+async def tells_of_requests(browser: Browser) -> None:
+    await browser.wait("document.querySelectorAll('#list tr[data-state=finished]').length > 0")
+    await browser.look("document.querySelector('#list button').click(); true")
+    await browser.wait("document.getElementById('story').textContent.includes('first_token')")
+
+
+async def keeps_what_was_said(browser: Browser, url: str) -> None:
+    """A stopped answer, an error and a reload lose nothing."""
+    endless = "const plain = fetch; window.fetch = (where, how) => plain(where, how?.body ? "
+    endless += "{...how, body: how.body.replace('{', '{\"ignore_eos\":true,')} : how); true"
+    await browser.look(endless)
+    await browser.look(SEND.format(text="copy: ab"))
+    await browser.wait("document.querySelectorAll('#messages .said')[3].textContent.length > 20")
+    await browser.look("document.getElementById('stop').click(); true")
+    await browser.wait("document.getElementById('note').textContent === 'stopped'")
+    kept = await browser.look("document.querySelectorAll('#messages .said')[3].textContent")
+    await browser.look("document.getElementById('temperature').value = 9; true")
+    await browser.look(SEND.format(text="more"))
+    await browser.wait("document.querySelectorAll('#messages .error').length === 1")
+    assert "temperature is 9" in await browser.look("document.querySelector('#messages .error').textContent")
+    browser.errors.clear()  # the browser tells of the 400
+    await browser.open(f"{url}/")
+    await browser.wait("document.querySelectorAll('#messages li').length === 5")
+    assert await browser.look("document.querySelectorAll('#messages .said')[3].textContent") == kept
+    assert await browser.look("document.getElementById('temperature').value") == "9"
+    await browser.wait("document.getElementById('model').options.length === 2")
+
+
+async def fits(browser: Browser) -> None:
+    for width, dark in ((1280, True), (800, False), (390, True), (390, False)):
+        await browser.shape(width, dark=dark)
+        wide = await browser.look("document.documentElement.scrollWidth")
+        assert wide <= width, f"the page is {wide} wide on a screen of {width}"
+        ground = await browser.look("getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(20, 21, 26)") == dark
+    await browser.look("document.getElementById('reset').click(); true")
+    assert await browser.look("document.querySelectorAll('#messages li').length") == 0
+
+
 async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
     pictures = Path(PICTURES) if PICTURES else tmp_path
     profile = tmp_path / "profile.json"
@@ -71,7 +122,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
 
         await browser.look(SEND.format(text="reverse: abcd"))
         await browser.wait("document.getElementById('note').textContent.includes('tokens in')")
-        said = "document.querySelector('#messages .assistant').textContent"
+        said = "document.querySelector('#messages .assistant .said').textContent"
         assert await browser.look(said)
         await browser.wait("Number(document.querySelector('[data-of=memory]').textContent.split(' ')[0]) > 0")
 
@@ -79,10 +130,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
 
         await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
         await browser.wait("document.querySelectorAll('.worker .block').length >= 2")
-        chain = await browser.look("document.querySelector('#chains .block').title")
-        assert "w0" in chain
-        assert "w1" in chain
-        assert "of demo-checkpoint, tuned" in chain
+        await shares(browser)
 
         enough = asyncio.Event()
         load = asyncio.create_task(flood(server.url, enough))
@@ -107,8 +155,9 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
         await browser.picture(pictures / "page-recovery.png")
 
-        await browser.look("document.getElementById('reset').click(); true")
-        assert await browser.look("document.querySelectorAll('#messages li').length") == 0
+        await tells_of_requests(browser)
+        await keeps_what_was_said(browser, server.url)
+        await fits(browser)
         assert browser.errors == []
         assert all(url.startswith((server.url, "data:", "about:")) for url in browser.asked), browser.asked
     server.stop()

@@ -1,20 +1,11 @@
 // The page: asks the server what everybody can ask it, once a second, and chats through the API that everybody has.
 
 import { Chart, bands, buckets, parse, quantile, scatter, sum } from "./charts.js";
+import { listModels, startChat } from "./chat.js";
+import { block, drawChains, usersOf } from "./map.js";
+import { drawRequests } from "./requests.js";
+import { $, bytes, node, seconds } from "./tools.js";
 
-const $ = (id) => document.getElementById(id);
-const node = (tag, attributes = {}, ...children) => {
-  const made = Object.assign(document.createElement(tag), attributes);
-  made.append(...children);
-  return made;
-};
-const bytes = (n) => {
-  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
-    if (n < 1024 || unit === "GiB") return `${n >= 100 || unit === "B" ? Math.round(n) : n.toFixed(1)} ${unit}`;
-    n /= 1024;
-  }
-};
-const seconds = (n) => (n < 1 ? `${Math.round(n * 1000)} ms` : `${n.toFixed(1)} s`);
 const show = (name, text) => document.querySelectorAll(`[data-of=${name}]`).forEach((b) => (b.textContent = text));
 
 // ---- charts
@@ -90,23 +81,12 @@ function drawBatches(found) {
 
 // ---- the cluster
 
-const colour = (id) => `hsl(${parseInt(id.slice(0, 6), 16) % 360} 45% 42%)`;
-
-function block(id, users, where) {
-  const shared = users.length > 1 ? ` ×${users.length}` : "";
-  const cell = node("span", { className: "block", title: `block ${id}\nof ${users.join(", ")}\non ${where.join(", ") || "no worker"}` });
-  cell.style.background = colour(id);
-  if (!where.length) cell.classList.add("missing");
-  cell.append(id.slice(0, 6) + shared, " ", node("small", {}, where.join(" ")));
-  return cell;
-}
-
-const memories = []; // of the last two minutes: [parameters, KV, free]
+const memories = []; // of the last two minutes: [parameters, KV, what KV may have besides]
 
 // Shown where parameters may be dropped: they turn into KV, and back.
 function drawDrops(view) {
-  const kinds = ["parameters", "kv", "free"];
-  memories.push(kinds.map((kind) => view.workers.reduce((total, worker) => total + worker.memory[kind], 0)));
+  const total = (kind) => view.workers.reduce((sum, worker) => sum + worker.memory[kind], 0);
+  memories.push([total("parameters"), total("kv"), total("cached") + total("free")]);
   if (memories.length > 120) memories.shift();
   if (!view.overload) return;
   if ($("drops").hidden) {
@@ -123,16 +103,12 @@ function drawDrops(view) {
 }
 
 function drawCluster(view) {
-  const users = {};
-  for (const [name, application] of Object.entries(view.applications)) {
-    for (const id of application.blocks) (users[id] ||= []).push(name);
-  }
-  const where = (id) => view.workers.filter((w) => w.blocks.includes(id)).map((w) => w.id);
+  const users = usersOf(view);
   $("workers").replaceChildren(...view.workers.map((worker) => {
     const m = worker.memory;
     const group = view.overload?.workers[worker.id] || {};
-    const bar = node("div", { className: "bar", title: `parameters ${bytes(m.parameters)}, KV ${bytes(m.kv)}, free ${bytes(m.free)}` });
-    for (const use of ["parameters", "kv"]) {
+    const bar = node("div", { className: "bar", title: `parameters ${bytes(m.parameters)}, KV in use ${bytes(m.kv)}, cached ${bytes(m.cached)}, free ${bytes(m.free)}` });
+    for (const use of ["parameters", "kv", "cached"]) {
       const part = node("i", { className: use });
       part.style.width = `${m.budget ? (100 * m[use]) / m.budget : 0}%`;
       bar.append(part);
@@ -141,28 +117,20 @@ function drawCluster(view) {
       node("span", { className: `chip ${worker.state === "ready" ? "good" : "bad"}` }, worker.state),
       ...(group.group ? [node("span", { className: "chip" }, `${group.state} ${group.group}`)] : []),
       node("span", { className: "quiet" }, `pid ${worker.pid}, ${worker.queue.running} running, ${worker.queue.waiting} waiting, ` +
-        `${bytes(m.parameters)} parameters + ${bytes(m.kv)} KV of ${bytes(m.budget)}` + (worker.restarts ? `, ${worker.restarts} restarts` : "")));
-    const cells = node("div", { className: "cells" }, ...worker.blocks.map((id) => block(id, users[id] || [], [worker.id])));
+        `${bytes(m.parameters)} parameters + ${bytes(m.kv)} KV in use + ${bytes(m.cached)} cached of ${bytes(m.budget)}` + (worker.restarts ? `, ${worker.restarts} restarts` : "")));
+    const cells = node("div", { className: "cells" }, ...worker.blocks.map((id) => block(id, users[id] || [], worker.id)));
     const made = node("div", { className: "worker" }, head, bar, cells);
     made.dataset.worker = worker.id;
     made.dataset.state = worker.state;
     made.dataset.group = group.group || "";
     return made;
   }));
-  $("chains").replaceChildren(...Object.entries(view.applications).map(([name, application]) => {
-    const size = application.bytes;
-    const { kv, requests } = application;
-    const text = (application.base ? `from ${application.base}; ` : "") +
-      `${application.state}; ${bytes(size.own)} of its own, ${bytes(size.shared)} shared with others; ` +
-      `KV ${bytes(kv.bytes)}, of it ${bytes(kv.shared)} shared; ${requests.running} running, ${requests.waiting} waiting`;
-    return node("div", { className: "chain" }, node("span", {}, name), node("span", { className: "quiet" }, text),
-      node("div", { className: "cells" }, ...application.blocks.map((id) => block(id, users[id], where(id)))));
-  }));
+  drawChains(view);
   const used = { parameters: 0 };
   for (const worker of view.workers) {
     used.parameters += worker.memory.parameters;
     for (const [tenant, size] of Object.entries(worker.kv_by_tenant || {})) {
-      const name = `KV ${tenant || "everybody"}`;
+      const name = `KV ${tenant || "of all"}`;
       used[name] = (used[name] || 0) + size;
     }
   }
@@ -199,90 +167,14 @@ async function look() {
     }
     if (cluster.ok) drawCluster(await cluster.json());
     else if (cluster.status === 403) $("workers").textContent = "This key may not see the workers; use one that is marked admin.";
+    await drawRequests();
     if (!$("model").options.length) await listModels();
+    if (!$("version").textContent) $("version").textContent = (await (await fetch("version")).json()).version;
   } catch { /* the next look will tell */ }
   $("state").textContent = text;
   $("state").className = `chip ${good ? "good" : "bad"}`;
   setTimeout(look, 1000);
 }
 
-// ---- chat
-
-const history = [];
-
-async function listModels() {
-  const answer = await fetch("v1/models");
-  if (!answer.ok) return;
-  for (const model of (await answer.json()).data) $("model").append(node("option", {}, model.id));
-}
-
-function say(role, text = "") {
-  const line = node("li", { className: role }, text);
-  $("messages").append(line);
-  line.scrollIntoView({ block: "nearest" });
-  return line;
-}
-
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    held += value;
-    let end;
-    while ((end = held.indexOf("\n\n")) >= 0) {
-      const event = held.slice(0, end);
-      held = held.slice(end + 2);
-      if (event.startsWith(": ")) yield { comment: event.slice(2) };
-      else if (event.startsWith("data: ") && event !== "data: [DONE]") yield JSON.parse(event.slice(6));
-    }
-  }
-}
-
-async function send(text) {
-  history.push({ role: "user", content: text });
-  say("user", text);
-  const line = say("assistant");
-  const began = performance.now();
-  let [first, usage] = [0, null];
-  try {
-    const response = await fetch("v1/chat/completions", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ model: $("model").value, messages: history, stream: true, stream_options: { include_usage: true } }),
-    });
-    if (!response.ok) throw new Error((await response.json()).error.message);
-    for await (const event of events(response)) {
-      if (event.comment) { $("note").textContent = event.comment; continue; }
-      if (event.error) throw new Error(event.error.message);
-      usage = event.usage || usage;
-      const piece = event.choices.length ? event.choices[0].delta.content || "" : "";
-      if (piece && !first) first = performance.now();
-      line.append(piece);
-    }
-    history.push({ role: "assistant", content: line.textContent });
-    const took = (performance.now() - began) / 1000;
-    $("note").textContent = usage ? `${usage.completion_tokens} tokens in ${seconds(took)}, the first after ${seconds((first - began) / 1000)}` : "";
-  } catch (error) {
-    history.pop();
-    line.className = "error";
-    line.textContent = error.message;
-  }
-}
-
-$("ask").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const text = $("text").value.trim();
-  if (!text || $("send").disabled) return;
-  $("text").value = "";
-  $("send").disabled = true;
-  await send(text);
-  $("send").disabled = false;
-});
-$("text").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); $("ask").requestSubmit(); }
-});
-$("reset").addEventListener("click", () => { history.length = 0; $("messages").replaceChildren(); $("note").textContent = ""; });
-
+startChat();
 look();

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.api.batches.lines import LONG
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.api.batches.batch_rig import URL, BatchRig, line, parts
 from blockwright.tests.api.fake_port import MAX_LENGTH, one_by_one
@@ -56,6 +57,12 @@ async def test_a_batch_from_file_to_files(start: Start, say: Any) -> None:
     assert all(stream.generation.offline and stream.generation.home == "w0" for stream in port.streams)
     figures = batch["blockwright"]
     assert (figures["models"]["tiny"]["done"], figures["remaining_seconds"]) == (3, 0.0)
+    async with rig.client.get("/metrics") as answer:
+        lines = dict(one.rsplit(" ", 1) for one in (await answer.text()).splitlines() if not one.startswith("#"))
+    label = '{model_name="tiny"}'
+    assert float(lines[f"vllm:generation_tokens_total{label}"]) == batch["usage"]["output_tokens"]
+    assert float(lines[f"vllm:time_to_first_token_seconds_count{label}"]) == 0, "nobody waited for them"
+    assert float(lines[f"vllm:e2e_request_latency_seconds_count{label}"]) == 0
     _, page = await rig.ask("GET", "/v1/batches?limit=5")
     assert (page["data"], page["has_more"]) == ([batch], False)
 
@@ -324,6 +331,14 @@ async def test_tenants_see_their_own_batches_and_use_their_own_models(start: Sta
     assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
     (refused,) = (await other.lines(batch["error_file_id"])).values()
     assert refused["response"]["status_code"] == 403
+
+
+async def test_long_lines_are_read_on_a_thread(start: Start, say: Any) -> None:
+    rig, port = await start(say("x"))
+    long = line("long", user="u" * 1000, prompt="once " + " " * LONG, truncate_prompt_tokens=3)
+    batch = await rig.ended(await rig.create([long, long]))
+    assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+    assert len(port.streams[0].generation.prompt) == 3
 
 
 async def test_lines_that_are_too_long_for_the_model(start: Start, say: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from aiohttp import FormData
 
 from blockwright.actors.config import SettingsError
+from blockwright.api.batches.folder import PartFile
 from blockwright.tests.api.batches.batch_rig import BatchRig, line, parts
 from blockwright.tests.api.raw import listening
 from blockwright.tests.waiting import until
@@ -121,6 +123,17 @@ async def test_forms_that_are_none(rig: BatchRig, tmp_path: Path) -> None:
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
     async with rig.client.post("/v1/files", data=torn, headers=headers) as answer:
         assert answer.status == 400
+    assert parts(tmp_path) == []
+
+
+async def test_a_full_disk_is_said(rig: BatchRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: PartFile) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(PartFile, "keep", full)
+    status, body = await rig.upload(line("a"))
+    assert (status, body["error"]["code"]) == (507, "insufficient_storage")
+    assert "No space left on device" in body["error"]["message"]
     assert parts(tmp_path) == []
 
 

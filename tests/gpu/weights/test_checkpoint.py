@@ -329,21 +329,6 @@ def test_refuses_shards(tmp_path: Path) -> None:
     assert names[-1] in refusal(path)
 
 
-def test_hub_ids(checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def download(repo: str, allow_patterns: list[str]) -> str:
-        asked.append(repo)
-        if repo == "nobody/nothing":
-            raise OSError("no such\nrepository")
-        return str(checkpoint("llama"))
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert Checkpoint.open("owner/name").path == checkpoint("llama")
-    assert "OSError: no such repository" in refusal("nobody/nothing")
-    assert asked == ["owner/name", "nobody/nothing"]
-
-
 def test_a_file_that_shrinks_after_opening(copy: Callable[..., Path]) -> None:
     path = copy("llama")
     ckpt = Checkpoint.open(path)

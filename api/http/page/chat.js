@@ -1,0 +1,145 @@
+// The chat. What was said is kept in the tab, and survives errors and a reload. A base model, which has no chat template, continues
+// the text instead.
+
+import { $, node, seconds } from "./tools.js";
+
+const KEPT = "blockwright.chat";
+const history = [];
+let stopping = null; // ends the answer that is coming
+
+function keep() {
+  const settings = { system: $("system").value, temperature: $("temperature").value, most: $("most").value };
+  sessionStorage.setItem(KEPT, JSON.stringify({ history, settings }));
+}
+
+function say(message) {
+  const line = node("li", { className: message.role }, node("span", { className: "said" }, message.content));
+  if (message.role === "assistant") {
+    const copy = node("button", { type: "button", className: "tool" }, "copy");
+    copy.addEventListener("click", () => navigator.clipboard?.writeText(line.querySelector(".said").textContent));
+    line.append(copy);
+  }
+  $("messages").append(line);
+  line.scrollIntoView({ block: "nearest" });
+  return line;
+}
+
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    held += value;
+    let end;
+    while ((end = held.indexOf("\n\n")) >= 0) {
+      const event = held.slice(0, end);
+      held = held.slice(end + 2);
+      if (event.startsWith(": ")) yield { comment: event.slice(2) };
+      else if (event.startsWith("data: ") && event !== "data: [DONE]") yield JSON.parse(event.slice(6));
+    }
+  }
+}
+
+function sampling() {
+  const asked = { model: $("model").value, stream: true, stream_options: { include_usage: true } };
+  if ($("temperature").value !== "") asked.temperature = Number($("temperature").value);
+  if ($("most").value !== "") asked.max_tokens = Number($("most").value);
+  return asked;
+}
+
+async function open() {
+  const first = $("system").value.trim() ? [{ role: "system", content: $("system").value.trim() }] : [];
+  const post = (path, body) => fetch(path, {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ ...sampling(), ...body }), signal: stopping.signal,
+  });
+  const response = await post("v1/chat/completions", { messages: [...first, ...history] });
+  if (response.ok) return response;
+  const { error } = await response.json();
+  if (error.code !== "no_chat_template") throw new Error(error.message);
+  $("note").textContent = "a base model: it continues the text";
+  const plain = await post("v1/completions", { prompt: history.map((one) => one.content).join("") });
+  if (!plain.ok) throw new Error((await plain.json()).error.message);
+  return plain;
+}
+
+async function answer() {
+  stopping = new AbortController();
+  busy(true);
+  const message = { role: "assistant", content: "" };
+  const line = say(message), shown = line.querySelector(".said");
+  const began = performance.now();
+  let [first, usage] = [0, null];
+  try {
+    for await (const event of events(await open())) {
+      if (event.comment) { $("note").textContent = event.comment; continue; }
+      if (event.error) throw new Error(event.error.message);
+      usage = event.usage || usage;
+      const choice = event.choices[0];
+      const piece = choice ? choice.text ?? choice.delta.content ?? "" : "";
+      if (piece && !first) first = performance.now();
+      message.content += piece;
+      shown.textContent = message.content;
+    }
+    const took = (performance.now() - began) / 1000;
+    $("note").textContent = usage ? `${usage.completion_tokens} tokens in ${seconds(took)}, the first after ${seconds((first - began) / 1000)}` : "";
+  } catch (error) { // what has come stays
+    const stopped = error.name === "AbortError";
+    $("note").textContent = stopped ? "stopped" : "";
+    if (!stopped) line.append(node("p", { className: "error" }, error.message));
+  }
+  if (message.content) history.push(message);
+  stopping = null;
+  busy(false);
+  keep();
+}
+
+function busy(now) {
+  $("send").disabled = now;
+  $("stop").hidden = !now;
+  $("again").hidden = now || !history.some((one) => one.role === "assistant");
+}
+
+export async function listModels() {
+  const found = await fetch("v1/models");
+  if (!found.ok) return;
+  for (const model of (await found.json()).data) $("model").append(node("option", {}, model.id));
+}
+
+export function startChat() {
+  const kept = JSON.parse(sessionStorage.getItem(KEPT) || "null");
+  if (kept) {
+    for (const message of kept.history) history.push(message), say(message);
+    for (const [name, value] of Object.entries(kept.settings)) $(name).value = value;
+  }
+  busy(false);
+  $("ask").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const text = $("text").value.trim();
+    if (!text || $("send").disabled) return;
+    $("text").value = "";
+    history.push({ role: "user", content: text });
+    say(history[history.length - 1]);
+    await answer();
+  });
+  $("text").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); $("ask").requestSubmit(); }
+  });
+  $("stop").addEventListener("click", () => stopping?.abort());
+  $("again").addEventListener("click", () => {
+    while (history.length && history[history.length - 1].role === "assistant") {
+      history.pop();
+      $("messages").lastElementChild.remove();
+    }
+    if (history.length) answer();
+  });
+  $("reset").addEventListener("click", () => {
+    stopping?.abort();
+    history.length = 0;
+    $("messages").replaceChildren();
+    $("note").textContent = "";
+    busy(false);
+    keep();
+  });
+  for (const name of ["system", "temperature", "most"]) $(name).addEventListener("change", keep);
+}

@@ -1,0 +1,59 @@
+"""Checkpoints of the hub: ``owner/name`` or ``owner/name@revision``, fetched by the hub's client into its cache.
+
+config.json comes first and is judged, so that nothing large is fetched that cannot be served; then its size is said.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.policies.binary_size import binary_size
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
+_WEIGHTS = ("model*.safetensors", "adapter*.safetensors")
+_FILES = ["*.json", *_WEIGHTS, "tokenizer*", "*.jinja"]
+log = logging.getLogger(__name__)
+
+
+def fetch(source: str, judge: Callable[[Path], None]) -> Path:
+    """The folder in the cache. ``judge``: raises CheckpointError for a config.json that cannot be served. Raises
+    CheckpointError."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    name, _, revision = source.partition("@")
+    try:
+        try:
+            config: str | None = hf_hub_download(name, "config.json", revision=revision or None)
+        except EntryNotFoundError:  # an adapter has none
+            config = None
+        if config is not None:
+            judge(Path(config))
+        if size := _size(name, revision):
+            log.warning("%s has %s of weights, which need as much memory; fetching what the cache lacks", source, size)
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=_FILES))
+    except CheckpointError:
+        raise
+    except Exception as error:  # the client raises a dozen kinds: network, permission, unknown name, disk
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(
+            f"{source} is no folder here and could not be fetched from the hub ({type(error).__name__}: {reason}); "
+            "check the name and the network, or name a local folder"
+        ) from None
+
+
+def _size(name: str, revision: str) -> str:
+    """Of the weights; empty where the hub does not say, as without a network."""
+    from huggingface_hub import HfApi
+
+    try:
+        files = HfApi().model_info(name, revision=revision or None, files_metadata=True).siblings or []
+    except Exception:  # what is in the cache is served without it
+        return ""
+    weights = [file.size or 0 for file in files if any(fnmatch(file.rfilename, kind) for kind in _WEIGHTS)]
+    return binary_size(sum(weights)) if weights else ""

@@ -1,0 +1,103 @@
+"""Hub ids, with a client that is faked: config.json comes first and is judged, and only then anything large."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from huggingface_hub.errors import EntryNotFoundError
+
+from blockwright.api.settings.options import model_id
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.checkpoint import Checkpoint, locate
+from blockwright.tests.gpu.weights.test_checkpoint import MakeCheckpoint
+
+
+class Hub:
+    """Repositories by name: folders, or errors. ``asked``: what was fetched, in order."""
+
+    def __init__(self, **repositories: Path | Exception) -> None:
+        self.repositories, self.asked = repositories, list[str]()
+        self.sizes: list[int] | Exception = [3 << 29, 1 << 29]
+
+    def _folder(self, repo: str) -> Path:
+        found = self.repositories[repo.partition("/")[2]]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def file(self, repo: str, name: str, revision: str | None = None) -> str:
+        self.asked.append(f"{repo}@{revision}: {name}")
+        path = self._folder(repo) / name
+        if not path.exists():
+            raise EntryNotFoundError(f"no {name}")
+        return str(path)
+
+    def snapshot(self, repo: str, revision: str | None = None, allow_patterns: list[str] | None = None) -> str:
+        assert allow_patterns is not None
+        assert "*.bin" not in allow_patterns
+        self.asked.append(f"{repo}@{revision}: all")
+        return str(self._folder(repo))
+
+    def model_info(self, name: str, revision: str | None = None, files_metadata: bool = False) -> Any:
+        assert files_metadata
+        if isinstance(self.sizes, Exception):
+            raise self.sizes
+        files = [SimpleNamespace(rfilename=f"model-{n}.safetensors", size=size) for n, size in enumerate(self.sizes)]
+        return SimpleNamespace(siblings=[*files, SimpleNamespace(rfilename="pytorch_model.bin", size=1 << 40)])
+
+
+@pytest.fixture(name="hub")
+def hub_(checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    hub = Hub(name=checkpoint("llama"), nothing=OSError("no such\nrepository"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub.snapshot)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", hub.file)
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: SimpleNamespace(model_info=hub.model_info))
+    return hub
+
+
+def refusal(source: str) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint.open(source)
+    return str(caught.value)
+
+
+def test_config_comes_first_and_the_size_is_said(
+    hub: Hub, checkpoint: MakeCheckpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Checkpoint.open("owner/name").path == checkpoint("llama")
+    assert hub.asked == ["owner/name@None: config.json", "owner/name@None: all"]
+    assert caplog.messages == ["owner/name has 2.0 GiB of weights, which need as much memory; fetching what the cache lacks"]
+    assert "OSError: no such repository" in refusal("owner/nothing")
+
+
+def test_a_revision_is_handed_on_and_no_part_of_the_model_id(hub: Hub) -> None:
+    hub.sizes = OSError("offline")
+    Checkpoint.open("owner/name@v1.0")
+    assert hub.asked == ["owner/name@v1.0: config.json", "owner/name@v1.0: all"]
+    assert model_id("owner/name@v1.0") == "owner/name"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"architectures": ["Mamba2ForCausalLM"]}, "Mamba2ForCausalLM, which is not supported"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantised (awq)"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_anything_large_is_fetched(
+    hub: Hub, tmp_path: Path, fields: dict[str, Any], words: str
+) -> None:
+    hub.repositories["large"] = tmp_path
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    assert words in refusal("owner/large")
+    assert hub.asked == ["owner/large@None: config.json"]
+
+
+def test_an_adapter_has_no_config(hub: Hub, tmp_path: Path) -> None:
+    hub.repositories["adapter"] = tmp_path
+    assert locate("owner/adapter") == tmp_path
+    assert hub.asked[-1] == "owner/adapter@None: all"
