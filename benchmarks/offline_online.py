@@ -41,7 +41,7 @@ ROOFLINE = {"read": READ, "beyond": READ / KNEE, "context": 1e-6, "prefill": 1e-
 LINEAR = {"base": 0.01, "token": READ / KNEE}
 NUMBERS = {"page_size": 16, "chunk_size": 32, "sweep_tokens": 64, "max_rows": 32}
 KV = 64 << 20  # bytes
-WITHOUT, APART = "without", 1 << 20
+WITHOUT, SETTLED = "without", 4.0  # seconds until all rows are taken, or free again
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Plan:
 
     loads: tuple[int, ...] = (30, 60, 90)
     simulated: float = 1200.0
-    live: float = 90.0
+    live: float = 60.0
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
@@ -256,10 +256,11 @@ async def live(report: Report, plan: Plan, folder: Path) -> None:
             await running.ready(whole=True)
             one = Live(running.port)
             filling = asyncio.create_task(one.fill())
+            await asyncio.sleep(SETTLED)
             _, _, capacity = await one.rates(asyncio.sleep(plan.live / 4))
             filling.cancel()
             rate = load / 100 * capacity / mean_tokens()
-            await asyncio.sleep(5.0)
+            await asyncio.sleep(SETTLED)
             alone, _, _ = await one.rates(one.online(rate, plan.live))
             filling = asyncio.create_task(one.fill())
             beside, online, offline = await one.rates(one.online(rate, plan.live))

@@ -23,6 +23,7 @@ import harness
 import links
 import offline
 import offline_live
+import offline_online
 import offline_order
 import on_demand
 import overload
@@ -38,6 +39,7 @@ from harness import BESIDE, OURS, ROOT, Bar
 from page_messages import of_actors, of_links, of_nodes, of_tokens
 from page_offline import of_offline
 from page_offline_live import of_offline_live
+from page_offline_online import of_offline_online
 from page_offline_order import of_offline_order
 from page_overload import of_overload, of_pipelines
 from page_prediction import of_fidelity, of_forecast, of_predictors, of_simulation
@@ -51,10 +53,10 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 This page is made by `python benchmarks/page.py` from the files in `benchmarks/results/`: do not edit it. `make bench`
-measures all but the last thirteen sections again in under half an hour (those: `make bench ONLY="forecast predictors
+measures all but the last fourteen sections again in under half an hour (those: `make bench ONLY="forecast predictors
 simulation fidelity tenants on_demand scheduling scheduling_live overload pipelines offline offline_order
-offline_live"`) and says what changed by more than the spread of the runs; `STORE=1` replaces files and page. Each file
-names its commit, machine and versions.
+offline_live offline_online"`) and says what changed by more than the spread of the runs; `STORE=1` replaces files and
+page. Each file names its commit, machine and versions.
 
 Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
 and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
@@ -261,6 +263,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "offline": ("Offline batches, simulated", of_offline),
     "offline_order": ("The order of a batch", of_offline_order),
     "offline_live": ("An offline batch on a real cluster", of_offline_live),
+    "offline_online": ("Offline requests beside online ones", of_offline_online),
 }
 
 
@@ -271,6 +274,7 @@ BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
     "links": links.BARS,
     "offline": offline.BARS,
     "offline_live": offline_live.Plan().bars(),
+    "offline_online": offline_online.Plan().bars(),
     "offline_order": offline_order.BARS,
     "on_demand": on_demand.BARS,
     "overload": overload.BARS,

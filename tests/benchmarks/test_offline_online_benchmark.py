@@ -1,0 +1,44 @@
+"""The benchmark of offline requests beside online ones: what it says of a run, and its section of the page."""
+
+from __future__ import annotations
+
+import harness
+import offline_online
+import page
+import pytest
+from offline_online import OURS, WITHOUT, Plan, Times, told
+from stored import Result
+
+
+@pytest.fixture
+def report() -> harness.Report:
+    made = harness.Report("offline_online", {}, packages=())
+    both = [Times([1.0, 3.0], [0.1, 0.1]), Times([1.1, 3.1], [0.1, 0.1])]
+    for case in ("online/load30", "live/load60"):
+        told(made, case, 400.0, 100.0, 270.0, both)
+    return made
+
+
+def test_ratios_are_with_by_without_and_shares_of_what_is_left(report: harness.Report) -> None:
+    assert report.median("online/load30", "ttft_mean_s", WITHOUT) == 2.0
+    assert report.median("online/load30", "ttft_mean_ratio", OURS) == pytest.approx(1.05)
+    assert report.median("online/load30", "filled_share", OURS) == pytest.approx(0.9)
+    missed = harness.misses(report, Plan(loads=(30,)).bars())
+    assert all("not measured" in sentence for sentence in missed if sentence.startswith("live"))
+    assert not [sentence for sentence in missed if "online/load30 filled" in sentence]
+
+
+def test_a_simulated_load_is_measured() -> None:
+    made = harness.Report("offline_online", {}, packages=())
+    offline_online.simulate(made, "online/load60", offline_online.ROOFLINE, 60, 20.0)
+    share = made.median("online/load60", "filled_share", OURS)
+    assert share is not None
+    assert share > 0.5
+
+
+def test_the_page_has_a_row_for_each_load(report: harness.Report) -> None:
+    document = {"benchmark": "offline_online", "rows": report.rows(), "settings": {}}
+    text = page.SECTIONS["offline_online"][1](Result(document))
+    assert "| simulated | 30 % | 2 | 0.1 | 1.05 |" in text
+    assert "| 2 workers | 60 % |" in text
+    assert "| 90 % |" in text
