@@ -4,10 +4,10 @@
 
 ``online/loadN``: one simulated worker (the sweep machine of the live one under virtual time), ``live/loadN``: two workers
 whose sweeps are held to the same pace. Online requests come one by one (Poisson) and compute N % of the tokens a second that
-the workers compute of offline requests alone, in sweeps as long as they like (``capacity``). First without offline requests,
-then the same with an offline queue that never ends. ``*_ratio``: mean and P99 of the time to the first token (TTFT) and of
-the seconds of each further token (``token``), with offline requests as a part of without; ``filled_share``: tokens a second
-computed of offline requests, as a part of capacity minus online.
+the workers compute of offline requests alone: ``capacity``, simulated in sweeps as long as they like, live in those they
+have, which is less. First without offline requests, then the same with an offline queue that never ends. ``*_ratio``: mean
+and P99 of the time to the first token (TTFT) and of the seconds of each further token (``token``), with offline requests as
+a part of without; ``filled_share``: tokens a second computed of offline requests, as a part of capacity minus online.
 
 The pace is a roofline: a sweep reads the parameters, in which time it computes eight tokens (``cost.py``: its knee), and
 each further token takes an eighth of that. ``linear/load60`` is the same on a device on which every token takes its time:
