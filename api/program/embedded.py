@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from blockwright.api.http.context import Front
     from blockwright.api.program.blocking import BlockingSession
 
-ALONE: dict[str, Any] = {"offline_sweep": 3600}  # settings of a cluster of which nobody else asks anything: no sweep is too long
+ALONE: dict[str, Any] = {"offline_sweep": 3600}  # of a cluster of which nobody else asks anything: no sweep is too long
 SOCKET = "api.sock"  # in the cluster's directory
 
 
