@@ -65,7 +65,7 @@ def test_transformers_reaches_the_reported_accuracy() -> None:
 
 def test_the_readme_states_the_reported_accuracy() -> None:
     readme = (FOLDER.parents[1] / "README.md").read_text()
-    stated = re.findall(r"(\d+) times of 100", readme)
+    stated = re.findall(r"(\d+) of 100", readme)
     table = read("report.json")["accuracy"]
     assert [int(number) for number in stated] == [round(100 * table[split]["all"]) for split in (HELD_OUT, LONGER)]
 
