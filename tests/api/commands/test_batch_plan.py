@@ -1,4 +1,4 @@
-"""What ``blockwright batch plan`` says of a file before anything runs, and what it refuses."""
+"""What ``blockwright batch plan`` (docs/offline.md) says of a file before anything runs, and what it refuses."""
 
 from __future__ import annotations
 
