@@ -2,8 +2,9 @@
  *
  * Such a call waits for parameters from memory. Where one core takes all that memory gives, or a stranger has the other cores,
  * a team is no faster than the caller alone, and late pieces cost it time. So both are tried: now and then some calls are
- * computed the other way, and what is faster stays. The worse the other way was, the rarer it is tried again. No bit depends on
- * it. Calls of more tokens wait for arithmetic, where a second core helps always: they are the team's.
+ * computed the other way. The team stays where it is faster by more than a little, as its threads take cores from others;
+ * the worse the other way was, the rarer it is tried again. No bit depends on it. Calls of more tokens wait for arithmetic,
+ * where a second core helps always: they are the team's.
  */
 #include "native.h"
 
@@ -13,7 +14,7 @@
 #define TRIAL 4            /* calls, of which the first does not count: threads wake, caches are cold */
 #define BETWEEN 64         /* calls between trials, where both ways take the same time */
 #define MOST_BETWEEN 16384
-#define GAIN 0.98f         /* of its time: less is no reason to change */
+#define WORTH 0.95f        /* of the time alone: for less gain other cores are better left to others */
 #define NEW_SHARE 0.25f    /* weight of a measurement beside those before it */
 
 static uint32_t key_of(const bw_call *call) {
@@ -56,10 +57,9 @@ void bw_pace_took(bw_pace *pace, int64_t ns) {
         measured(&pace->ns[!pace->helped], (float)ns);
     if (--pace->trial)
         return;
-    float now = pace->ns[pace->helped], other = pace->ns[!pace->helped];
-    if (other < GAIN * now)
-        pace->helped = !pace->helped;
-    float slower = now < other ? other / now : now / other;
+    float alone = pace->ns[0], team = pace->ns[1];
+    pace->helped = team < WORTH * alone;
+    float slower = alone < team ? team / alone : alone / team;
     float between = BETWEEN * (1 + 16 * (slower - 1));
     pace->left = between < MOST_BETWEEN ? (int32_t)between : MOST_BETWEEN;
 }
