@@ -351,7 +351,6 @@ void bw_argmax(bw_ctx *x, const float *logits, int rows, int vocabulary, int32_t
     c->vocabulary = vocabulary;
     c->best = best;
     c->run = run_argmax;
-    c->tokens = rows;
     c->phases[0] = (bw_phase){.stage = BW_ARGMAX, .items = rows, .each = 1, .pieces = rows};
     c->n_phases = 1;
     if (rows)

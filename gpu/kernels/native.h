@@ -123,7 +123,6 @@ struct bw_call {
     bw_layout *layouts;
     bw_phase *phases;
     int32_t n_phases, rows, tokens, vocabulary;
-    int32_t team; /* threads that take part: all, or the first alone */
     int32_t *row, *start, *count, *offset;    /* by batch row; offset: its first token in the call */
     int32_t *tok_batch, *tok_pos, *tok_id;    /* by token */
     bw_tile *tiles[BW_TILE_SIZES];            /* filled where a component has this size */
@@ -156,15 +155,6 @@ typedef struct {
     atomic_uint_fast64_t progress;          /* the piece of its stretch that the thread is at */
 } bw_member;
 
-#define BW_PACES 64
-
-/* Of calls of one size: which way they are computed, and what both ways took (team.c). */
-typedef struct {
-    uint32_t key;
-    int32_t helped, left, trial; /* whether the team computes them; calls before the next trial; calls of the trial */
-    float ns[2];                 /* smoothed time: of the first thread alone, of the team */
-} bw_pace;
-
 struct bw_ctx {
     const bw_kernels *kernels;
     int threads;
@@ -184,7 +174,6 @@ struct bw_ctx {
     int32_t most_comps, most_phases;
     uint64_t number;
     bw_member *team;
-    bw_pace paces[BW_PACES];
     pid_t owner;                        /* the process that the threads live in */
     unsigned delay_every, delay_micros; /* tests: one in so many points of a piece is delayed */
     _Alignas(64) atomic_uint region;    /* counts calls; threads without one wait for a change */
@@ -203,11 +192,6 @@ bw_call *bw_free_call(bw_ctx *x);
 void bw_run(bw_ctx *x, bw_call *call);
 void bw_settle(bw_ctx *x);
 void bw_pause(void);
-
-/* team.c */
-bw_pace *bw_pace_of(bw_ctx *x, const bw_call *call);
-int bw_pace_next(const bw_pace *pace);
-void bw_pace_took(bw_pace *pace, int64_t ns);
 
 /* pieces.c: all pieces of a phase; compute() writes only what belongs to its thread, and returns 0 if it found itself late */
 typedef int (*bw_compute)(void *work, int piece);

@@ -60,7 +60,7 @@ static inline void point(const job *j) {
 }
 
 static int first_of(const job *j, int thread) {
-    return (int)(((int64_t)j->phase->pieces * thread + j->call->team - 1) / j->call->team);
+    return (int)(((int64_t)j->phase->pieces * thread + j->x->threads - 1) / j->x->threads);
 }
 
 static atomic_uint_fast64_t *word_of(const job *j, int owner, int piece) {
@@ -78,7 +78,7 @@ static void move_on(const job *j) {
         return;
     }
     int pieces = j->call->phases[next].pieces;
-    atomic_store_explicit(&x->left, pieces < j->call->team ? pieces : j->call->team, memory_order_relaxed);
+    atomic_store_explicit(&x->left, pieces < x->threads ? pieces : x->threads, memory_order_relaxed);
     atomic_store_explicit(&x->phase, j->now + 1, memory_order_release);
 }
 
@@ -155,7 +155,7 @@ static void take_others(const job *j, int owner) {
 
 /* Computes one piece that was begun and not finished; whether there was any. */
 static int take_over(const job *j) {
-    int threads = j->call->team;
+    int threads = j->x->threads;
     for (int k = 1; k <= threads; k++) {
         int owner = (j->thread + k) % threads;
         for (int i = first_of(j, owner); i < first_of(j, owner + 1); i++) {
@@ -187,7 +187,7 @@ static void wait_for_end(const job *j, uint64_t patience) {
 void bw_pieces(bw_ctx *x, const bw_call *call, const bw_phase *phase, int thread, uint64_t now, bw_compute compute,
                bw_store store, void *work) {
     const job j = {x, call, phase, thread, now, compute, store, work};
-    if (call->team == 1) {
+    if (x->threads == 1) {
         for (int i = 0; i < phase->pieces; i++) {
             compute(work, i);
             store(work, i);
@@ -200,7 +200,7 @@ void bw_pieces(bw_ctx *x, const bw_call *call, const bw_phase *phase, int thread
     take_own(&j);
     uint64_t each = own ? (ticks() - began) / own : 0;
     count_stretch(&j, thread);
-    for (int k = 1; k < call->team; k++)
-        take_others(&j, (thread + k) % call->team);
+    for (int k = 1; k < x->threads; k++)
+        take_others(&j, (thread + k) % x->threads);
     wait_for_end(&j, own ? each + each / 4 + TICKS_SPARE : TICKS_BEFORE_HELP);
 }

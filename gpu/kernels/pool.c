@@ -104,8 +104,6 @@ static void join(bw_ctx *x, int thread) {
         if (now >> 16 != entered)
             call = enter(x, thread, now);
         entered = call ? now >> 16 : 0;
-        if (call && thread >= call->team)
-            break; /* late for the call before; it is not needed in this one */
         if (call)
             call->run(x, call, call->phases + (now & 0xffff), thread, now);
     }
@@ -124,18 +122,13 @@ bw_call *bw_free_call(bw_ctx *x) {
 
 void bw_run(bw_ctx *x, bw_call *call) {
     int pieces = call->phases[0].pieces;
-    bw_pace *pace = bw_pace_of(x, call);
-    int64_t began = pace ? now_ns() : 0;
-    call->team = !pace || bw_pace_next(pace) ? x->threads : 1;
     atomic_store(&call->number, ++x->number);
     atomic_store(&x->current, call);
-    atomic_store_explicit(&x->left, pieces < call->team ? pieces : call->team, memory_order_relaxed);
+    atomic_store_explicit(&x->left, pieces < x->threads ? pieces : x->threads, memory_order_relaxed);
     atomic_store(&x->phase, x->number << 16);
-    if (call->team > 1)
+    if (x->threads > 1)
         wake(x);
     join(x, 0);
-    if (pace)
-        bw_pace_took(pace, now_ns() - began);
 }
 
 /* Returns when no thread reads anything of earlier calls. Between calls alone. */

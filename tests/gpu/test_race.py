@@ -51,14 +51,14 @@ def build(folder: Path, change: tuple[str, str, str] | None = None) -> Path:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
-    for path in [*KERNELS.glob("*.h"), KERNELS / "pool.c", KERNELS / "team.c", KERNELS / "pieces.c", DRIVER]:
+    for path in [*KERNELS.glob("*.h"), KERNELS / "pool.c", KERNELS / "pieces.c", DRIVER]:
         shutil.copy(path, folder)
     if change is not None:
         name, old, new = change
         text = (folder / name).read_text()
         assert text.count(old) == 1, f"{name} has changed: plant the fault again"
         (folder / name).write_text(text.replace(old, new))
-    sources = ["race.c", "pool.c", "team.c", "pieces.c"]
+    sources = ["race.c", "pool.c", "pieces.c"]
     done = subprocess.run([compiler, *COMPILE, *sources, "-o", "race"], cwd=folder, capture_output=True, text=True)
     if done.returncode and "tsan" in done.stderr:
         pytest.skip("the compiler lacks the sanitiser for races")

@@ -88,10 +88,6 @@ int main(int argc, char **argv) {
             int each = 1 + (n + 5 * k) % 17;
             c->phases[k] = (bw_phase){.stage = k % 2, .items = ITEMS, .each = each, .pieces = (ITEMS + each - 1) / each};
         }
-        c->tokens = n % 3 ? 100 : 1;
-        bw_pace *pace = bw_pace_of(x, c);
-        if (pace)
-            pace->helped = n % 2; /* calls of the first thread alone, while others are late for those before */
         bw_run(x, c);
         expect(expected, c->n_phases);
         if (memcmp(shared, expected, sizeof shared)) {
