@@ -29,6 +29,7 @@ class DeadLetters:
     def drop(
         self, cause: str, target: object, text: str, *, level: int = logging.WARNING, error: BaseException | None = None
     ) -> None:
-        """``text`` is told at once; what follows for the same cause and target, as a count."""
+        """``text`` is told at once; what follows for the same cause and target, as a count. ``level``: INFO where a node
+        that was up is down, whose end is told by whoever watches it."""
         self.counts[cause] += 1
         self.repeats.say(level, (cause, str(target)), text, error=error)

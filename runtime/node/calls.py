@@ -7,6 +7,7 @@ cancels the work for it. How a call crosses to another node is ``remote_calls.py
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from functools import partial
 from typing import Any
@@ -41,7 +42,7 @@ class Calls:
     ) -> None:
         self._clock, self._remote, self._streams, self._dead = clock, remote, streams, dead
         self._requests, self._loop, self._logged = requests, requests.loop, requests.message_log is not None
-        self._route = router.route
+        self._route, self._seen = router.route, router.seen
         self.current_incarnation = router.current_incarnation
         self._deadlines = Deadlines(clock)
 
@@ -95,7 +96,9 @@ class Calls:
         try:
             to = self._route(target)
         except (NodeDown, NoSuchActor, ActorDied) as fault:
-            self._dead.drop(type(fault).__name__, target, f"a cast to {target}.{endpoint} was dropped: {fault}")
+            ended = isinstance(fault, NodeDown) and self._seen(target.node)
+            level = logging.INFO if ended else logging.WARNING
+            self._dead.drop(type(fault).__name__, target, f"a cast to {target}.{endpoint} was dropped: {fault}", level=level)
             return
         trace = self._requests.span(target, endpoint, "cast")
         if not isinstance(to, ActorInstance):

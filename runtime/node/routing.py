@@ -36,6 +36,10 @@ class Router:
         peer = self._table.current.get(node)
         return peer.incarnation if peer is not None else 0
 
+    def seen(self, node: str) -> bool:
+        """Whether that node is up or was: else its name may be a slip."""
+        return node == self._node.name or node in self._table.current or node in self._table.last_down
+
     def known(self, peer: PeerId) -> Peer | None:
         """The peer if this is its current life; this node itself where it talks to itself by message."""
         return self._itself if self._itself is not None and peer == self._node else self._table.find(peer)

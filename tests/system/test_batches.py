@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ from aiohttp import ClientError, ClientSession, FormData, TCPConnector
 
 from blockwright.api.batches.store import BatchStore
 from blockwright.tests.system.client import Client, body
+from blockwright.tests.system.client_checks import run_checks
 from blockwright.tests.system.server import Server
 from blockwright.tests.system.test_gateways import pid_of
-from blockwright.tests.waiting import PATIENCE, until
+from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
 CHECKS = Path(__file__).parents[1] / "compat" / "check_batches.py"
@@ -122,27 +122,6 @@ async def test_kill_9_of_worker_gateway_and_head(serve: Callable[..., Server], t
             workers = await looker.ready()
         generated = sum(worker["counters"]["generated_tokens"] for worker in workers.values())
         assert generated == NEW * (LINES - len(kept)), "what was stored is not computed again"
-        await official(again)
+        await run_checks(CHECKS, again.url, again.path.name)
     store.close()
     again.stop()
-
-
-async def official(server: Server) -> None:
-    """The openai package, unmodified, in a process of its own."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(CHECKS),
-        server.url,
-        server.path.name,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(PATIENCE):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert (process.returncode, errors.decode()) == (0, ""), output.decode()
-    assert output.decode().count("ok  ") >= 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 from hypothesis import given, settings
@@ -291,6 +292,18 @@ async def test_a_way_that_is_full_is_the_callers_error(pair, monkeypatch):
     a.ref("b/echo").echo.cast(1)
     assert a.dead_letters["QueueFull"] == 1
     a.parts.heartbeats.send()
+
+
+async def test_a_cast_to_a_node_that_has_ended_is_no_warning(pair, caplog):
+    a, _ = pair
+    caplog.set_level(logging.INFO)
+    a.ref("mars/echo").echo.cast(1)
+    a.peering.declare_down(Down("b", 1, "hung"))
+    a.ref("b/echo").echo.cast(1)
+    a.ref("b/echo#1").echo.cast(1)
+    told = [(line.levelname, line.message.rpartition("dropped: ")[2]) for line in caplog.records if "cast" in line.message]
+    assert told == [("WARNING", "node mars is not known"), *[("INFO", "node b#1 is down: hung")] * 2]
+    assert a.dead_letters["NodeDown"] == 3
 
 
 tags = st.integers(-1, 18)
