@@ -73,7 +73,7 @@ class Settings:
     cors_origins: Annotated[str, "origins whose web pages may send requests, separated by commas, or *; empty: none"] = ""
     allowed_hosts: Annotated[
         str,
-        "host names accepted in requests, separated by commas, or *; empty: all, but only local ones on loopback without keys",
+        "host names accepted in requests, separated by commas, or *; empty: all, or on loopback without keys the local ones",
     ] = ""
     read_timeout: Annotated[float, "seconds a client has to send a request, plus one for each 16 KiB of its body"] = 60.0
     max_connections: Annotated[
