@@ -18,8 +18,8 @@ DOCUMENT = document(ENDPOINTS, "")
 SCHEMAS: dict[str, Schema] = DOCUMENT["components"]["schemas"]
 HEAD = """# The API
 
-This page lists every endpoint. It is generated from the declarations that the server itself uses to parse requests; a running server
-has the same as `/openapi.json`, and as a page at `/docs`. [serving.md](serving.md) explains how to use it.
+This page lists every endpoint. It is generated from the declarations that the server uses to parse requests; a running
+server has the same as `/openapi.json`, and as a web page at `/docs`. [serving.md](serving.md) explains how to use it.
 
 - With API keys, every request except the health probes needs `Authorization: Bearer KEY`; without it the answer is 401.
 - Every GET endpoint also answers HEAD. `null` means the same as leaving a field out.

@@ -12,9 +12,9 @@ from blockwright.api.commands.cli import make_parser
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 HEAD = """# The command line
 
-This page is the same as `blockwright COMMAND --help`. If you mistype something, the command answers with one sentence that names
-the closest match, and exits with code 2. If it fails later, it exits with code 1. [schemas/](schemas/) describes JSON output.
-[serving.md](serving.md#settings) lists the settings of a server.
+This page is the same as `blockwright COMMAND --help`. If you mistype something, the command answers with one sentence that
+names the closest match, and exits with code 2. If it fails later, it exits with code 1. [schemas/](schemas/) describes JSON
+output. [serving.md](serving.md#settings) lists the settings of a server.
 """
 
 
