@@ -48,7 +48,7 @@ def test_a_block_that_fails_is_found_out(tmp_path: Path) -> None:
     )
     reader.follow(failing)
     reader.follow(told)
-    with pytest.raises(AssertionError, match="line 10"):
+    with pytest.raises(AssertionError, match="line 9"):
         reader.follow(succeeding)
     good, bad, file, shell = blocks(
         "```python\nprint(1)\n```\n\n```python\nassert False, 'no'\n```\n\n```python file=a/b.py\nX = 8000\n```\n\n"
