@@ -29,6 +29,7 @@ LEAST_LOG = 64 << 10  # bytes of a log in two files; in an event log each starts
 # fmt: off
 _POSITIVE = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "gateways", "max_waiting",
              "max_body", "max_characters", "dispatchers", "batch_requests", "batch_bytes")
+_COUNTS = ("threads", "memory", "max_model_len", "port", "max_waiting_tokens", "max_connections", "dispatch_candidates")
 _SECONDS = ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout",
             "dispatch_timeout", "slo_ttft", "slo_latency", "offline_sweep")
 # fmt: on
@@ -49,189 +50,166 @@ class Settings:
     )
     bases: Annotated[
         dict[str, str],
-        "application that is an adapter: the application that it changes; without an entry the first whole one",
+        "application that is an adapter: the application it adapts; default: the first that is no adapter",
     ] = field(default_factory=dict)
     workers: Annotated[int, "worker processes"] = 1
-    device: Annotated[str, "where the workers compute: cpu"] = "cpu"
+    device: Annotated[str, "where the workers compute; only cpu exists yet"] = "cpu"
     dtype: Annotated[str, "auto (as stored; float16, or checkpoints of several types: float32), float32 or bfloat16"] = (
         "auto"
     )
-    backend: Annotated[str, "native (C kernels), torch (the reference) or auto: native where its library loads"] = "auto"
+    backend: Annotated[str, "native (C kernels), torch (the reference) or auto: native if its library loads"] = "auto"
     instruction_set: Annotated[
-        str, "best that native kernels use: avx512_bf16, avx512, avx2 or generic; empty: the best of the processor"
+        str, "limit for the native kernels: avx512_bf16, avx512, avx2 or generic; empty: the best the processor has"
     ] = ""
-    threads: Annotated[int, "kernel threads of each worker; 0: cores (quotas considered) divided by workers, at least 1"] = 0
+    threads: Annotated[int, "kernel threads per worker; 0: cores (of the container) divided by workers, at least 1"] = 0
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
     port: Annotated[int, "port to listen on; 0: any free one"] = 8000
-    gateways: Annotated[int, "gateways, which answer HTTP on the one port, each in a process"] = 1
+    gateways: Annotated[int, "gateways, the processes that answer HTTP; all on the same port"] = 1
     gateway_in_head: Annotated[
         str, "yes: the first gateway shares the head's process; no: each has its own; auto: no with more than 2 cores"
     ] = "auto"
     tls_cert: Annotated[str, "certificate chain (PEM file); with tls_key the server speaks https only"] = ""
     tls_key: Annotated[str, "private key (PEM file) of tls_cert"] = ""
-    cors_origins: Annotated[str, "web pages that may ask from a browser: origins with commas between, or *; empty: none"] = (
-        ""
-    )
+    cors_origins: Annotated[str, "origins whose web pages may send requests, separated by commas, or *; empty: none"] = ""
     allowed_hosts: Annotated[
         str,
-        "host names that are answered, with commas between, or *; empty: all, but on loopback without keys its own",
+        "host names accepted in requests, separated by commas, or *; empty: all, or on loopback without keys the local ones",
     ] = ""
-    read_timeout: Annotated[float, "seconds that a client has to send a request, and one for each 16 KiB of its body"] = 60.0
+    read_timeout: Annotated[float, "seconds a client has to send a request, plus one for each 16 KiB of its body"] = 60.0
     max_connections: Annotated[
-        int, "connections of a gateway process, further ones are refused; 0: as many as open files (ulimit -n) allow"
+        int, "connections per gateway process, more are refused; 0: as many as open files (ulimit -n) allow"
     ] = 8192
-    max_body: Annotated[int, "bytes (or 32MiB) of a request's body"] = 32 << 20
-    max_characters: Annotated[int, "characters of a text to tokenize; each takes about 150 bytes for a moment"] = 4_000_000
-    api_keys: Annotated[dict[str, str], "key: tenant; empty, and no admin_keys: no key is needed"] = field(
+    max_body: Annotated[int, "maximum size of a request's body in bytes (or 32MiB)"] = 32 << 20
+    max_characters: Annotated[int, "most characters of a text to tokenize; each takes about 150 bytes"] = 4_000_000
+    api_keys: Annotated[dict[str, str], "key: tenant; if this and admin_keys are empty, no key is needed"] = field(
         default_factory=dict
     )
-    admin_keys: Annotated[dict[str, str], "key: tenant; where there are any, only these may use /admin"] = field(
+    admin_keys: Annotated[dict[str, str], "key: tenant; if there are any, only these may use /admin"] = field(
         default_factory=dict
     )
-    tenant_models: Annotated[
-        dict[str, str], "tenant: model ids that it may use, with commas between; without an entry all"
-    ] = field(default_factory=dict)
-    requests_per_minute: Annotated[dict[str, int], "tenant: requests let in per minute; * for tenants without an entry"] = (
-        field(default_factory=dict)
-    )
-    tokens_per_minute: Annotated[dict[str, int], "tenant: tokens of prompts and answers per minute; * as above"] = field(
+    tenant_models: Annotated[dict[str, str], "tenant: model ids it may use, separated by commas; default: all"] = field(
         default_factory=dict
     )
-    tokens_per_day: Annotated[dict[str, int], "tenant: tokens of prompts and answers per day (UTC); * as above"] = field(
+    requests_per_minute: Annotated[dict[str, int], "tenant: requests per minute; * for tenants without an entry"] = field(
         default_factory=dict
     )
-    concurrent_requests: Annotated[dict[str, int], "tenant: requests that run or wait at a time; * as above"] = field(
+    tokens_per_minute: Annotated[dict[str, int], "tenant: prompt and answer tokens per minute; * as above"] = field(
+        default_factory=dict
+    )
+    tokens_per_day: Annotated[dict[str, int], "tenant: prompt and answer tokens per day (UTC); * as above"] = field(
+        default_factory=dict
+    )
+    concurrent_requests: Annotated[dict[str, int], "tenant: requests running or waiting at a time; * as above"] = field(
         default_factory=dict
     )
     tenant_weights: Annotated[
-        dict[str, int], "tenant (application, where there are no keys): its part of a worker's time; * for others, else 1"
+        dict[str, int], "tenant (or application, without keys): its share of a worker's time; * for others, else 1"
     ] = field(default_factory=dict)
     tenant_kv_share: Annotated[
         dict[str, float],
-        "tenant or application, as above: most of a worker's KV memory that it may hold, 0 to 1; * for others; :left and "
-        ":right for the two sides of batches",
+        "tenant or application: the most of a worker's KV memory it may hold, 0 to 1; * for others; :left and :right for "
+        "the two sides of offline batches",
     ] = field(default_factory=dict)
-    on_demand: Annotated[
-        bool, "load applications that do not fit beside the others when they are asked for; no: refuse them"
-    ] = True
+    on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
     kv_reserve: Annotated[
-        float, "with on_demand: part of the memory that the largest application leaves that others leave to KV, 0 to 0.9"
+        float, "with on_demand: share of the memory beside the largest application that stays free for KV, 0 to 0.9"
     ] = 0.1
     offline_delay: Annotated[
-        float, "part by which requests of batches may make a sweep of other requests longer, 0 (not in the same sweep) to 1"
+        float,
+        "how much longer batch requests may make a step of other requests: 0 (never in the same step) to 1 (twice as long)",
     ] = 0.03
-    offline_sweep: Annotated[
-        float, "seconds that a sweep of requests of batches alone takes at most, as whoever comes waits for its end"
-    ] = 0.02
+    offline_sweep: Annotated[float, "most seconds for a step of batch requests alone; new requests wait for it"] = 0.02
     app_roots: Annotated[
-        str, "folders, with commas between, below which applications that are added at run time must lie; empty: none can be"
+        str, "folders, separated by commas, from which applications may be added at run time; empty: none may"
     ] = ""
-    max_model_len: Annotated[int, "tokens of prompt and answer; 0: as the checkpoint says, at most 8192"] = 0
+    max_model_len: Annotated[int, "most tokens of prompt and answer together; 0: what the checkpoint says, at most 8192"] = 0
     memory: Annotated[
-        int, "bytes (or 2GiB) for parameters and KV of each worker; 0: 60 % of free memory divided by the workers"
+        int, "bytes (or 2GiB) for parameters and KV, per worker; 0: 60 % of free memory, divided by the workers"
     ] = 0
-    page_size: Annotated[int, "tokens of a page of KV"] = 16
-    chunk_size: Annotated[int, "most prompt tokens of one sequence in one sweep"] = 256
-    sweep_tokens: Annotated[int, "most tokens in one sweep"] = 512
-    max_rows: Annotated[int, "sequences of a worker that run at a time; others wait"] = 256
-    pipeline: Annotated[int, "workers that each chain is spread over; must divide workers"] = 1
-    pipelines: Annotated[dict[str, int], "application: workers that its chain is spread over"] = field(default_factory=dict)
+    page_size: Annotated[int, "tokens per page of KV"] = 16
+    chunk_size: Annotated[int, "most prompt tokens of one sequence in one step"] = 256
+    sweep_tokens: Annotated[int, "most tokens in one step (a sweep)"] = 512
+    max_rows: Annotated[int, "sequences a worker runs at a time; others wait"] = 256
+    pipeline: Annotated[int, "pipeline stages: workers each model is spread over; must divide workers"] = 1
+    pipelines: Annotated[dict[str, int], "application: its own number of pipeline stages"] = field(default_factory=dict)
     block_idle: Annotated[
         float,
-        "seconds without use after which a block that was deployed on one more worker for a burst goes again; 0: none is",
+        "seconds without use until an extra copy of a busy block is unloaded; 0: no extra copies",
     ] = 60.0
     autoscale: Annotated[
         str,
-        "start and drain workers by latency: off, preemptive (by forecasts, see dispatch) or relief (by what was measured)",
+        "start and drain workers by latency: off, preemptive (by forecasts, see dispatch) or relief (by measurements)",
     ] = "off"
-    autoscale_latency: Annotated[float, "seconds of a request, from arrival to end, above which one more worker starts"] = (
-        0.0
-    )
+    autoscale_latency: Annotated[float, "seconds from arrival to end above which one more worker starts"] = 0.0
     autoscale_max_workers: Annotated[
-        int, "workers at most, between which threads and memory are divided; workers: at least"
+        int, "most workers; threads and memory are divided by this number (workers is the least)"
     ] = 0
-    autoscale_cooldown: Annotated[float, "seconds after a started worker serves before the next one may start"] = 30.0
+    autoscale_cooldown: Annotated[float, "seconds between one new worker being ready and the next one starting"] = 30.0
     autoscale_window: Annotated[
         float,
-        "seconds that latencies, times n / (n - 1) workers, must be below half of autoscale_latency before one goes",
+        "seconds for which latency * n / (n - 1), with n workers, must be below half of autoscale_latency before one stops",
     ] = 60.0
     overload: Annotated[
         str,
-        "on: replicas drop parameters that exist twice when KV memory runs out, and load them again after the burst; off",
+        "on: when KV memory runs out, replicas drop parameters that others hold, and reload them after the burst; off",
     ] = "off"
-    overload_throttled: Annotated[float, "share of a worker's KV memory in use at which it throttles, 0.5 to 1"] = 0.95
-    overload_quiet: Annotated[float, "share of the KV memory of whole replicas below which parameters come back, 0 to 1"] = (
-        0.5
-    )
+    overload_throttled: Annotated[float, "share of a worker's KV memory in use that counts as full, 0.5 to 1"] = 0.95
+    overload_quiet: Annotated[float, "share of all KV memory in use below which parameters are reloaded, 0 to 1"] = 0.5
     overload_horizon: Annotated[
-        float, "seconds for which use of KV memory is extrapolated: what is about to throttle counts; 0: what does"
+        float, "seconds ahead that KV use is extrapolated, to act before memory is full; 0: act when it is"
     ] = 0.0
-    overload_most: Annotated[int, "workers of a pipeline that comes of dropped parameters, at most"] = 4
-    prefix_cache: Annotated[bool, "reuse KV of equal prompt beginnings"] = True
-    shared_cache: Annotated[bool, "let tenants reuse each other's, which tells them that somebody asked the same"] = False
-    pace: Annotated[str, "simulate slower hardware: delays of each step, from a JSON file of seconds"] = ""
-    profile: Annotated[str, "device profile (a JSON file of blockwright profile) that sweeps are compared with"] = ""
-    stall_timeout: Annotated[float, "seconds after which a sweep (pace excluded) means a hung worker, which is replaced"] = (
-        10.0
-    )
-    heartbeat: Annotated[float, "seconds between the reports of a worker"] = 0.5
-    silence: Annotated[float, "seconds without a report after which a worker is declared down"] = 2.0
-    worker_wait: Annotated[float, "seconds that requests wait while no worker can serve them; then they fail"] = 30.0
-    request_timeout: Annotated[float, "seconds from arrival after which a request fails, complete or not; 0: never"] = 0.0
-    drain_timeout: Annotated[float, "seconds that SIGTERM, or the end of an application, gives to what runs"] = 30.0
-    max_waiting: Annotated[int, "requests in the server, all gateways together, beyond which new ones are refused"] = 4096
-    max_waiting_tokens: Annotated[int, "tokens still to compute beyond which new requests are refused; 0: no limit"] = 0
-    unknown_fields: Annotated[str, "warn (unknown request fields are listed in the header x-ignored-fields) or reject"] = (
-        "warn"
-    )
+    overload_most: Annotated[int, "most workers in a pipeline formed by dropping parameters"] = 4
+    prefix_cache: Annotated[bool, "reuse the KV of equal prompt prefixes"] = True
+    shared_cache: Annotated[bool, "let tenants reuse each other's prefixes; timing then reveals equal prompts"] = False
+    pace: Annotated[str, "simulate slower hardware: delays per step, from a JSON file of seconds"] = ""
+    profile: Annotated[str, "device profile (a JSON file from blockwright profile) to compare steps with"] = ""
+    stall_timeout: Annotated[float, "seconds after which a step (without pace) means a hung worker; it is replaced"] = 10.0
+    heartbeat: Annotated[float, "seconds between a worker's heartbeats"] = 0.5
+    silence: Annotated[float, "seconds without a heartbeat after which a worker is declared down"] = 2.0
+    worker_wait: Annotated[float, "seconds requests wait while no worker can serve them; then they fail"] = 30.0
+    request_timeout: Annotated[float, "seconds from arrival after which an unfinished request fails; 0: never"] = 0.0
+    drain_timeout: Annotated[float, "seconds for requests to finish after SIGTERM, or when their model is removed"] = 30.0
+    max_waiting: Annotated[int, "most requests in the server, over all gateways; more are refused"] = 4096
+    max_waiting_tokens: Annotated[int, "most tokens still to compute; more requests are refused; 0: no limit"] = 0
+    unknown_fields: Annotated[str, "warn (list unknown request fields in the header x-ignored-fields) or reject"] = "warn"
     keep_alive: Annotated[
-        float, "seconds of silence in a stream before a comment tells the queue's place or the prefill"
+        float, "seconds of silence in a stream before a comment with the queue position or prefill progress"
     ] = 10.0
     batch_dir: Annotated[
-        str, "folder where files and batches are kept, whatever dies; of one server alone; empty: there are no batches"
+        str, "folder that keeps files and batches through any crash, used by one server only; empty: no batches"
     ] = ""
-    batch_requests: Annotated[int, "most requests of a batch"] = 50_000
-    batch_bytes: Annotated[int, "bytes (or 200MiB) of a file of requests"] = 200 << 20
-    directory: Annotated[str, "of the cluster's sockets; empty: a fresh private one"] = ""
-    check: Annotated[bool, "verify the memory accounts after every sweep, not only when idle"] = False
-    event_log: Annotated[
-        str, "folder for the workers' event logs, which contain prompts and answers as tokens; empty: off"
-    ] = ""
-    event_log_size: Annotated[int, "bytes (or 64MiB) of each worker's event log: older entries are deleted"] = 64 << 20
+    batch_requests: Annotated[int, "most requests in a batch"] = 50_000
+    batch_bytes: Annotated[int, "maximum size of a batch's input file in bytes (or 200MiB)"] = 200 << 20
+    directory: Annotated[str, "folder for the cluster's sockets; empty: a fresh private one"] = ""
+    check: Annotated[bool, "verify the memory accounts after every step, not only when idle"] = False
+    event_log: Annotated[str, "folder for the workers' event logs (with prompts and answers as token ids); empty: off"] = ""
+    event_log_size: Annotated[int, "bytes (or 64MiB) per worker's event log; older entries are deleted"] = 64 << 20
     tagger: Annotated[
         str,
-        "what estimates lengths of answers: off, history (of what was served), or trained:FILE, which learns on",
+        "what estimates answer lengths: off, history (of past requests) or trained:FILE (which keeps learning)",
     ] = "off"
-    tagger_folder: Annotated[str, "folder where the tagger keeps what it has learned; empty: it starts anew each time"] = ""
+    tagger_folder: Annotated[str, "folder where the tagger keeps what it has learned; empty: nowhere"] = ""
     request_log: Annotated[
-        str, "folder for logs of served requests (hashed features and lengths, no tokens) to train a tagger on; empty: off"
+        str, "folder for logs of requests (hashed features and lengths, no tokens) to train a tagger on; empty: off"
     ] = ""
-    request_log_size: Annotated[int, "bytes (or 64MiB) of each gateway's request log: older requests are deleted"] = 64 << 20
+    request_log_size: Annotated[int, "bytes (or 64MiB) per gateway's request log; older requests are deleted"] = 64 << 20
     dispatch: Annotated[
-        str, "which worker takes a request: outstanding (least work; nobody is asked), or a policy of docs/scheduling.md"
+        str, "how a worker is chosen for a request: outstanding (least work), or a policy of docs/scheduling.md"
     ] = OUTSTANDING
-    dispatch_candidates: Annotated[int, "routes that are compared for a request, drawn at random; 0: all"] = 0
-    dispatch_timeout: Annotated[float, "seconds that a worker's predictor may take to answer a dispatcher"] = 0.05
-    dispatch_sample: Annotated[float, "share of requests for which all routes are asked, to rank the choice; 0 to 1"] = 0.01
-    dispatchers: Annotated[int, "dispatchers, which gateways ask by turns"] = 1
-    slo_ttft: Annotated[float, "seconds until the first token that predicted-slo and ours aim at"] = 3.0
-    slo_latency: Annotated[float, "seconds until the last token that predicted-slo aims at"] = 30.0
-    log_format: Annotated[str, "text, or json: one object on each line of standard output and error"] = "text"
-    log_level: Annotated[str, "debug, info, warning or error: what is less important is not logged"] = "warning"
+    dispatch_candidates: Annotated[int, "routes to compare for each request, drawn at random; 0: all"] = 0
+    dispatch_timeout: Annotated[float, "seconds a worker's predictor may take to answer a dispatcher"] = 0.05
+    dispatch_sample: Annotated[float, "share of requests for which all routes are asked, to rank the choice, 0 to 1"] = 0.01
+    dispatchers: Annotated[int, "dispatchers; gateways ask them in turn"] = 1
+    slo_ttft: Annotated[float, "target for the first token, in seconds, of the policies predicted-slo and ours"] = 3.0
+    slo_latency: Annotated[float, "target for the last token, in seconds, of the policy predicted-slo"] = 30.0
+    log_format: Annotated[str, "text, or json: one object per line, on standard output and error"] = "text"
+    log_level: Annotated[str, "least important level that is logged: debug, info, warning or error"] = "warning"
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give at least 1")
-        for name in (
-            "threads",
-            "memory",
-            "max_model_len",
-            "port",
-            "max_waiting_tokens",
-            "max_connections",
-            "dispatch_candidates",
-        ):
+        for name in _COUNTS:
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give 0 (the default) or more")
         for name, most in MOST.items():
@@ -267,7 +245,7 @@ class Settings:
         for name in _SECONDS:
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give a positive number of seconds")
-        for name, without in {"request_timeout": "no limit", "block_idle": "no block that is deployed for a burst"}.items():
+        for name, without in {"request_timeout": "no limit", "block_idle": "no extra copies of blocks"}.items():
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give seconds, or 0 for {without}")
         if self.silence < 2 * self.heartbeat:
@@ -275,7 +253,7 @@ class Settings:
         if self.sweep_tokens < self.max_rows:
             raise SettingsError(
                 f"sweep_tokens is {self.sweep_tokens}, less than max_rows ({self.max_rows}); every running sequence "
-                "needs a token in a sweep: raise sweep_tokens or lower max_rows"
+                "needs a token in each step: raise sweep_tokens or lower max_rows"
             )
 
     def _check_autoscale(self) -> None:
@@ -295,7 +273,7 @@ class Settings:
             few, many = self.workers + 1, MOST["workers"]
             raise SettingsError(f"autoscale_max_workers is {most} with {self.workers} workers; give {few} to {many}")
         if not self.autoscale_latency:
-            raise SettingsError("autoscale_latency is missing; give the seconds that a request may take")
+            raise SettingsError("autoscale_latency is missing; give the seconds a request may take")
         for label, span in {"pipeline": self.pipeline, **{f"pipelines.{n}": s for n, s in self.pipelines.items()}}.items():
             if span > 1:
                 raise SettingsError(f"{label} is {span}, but autoscale adds single workers; give 1, or autoscale=off")
@@ -311,12 +289,14 @@ class Settings:
         if self.overload == "off":
             return
         if max(self.workers, self.autoscale_max_workers) < 2:
-            raise SettingsError("overload is on with 1 worker, which holds nothing twice; give 2 workers or more, or off")
+            raise SettingsError("overload is on with 1 worker, which holds nothing twice; give 2 or more, or overload=off")
         for label, span in {"pipeline": self.pipeline, **{f"pipelines.{n}": s for n, s in self.pipelines.items()}}.items():
             if span > 1:
-                raise SettingsError(f"{label} is {span}, but overload makes pipelines of whole replicas; give 1, or off")
+                raise SettingsError(f"{label} is {span}, but overload makes pipelines of replicas; give 1, or overload=off")
         if not self.prefix_cache:
-            raise SettingsError("overload is on, but prefix_cache is off, by which KV moves; give prefix_cache=on, or off")
+            raise SettingsError(
+                "overload is on, but prefix_cache is off, which it needs; set prefix_cache=on, or overload=off"
+            )
 
     def _check_bases(self) -> None:
         for name, base in self.bases.items():
@@ -351,7 +331,7 @@ class Settings:
         for name in ("tenant_models", *limits):
             for tenant, value in getattr(self, name).items():
                 if tenant not in tenants and (tenant != "*" or name == "tenant_models"):
-                    raise SettingsError(f"{name}.{tenant} is of no tenant that has a key; there are: {_listed(tenants)}")
+                    raise SettingsError(f"{name}.{tenant} names no tenant that has a key; there are: {_listed(tenants)}")
                 if name in limits and value < 1:
                     raise SettingsError(f"{name}.{tenant} is {value}; give at least 1, or leave it out for no limit")
         accounts = tenants or {*self.applications}
@@ -359,7 +339,7 @@ class Settings:
             for account in getattr(self, name):
                 if account not in {*accounts, "*", *(SIDES if name == "tenant_kv_share" else ())}:
                     kind = "tenant that has a key" if tenants else "application"
-                    raise SettingsError(f"{name}.{account} is of no {kind}; there are: {_listed(accounts)}")
+                    raise SettingsError(f"{name}.{account} names no {kind}; there are: {_listed(accounts)}")
         for account, weight in self.tenant_weights.items():
             if not 1 <= weight <= MOST_WEIGHT:
                 raise SettingsError(f"tenant_weights.{account} is {weight}; give 1 to {MOST_WEIGHT}")
@@ -369,7 +349,7 @@ class Settings:
         if not 0 <= self.dispatch_sample <= 1:
             raise SettingsError(f"dispatch_sample is {self.dispatch_sample}; give a share of requests, 0 to 1")
         if not 0 <= self.offline_delay <= 1:
-            raise SettingsError(f"offline_delay is {self.offline_delay}; give a part of a sweep, 0 to 1")
+            raise SettingsError(f"offline_delay is {self.offline_delay}; give a share of a step, 0 to 1")
         if not 0 <= self.kv_reserve <= 0.9:
             raise SettingsError(f"kv_reserve is {self.kv_reserve}; give 0 to 0.9")
         for tenant, models in self.tenant_models.items():

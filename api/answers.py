@@ -18,13 +18,13 @@ class ErrorDetail(TypedDict):
 
 
 class ErrorAnswer(TypedDict):
-    """What went wrong, in one sentence that names field, value and remedy; ``code`` is for programs."""
+    """``message`` is one sentence that names field, value and remedy; ``code`` is for programs."""
 
     error: ErrorDetail
 
 
 class PromptTokensDetails(TypedDict):
-    """``cached_tokens``: found in the prefix cache and not computed."""
+    """``cached_tokens`` were found in the prefix cache and not computed."""
 
     cached_tokens: int
 
@@ -43,7 +43,7 @@ class PromptLogprob(TypedDict):
 
 
 class CompletionLogprobs(TypedDict):
-    """A column for each property; with echo the prompt's tokens come first, and the first has null."""
+    """Lists with one entry per token; with echo the prompt's tokens come first, the first of them with null."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -74,7 +74,7 @@ class CompletionAnswer(TypedDict):
 
 
 class CompletionChunk(TypedDict):
-    """An event of a stream. ``usage``: null, or in the last one (which has no choices) with include_usage."""
+    """An event of a stream. With include_usage the last event has no choices and ``usage``, which is null in the others."""
 
     id: str
     object: Literal["text_completion"]
@@ -147,7 +147,7 @@ class ChatChunkChoice(TypedDict):
 
 
 class ChatChunk(TypedDict):
-    """An event of a stream: first the role, then pieces of the content, then the finish reason."""
+    """An event of a stream: the role comes first, then pieces of the content, then the finish reason."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -214,15 +214,15 @@ class CancelAnswer(TypedDict):
 
 
 class MoveAnswer(TypedDict):
-    """``moves``: of each choice of the request {"request", "from", "to", "route", "pages", "bytes"}: full pages of its KV,
-    which are copied; what is lacking there is computed again."""
+    """``moves`` has {"request", "from", "to", "route", "pages", "bytes"} for each choice of the request; ``pages`` of KV are
+    copied, and what they lack is recomputed."""
 
     id: str
     moves: list[dict[str, Any]]
 
 
 class DrainedAnswer(TypedDict):
-    """``queue``: sequences that the worker had by its last heartbeat; /admin/cluster shows how they become fewer."""
+    """``queue``: the worker's sequences at its last heartbeat; /admin/cluster shows how many are left."""
 
     worker: str
     draining: bool
@@ -230,7 +230,7 @@ class DrainedAnswer(TypedDict):
 
 
 class RequestAnswer(TypedDict):
-    """One request's story; times are seconds since it arrived."""
+    """What happened to a request; times are in seconds since it arrived."""
 
     id: str
     state: Literal["waiting", "running", "finished", "cancelled", "failed"]
@@ -249,7 +249,7 @@ class RequestAnswer(TypedDict):
 
 
 class ListedRequest(TypedDict):
-    """A request of a list; ``place``: in the queue, 0 where it does not wait; ``age``: seconds until now, or its end."""
+    """``place``: position in the queue, 0 if it is not waiting; ``age``: seconds from its arrival until now or its end."""
 
     id: str
     model: str
@@ -269,7 +269,7 @@ class RequestsAnswer(TypedDict):
 
 
 class ForecastedRequest(TypedDict):
-    """A request that has ended; seconds from when a dispatcher was asked about it."""
+    """A finished request; times are in seconds since a dispatcher was asked about it."""
 
     request: str
     predicted_first_token: float
@@ -283,14 +283,14 @@ class ForecastsAnswer(TypedDict):
 
 
 class ParameterBytes(TypedDict):
-    """``shared``: with other applications."""
+    """``shared`` with other applications."""
 
     own: int
     shared: int
 
 
 class AddedAnswer(TypedDict):
-    """An application that was added; a 202 while it is still being loaded. ``summary``: for people."""
+    """An added model; the status is 202 while it is still loading. ``summary`` is for people."""
 
     name: str
     path: str
@@ -301,7 +301,7 @@ class AddedAnswer(TypedDict):
 
 
 class RemovedAnswer(TypedDict):
-    """``ending``, with a 202: requests of it still run, or its blocks are still being unloaded."""
+    """``ending``, with status 202: it still has running requests, or its blocks are still being unloaded."""
 
     name: str
     state: Literal["removed", "ending"]

@@ -12,18 +12,18 @@ from blockwright.api.app.routes import Endpoint
 from blockwright.api.openai.field_types import Schema, object_schema
 
 _REASONS = {
-    202: "It goes on behind the answer.",
-    400: "A field is missing, wrong or not served, or the prompt does not fit.",
+    202: "Accepted; the work continues after the answer.",
+    400: "A field is missing, invalid or not supported, or the prompt does not fit.",
     401: "The API key is missing or not valid.",
     403: "The API key may not use this.",
-    404: "There is no such model, request, file, batch or path.",
-    408: "The body came too slowly.",
-    409: "It was cancelled by another one, the name is taken, or its state does not allow it.",
-    413: "The body or the file is larger than the limit.",
-    429: "The tenant's limit is reached; Retry-After says for how long.",
+    404: "No such model, request, file, batch or path.",
+    408: "The body arrived too slowly.",
+    409: "Another request cancelled it, the name is in use, or the state does not allow it.",
+    413: "The body or the file exceeds the limit.",
+    429: "The tenant has reached a limit; Retry-After says how long to wait.",
     500: "The request failed and would fail again.",
-    503: "Nothing can be served now; Retry-After says when to ask again.",
-    507: "The disk takes nothing more.",
+    503: "The server cannot answer now; Retry-After says when to try again.",
+    507: "The disk is full.",
 }
 _PARAMETER = re.compile(r"\{(\w+)(?::[^}]*)?\}")
 
@@ -78,7 +78,7 @@ def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
     schema: Schema = schemas.of(endpoint.answer) if endpoint.answer is not None else {"type": "string"}
     content = {endpoint.media: {"schema": schema}}
     if endpoint.chunk is not None:
-        events = {"type": "string", "description": "data: lines, each a chunk; the last says [DONE]."}
+        events = {"type": "string", "description": "data: lines, each with a chunk; the last is [DONE]."}
         content["text/event-stream"] = {"schema": events, "x-event-schema": schemas.of(endpoint.chunk)}
     made: dict[str, Any] = {"200": {"description": "Success.", "content": content}}
     for status in endpoint.also:

@@ -59,19 +59,24 @@ class Metadata:
 
 
 _EXPIRES = (
-    Field("anchor", OneOf(("created_at",)), "From when their time counts.", required=True),
-    Field("seconds", Integer(SHORTEST_LIFE, LONGEST_LIFE), "After which they are deleted.", required=True),
+    Field("anchor", OneOf(("created_at",)), "When the time begins to count.", required=True),
+    Field("seconds", Integer(SHORTEST_LIFE, LONGEST_LIFE), "Seconds after which they are deleted.", required=True),
 )
 CREATE_FIELDS = (
-    Field("input_file_id", Text(100), "A file of purpose batch.", required=True),
-    Field("endpoint", OneOf(tuple(ENDPOINTS)), "What every line asks.", required=True),
-    Field("completion_window", CompletionWindow(), "24h, or another time up to 30d; then it expires.", required=True),
-    Field("metadata", Metadata(), f"Up to {MOST_PAIRS} pairs of texts, for you."),
-    Field("output_expires_after", Record(_EXPIRES), "When its output and error files are deleted."),
+    Field("input_file_id", Text(100), "A file with the purpose batch.", required=True),
+    Field("endpoint", OneOf(tuple(ENDPOINTS)), "The endpoint of all lines.", required=True),
+    Field(
+        "completion_window",
+        CompletionWindow(),
+        "24h, or another time up to 30d, after which the batch expires.",
+        required=True,
+    ),
+    Field("metadata", Metadata(), f"Up to {MOST_PAIRS} pairs of texts, for your own use."),
+    Field("output_expires_after", Record(_EXPIRES), "When to delete its output and error files."),
 )
 LIST_FIELDS = (
-    Field("limit", Integer(1, 100), "At most so many.", default=20),
-    Field("after", Text(100), "Those that are older than this one."),
+    Field("limit", Integer(1, 100), "Most items to return.", default=20),
+    Field("after", Text(100), "Return those older than this one."),
 )
 
 

@@ -44,16 +44,16 @@ class Upload:
 
 
 UPLOAD_FIELDS = (
-    Field("file", Upload(), "JSONL: on each line one request, {custom_id, method, url, body}.", required=True),
-    Field("purpose", OneOf((INPUT,)), "What it is for.", required=True),
-    Field(_ANCHOR, OneOf(("created_at",)), "From when its time counts."),
-    Field(_SECONDS, Integer(SHORTEST_LIFE, LONGEST_LIFE), "After which it is deleted; without, it stays."),
+    Field("file", Upload(), "JSONL: one request per line, {custom_id, method, url, body}.", required=True),
+    Field("purpose", OneOf((INPUT,)), "What the file is for.", required=True),
+    Field(_ANCHOR, OneOf(("created_at",)), "When the time begins to count."),
+    Field(_SECONDS, Integer(SHORTEST_LIFE, LONGEST_LIFE), "Seconds after which it is deleted; default: never."),
 )
 LIST_FIELDS = (
-    Field("purpose", OneOf((INPUT, OUTPUT)), "Only those; batch_output: what batches made."),
-    Field("limit", Integer(1, 10_000), "At most so many.", default=10_000),
+    Field("purpose", OneOf((INPUT, OUTPUT)), "Only files with this purpose; batch_output: the output of batches."),
+    Field("limit", Integer(1, 10_000), "Most items to return.", default=10_000),
     Field("order", OneOf(("asc", "desc")), "By time.", default="desc"),
-    Field("after", Text(100), "Those that follow this one."),
+    Field("after", Text(100), "Return those after this one."),
 )
 
 

@@ -9,7 +9,7 @@ from blockwright.api.batches.records import BatchRecord, FileRecord
 
 
 class FileAnswer(TypedDict):
-    """``status``: a file is there when it can be used, and not before."""
+    """``status``: a file appears only when it is complete."""
 
     id: str
     object: Literal["file"]
@@ -39,7 +39,7 @@ class DeletedAnswer(TypedDict):
 
 
 class BatchErrorAnswer(TypedDict):
-    """``line``: of the input file, from 1."""
+    """``line`` of the input file, counted from 1."""
 
     code: str
     message: str
@@ -48,14 +48,14 @@ class BatchErrorAnswer(TypedDict):
 
 
 class BatchErrorsAnswer(TypedDict):
-    """The first 100 lines that are no requests, or why the batch failed as a whole; the error file has all."""
+    """The first 100 invalid lines, or why the whole batch failed; the error file has all of them."""
 
     object: Literal["list"]
     data: list[BatchErrorAnswer]
 
 
 class RequestCounts(TypedDict):
-    """``total`` is 0 until the lines are checked. ``completed`` lines stand in the output file, ``failed`` ones in the error
+    """``total`` is 0 until the lines are checked. ``completed`` lines are in the output file, ``failed`` ones in the error
     file."""
 
     total: int
@@ -72,7 +72,7 @@ class ReasoningTokens(TypedDict):
 
 
 class BatchUsage(TypedDict):
-    """Of the lines that are answered so far."""
+    """The tokens of the lines answered so far."""
 
     input_tokens: int
     input_tokens_details: CachedTokens
@@ -82,8 +82,8 @@ class BatchUsage(TypedDict):
 
 
 class BatchAnswer(TypedDict):
-    """Times are seconds of the epoch. ``blockwright``: how far its lines are, by model: ``remaining_seconds``, ``density``,
-    ``sharing`` of prompts, KV of the two ``sides``; empty before it runs."""
+    """Times are Unix times. ``blockwright`` shows the progress by model: ``remaining_seconds``, ``density``, ``sharing`` of
+    prompts, KV of the two ``sides``; it is empty before the batch runs."""
 
     id: str
     object: Literal["batch"]

@@ -1,4 +1,4 @@
-"""Shows the applications of a server, as ps does, without the workers.
+"""Shows the applications of a server, like ps, but without the workers.
 
 'blockwright apps add' and 'blockwright apps remove' change them.
 """
@@ -13,7 +13,7 @@ from blockwright.api.commands.connection import add_url, connected
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
-    parser.add_argument("--json", action="store_true", help="what GET /admin/apps answers")
+    parser.add_argument("--json", action="store_true", help="print what GET /admin/apps answers")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
-"""Adds an application to a server that runs, or puts a new version in the place of one that it serves.
+"""Adds a model to a running server, or replaces one with a new version.
 
-PATH is a folder on the server's machine, below a root of its setting app_roots. Requests of an old version end on it.
+PATH is a folder on the server's machine, within one of the folders in its
+setting app_roots. Running requests finish on the old version.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from blockwright.api.commands.connection import CHANGES, add_url, connected
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the model id to serve it as")
+    parser.add_argument("name", metavar="NAME", help="model id to serve it as")
     parser.add_argument("path", metavar="PATH", help="its folder")
-    parser.add_argument("--base", metavar="NAME", help="the served model that an adapter belongs to")
-    parser.add_argument("--replace", action="store_true", help="in place of the application of that name")
-    parser.add_argument("--wait", type=float, default=60.0, metavar="SECONDS", help="until it can be served (60)")
+    parser.add_argument("--base", metavar="NAME", help="for an adapter: the served model that it adapts")
+    parser.add_argument("--replace", action="store_true", help="replace the model of that name")
+    parser.add_argument("--wait", type=float, default=60.0, metavar="SECONDS", help="time to wait until it is ready (60)")
     add_url(parser)
 
 

@@ -1,4 +1,5 @@
-"""Ends an application of a server: no new requests; those that run end, then its memory is free."""
+"""Removes a model from a server. New requests are refused, running ones finish,
+then its memory is freed."""
 
 from __future__ import annotations
 

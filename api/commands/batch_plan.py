@@ -1,8 +1,11 @@
-"""Shows what a batch is before anything runs: how much its prompts share, how dense it is, in which order it would run, and
-what the steps would compute and read in that order and in others.
+"""Shows a batch before it runs: how much its prompts share, its density, the order
+in which it would run, and what the steps would compute and read in that order
+and in others.
 
-IN is a file of requests as /v1/batches takes it. How long answers will be is not known yet: each counts as its limit
-(max_tokens), while a run samples one in a hundred first. Seconds are those of --profile, else of a plain guess at a core.
+IN is a file of requests, as for /v1/batches. The lengths of answers are not
+known yet, so each counts with its limit (max_tokens); a real run samples one
+request in a hundred first. Times come from --profile, or else from a guess at
+one core.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", metavar="IN", type=Path, help="a file of requests, a line of JSON each")
+    parser.add_argument("input", metavar="IN", type=Path, help="a file with a request on each line")
     parser.add_argument("--model", metavar="PATH_OR_ID", required=True, help="checkpoint folder or hub id")
-    parser.add_argument("--profile", metavar="FILE", help="what blockwright profile measured of this machine")
+    parser.add_argument("--profile", metavar="FILE", help="profile of this machine, from blockwright profile")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the cluster that is planned for"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the cluster to plan for"
     )
 
 

@@ -1,9 +1,12 @@
-"""Answers a file of requests with a model and no server: JSON lines in, JSON lines out, as OpenAI's batches have them.
+"""Answers a file of requests without a server: JSON lines in, JSON lines out, in
+the format of OpenAI's batches.
 
-A line is {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}. Lines run in the order that
-suits the machine: prefixes are computed once, and what computes runs beside what reads memory. The same command goes on
-where it was ended, by whatever: what is in the output is not computed again. Lines that fail are in OUT.errors.jsonl, and
-are tried again. The exit code is 0 when every line is answered, 1 when some failed.
+A line is {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
+"body": {...}}. Lines run in an efficient order: a shared prefix is computed
+once, and long prompts run beside long answers. If it is interrupted, run the
+same command again: it continues, and computes nothing twice. Lines that fail
+are in OUT.errors.jsonl and are tried again the next time. The exit code is 0 if
+every line is answered and 1 if some failed.
 """
 
 from __future__ import annotations
@@ -28,13 +31,19 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", metavar="IN.jsonl", type=Path, help="a request on each line")
-    parser.add_argument("-o", "--output", metavar="OUT.jsonl", type=Path, required=True, help="where answers are appended")
+    parser.add_argument("input", metavar="IN.jsonl", type=Path, help="a file with a request on each line")
     parser.add_argument(
-        "--model", metavar="PATH_OR_HUB_ID", required=True, help="checkpoint folder or hub id; its id is its name"
+        "-o", "--output", metavar="OUT.jsonl", type=Path, required=True, help="file to which answers are appended"
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any setting, for instance --set workers=2"
+        "--model", metavar="PATH_OR_HUB_ID", required=True, help="checkpoint folder or hub id; its name is the model id"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any setting, such as --set workers=2; may be repeated",
     )
 
 

@@ -1,7 +1,8 @@
-"""Measures a server over HTTP: time to first token, time between tokens, time per token, end to end, tokens per second.
+"""Measures a server over HTTP: time to first token, time between tokens, time per
+token, end-to-end latency, tokens per second.
 
-Loads have the shapes of the known tools: levels of concurrency, a request rate (Poisson or constant), random lengths,
-prompts from a file, published traces.
+Loads are those of other tools: levels of concurrency, a request rate (Poisson
+or constant), random lengths, prompts from a file, published traces.
 """
 
 from __future__ import annotations
@@ -29,30 +30,42 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="serve", choices=["serve"], help="a server that runs")
+    parser.add_argument("what", metavar="serve", choices=["serve"], help="measure a running server")
     add_url(parser)
     parser.add_argument("--model", metavar="ID", help="model id (the server's first)")
     parser.add_argument("--endpoint", choices=["completions", "chat"], default="completions", help="(completions)")
-    parser.add_argument("--num-prompts", type=count, default=100, metavar="N", help="requests of each level (100)")
-    text = "levels: so many requests at a time, several with commas (no limit)"
+    parser.add_argument("--num-prompts", type=count, default=100, metavar="N", help="number of requests per level (100)")
+    text = "most requests at a time; several levels separated by commas (no limit)"
     parser.add_argument("--max-concurrency", type=levels_of, default=[None], metavar="N,N", help=text)
-    parser.add_argument("--request-rate", type=request_rate, metavar="X", help="per second (inf: all at once)")
-    parser.add_argument("--arrival", choices=["poisson", "constant"], default="poisson", help="how they come (poisson)")
-    parser.add_argument("--input-len", type=count, default=128, metavar="N", help="tokens of a random prompt (128)")
-    parser.add_argument("--output-len", type=count, metavar="N", help="of an answer (128; of --prompts: no limit)")
-    parser.add_argument("--range-ratio", type=ratio, default=0.0, metavar="X", help="lengths are 1-X to 1+X times these (0)")
-    parser.add_argument("--prefix-len", type=int, default=0, metavar="N", help="tokens that all begin with (0)")
-    parser.add_argument("--prompts", metavar="FILE", help="prompts from a file: a line each, or JSON lines with 'prompt'")
-    parser.add_argument("--trace", metavar="FILE", help="lengths, and times if it has them, from a published trace")
-    parser.add_argument("--trace-lengths", metavar="FILE", help="quantiles of lengths, for a trace of rates of clients")
-    parser.add_argument("--trace-model", default="", metavar="NAME", help="whose clients, for such a trace (its first)")
-    parser.add_argument("--trace-start", type=float, default=0.0, metavar="SECONDS", help="where in the trace to begin (0)")
-    parser.add_argument("--trace-speed", type=rate, default=1.0, metavar="X", help="its times are divided by this (1)")
+    parser.add_argument("--request-rate", type=request_rate, metavar="X", help="requests per second (inf: all at once)")
+    parser.add_argument(
+        "--arrival", choices=["poisson", "constant"], default="poisson", help="how requests arrive (poisson)"
+    )
+    parser.add_argument("--input-len", type=count, default=128, metavar="N", help="tokens in a random prompt (128)")
+    parser.add_argument("--output-len", type=count, metavar="N", help="tokens in an answer (128; with --prompts: no limit)")
+    parser.add_argument(
+        "--range-ratio", type=ratio, default=0.0, metavar="X", help="lengths vary between 1-X and 1+X times these (0)"
+    )
+    parser.add_argument(
+        "--prefix-len", type=int, default=0, metavar="N", help="length in tokens of a prefix that all prompts share (0)"
+    )
+    parser.add_argument("--prompts", metavar="FILE", help="prompts from a file: one per line, or JSON lines with 'prompt'")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="lengths, and arrival times if there are any, from a published trace"
+    )
+    parser.add_argument(
+        "--trace-lengths", metavar="FILE", help="quantiles of lengths, for a trace that has only rates of clients"
+    )
+    parser.add_argument(
+        "--trace-model", default="", metavar="NAME", help="the model whose clients to take from such a trace (the first)"
+    )
+    parser.add_argument("--trace-start", type=float, default=0.0, metavar="SECONDS", help="where to begin in the trace (0)")
+    parser.add_argument("--trace-speed", type=rate, default=1.0, metavar="X", help="speed-up of the trace (1)")
     parser.add_argument("--temperature", type=float, default=0.0, metavar="X", help="(0)")
-    parser.add_argument("--respect-eos", action="store_true", help="end where the model ends, not at the length")
-    parser.add_argument("--warmup", type=int, default=1, metavar="N", help="requests before, which do not count (1)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of lengths, times and prompts (0)")
-    parser.add_argument("--json", metavar="FILE", help="store the figures, '-' for standard output instead of the table")
+    parser.add_argument("--respect-eos", action="store_true", help="end an answer where the model does, not at --output-len")
+    parser.add_argument("--warmup", type=int, default=1, metavar="N", help="requests before the measurement (1)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed for lengths, times and prompts (0)")
+    parser.add_argument("--json", metavar="FILE", help="store the figures; '-': print them instead of the table")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -183,7 +196,7 @@ def _shapes(arguments: argparse.Namespace, source: random.Random) -> list[TraceR
         raise CommandError(str(error), 2) from None
     found = cut(shapes, arguments.trace_start, wanted, arguments.trace_speed)
     if not found:
-        raise CommandError(f"--trace-start {arguments.trace_start:g} is after the trace's last request; give less", 2)
+        raise CommandError(f"--trace-start {arguments.trace_start:g} is after the last request of the trace; give less", 2)
     return found
 
 
@@ -194,7 +207,7 @@ def _texts(path: Path) -> list[str]:
     except OSError as error:
         raise CommandError(f"{path} cannot be read ({error.strerror}); check --prompts", 2) from None
     except (ValueError, KeyError) as error:
-        raise CommandError(f"{path} has a line that is no JSON object with 'prompt' ({error})", 2) from None
+        raise CommandError(f"{path} has a line that is not a JSON object with 'prompt' ({error})", 2) from None
     if not texts:
         raise CommandError(f"{path} holds no prompt; write one on each line", 2)
     return texts
@@ -227,7 +240,7 @@ def count(text: str) -> int:
 
 def levels_of(text: str) -> list[int]:
     if not all(part.strip().isdecimal() for part in text.split(",")):
-        raise argparse.ArgumentTypeError(f"is {text!r}; give numbers with commas between, like 1,4,16")
+        raise argparse.ArgumentTypeError(f"is {text!r}; give numbers separated by commas, like 1,4,16")
     return [count(part) for part in text.split(",")]
 
 

@@ -1,7 +1,10 @@
-"""Kills, stops or slows a worker of your own server, and tells what happens until it serves again.
+"""Kills, stops or slows a worker of your own server and reports what happens
+until it serves again.
 
-WORKER is a name of 'blockwright ps'. kill ends its process (SIGKILL); stop freezes it (SIGSTOP) until the server notices and
-replaces it; slow lets it run half of the time for --seconds. The server has to run on this machine, as the same user.
+WORKER is a name from 'blockwright ps'. kill ends its process (SIGKILL); stop
+freezes it (SIGSTOP) until the server notices and replaces it; slow lets it run
+only half of the time, for --seconds. The server must run on this machine and
+belong to the same user.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ View = Mapping[str, Any]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["kill", "stop", "slow"], help="kill it, freeze it, or let it run half of the time")
+    parser.add_argument(
+        "what", choices=["kill", "stop", "slow"], help="kill it, freeze it, or let it run only half of the time"
+    )
     parser.add_argument("worker", metavar="WORKER", help="name of a worker, such as w0")
     parser.add_argument("--seconds", type=pause, default=10.0, metavar="SECONDS", help="of slow (10)")
     add_url(parser)
@@ -75,7 +80,7 @@ def follow(looks: Iterator[View], worker: str, seen: int) -> Iterator[str]:
                 yield f"{time.strftime('%H:%M:%S', time.localtime(event['at']))}  {event['text']}"
                 if event["event"] == "ready" and event["subject"] == worker:
                     return
-    raise CommandError(f"worker {worker} does not serve again after {PATIENCE:g} s; see the server's log")
+    raise CommandError(f"worker {worker} has not come back after {PATIENCE:g} s; see the server's log")
 
 
 def slow(pid: int, seconds: float, kill: Callable[[int, int], None], sleep: Callable[[float], None]) -> None:

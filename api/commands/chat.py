@@ -1,6 +1,7 @@
-"""Talks with a model: a conversation on the terminal, or one message with --message.
+"""Talks to a model: a conversation in the terminal, or a single --message.
 
-/help lists what else can be typed. Ctrl-C clears the line or stops the answer, Ctrl-D ends the conversation.
+/help lists the commands. Ctrl-C clears the line or stops the answer, Ctrl-D
+ends the conversation.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FENCE = '"""'
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
-    parser.add_argument("--message", metavar="TEXT", help="say this, print the answer and end")
+    parser.add_argument("--message", metavar="TEXT", help="send this, print the answer and exit")
     parser.add_argument("--system", metavar="TEXT", help="the system message, before all others")
     add_sampling(parser)
 
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         name = arguments.model or session.models()[0]
         _check_template(session, name)
-        print(f"{name} at {session.url or arguments.target}; /help says what else can be typed", file=sys.stderr)
+        print(f"{name} at {session.url or arguments.target}; /help lists the commands", file=sys.stderr)
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 (editing and history of the lines that input() reads)
         return converse(talk, input)

@@ -57,7 +57,7 @@ def overview() -> str:
     """What ``blockwright --help`` prints."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
-    end = "'blockwright COMMAND --help' says what a command takes."
+    end = "'blockwright COMMAND --help' explains a command."
     return "\n".join(["usage: blockwright COMMAND ...", "", _LIST, "", "commands:", *lines, "", end])
 
 

@@ -1,4 +1,5 @@
-"""Continues one prompt, as it is generated. Without --prompt the prompt is read from standard input."""
+"""Continues one prompt and prints the answer as it is generated. Without --prompt
+it reads the prompt from standard input."""
 
 from __future__ import annotations
 

@@ -49,17 +49,17 @@ def add_url(parser: argparse.ArgumentParser) -> None:
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--api-key-file", metavar="FILE", help="a file whose first word is the key to send")
+    parser.add_argument("--api-key-file", metavar="FILE", help="a file that begins with the API key")
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """A server, or a checkpoint for which a cluster is started."""
-    text = f"a server's address, or a checkpoint folder that is served for as long as this runs ({DEFAULT_URL})"
+    text = f"a server's address, or a checkpoint folder to load for this command ({DEFAULT_URL})"
     parser.add_argument("target", nargs="?", default=DEFAULT_URL, metavar="URL_OR_PATH", help=text)
     parser.add_argument("--model", metavar="ID", help="model id (the server's first)")
     add_key(parser)
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the cluster that a folder needs"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, if the model is loaded from a folder"
     )
 
 
@@ -67,11 +67,13 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     """Fields of the API, for one that is not given the checkpoint's default holds."""
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
     parser.add_argument("--temperature", type=float, metavar="X", help="0 takes the most probable token each time")
-    parser.add_argument("--top-p", type=float, metavar="X", help="draw from the most probable tokens of this total share")
-    parser.add_argument("--top-k", type=int, metavar="N", help="draw from this many most probable tokens")
+    parser.add_argument(
+        "--top-p", type=float, metavar="X", help="sample from the most probable tokens with this total probability"
+    )
+    parser.add_argument("--top-k", type=int, metavar="N", help="sample from this many of the most probable tokens")
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end the answer before this text")
-    parser.add_argument("--verbose", action="store_true", help="say how many tokens came how fast")
+    parser.add_argument("--verbose", action="store_true", help="print token counts and speed")
 
 
 def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -90,7 +92,7 @@ def read_key(file: str | None) -> str:
     for line in lines:
         if line.split() and not line.startswith("#"):
             return line.split()[0]
-    raise CommandError(f"{file} holds no key; write it on a line of its own", 2)
+    raise CommandError(f"{file} holds no key; write the key on the first line", 2)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""Shows it working: two workers serve nine small models that share their blocks. A dozen requests stream at once, one runs
-over both workers, a fine-tune is added meanwhile, and a worker is killed under the streams.
+"""Shows Blockwright at work: two workers serve nine small models that share their
+blocks. A dozen requests stream at once, one of them runs across both workers,
+a fine-tune is added meanwhile, and a worker is killed under the streams.
 
-Needs no network and ends by itself; the exit code is 0 when all went well.
+It needs no network and ends by itself. The exit code is 0 if all went well.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from blockwright.api.commands import CommandError
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--serve", action="store_true", help="leave the server running until Ctrl-C")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="one in use is replaced by a free one (any)")
-    parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="what is served, if not the demo checkpoint")
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="port to listen on; if it is in use, any free one (any)"
+    )
+    parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="serve this instead of the demo checkpoint")
 
 
 def run(arguments: argparse.Namespace) -> int:

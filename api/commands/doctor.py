@@ -1,6 +1,7 @@
-"""Checks whether this machine can serve, and says which numerics will run. Each failing line has a fix.
+"""Checks whether this machine can serve, and which kernels would run. Each problem
+comes with a fix.
 
-The exit code is 1 when something will not work.
+The exit code is 1 if something will not work.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import json
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=port, default=8000, metavar="N", help="where a server would listen (8000)")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--port", type=port, default=8000, metavar="N", help="port that a server would use (8000)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def port(text: str) -> int:

@@ -1,6 +1,8 @@
-"""Tells what happened to a request: candidates, queue, prefill, hops, preemptions, failovers, and where its time went.
+"""Shows what happened to a request: candidates, queue, prefill, workers,
+preemptions, failovers, and where its time went.
 
-ID is that of the answer, or the x-request-id that the client sent. A server keeps the last thousand that ended.
+ID is the id of the answer, or the x-request-id that the client sent. A server
+remembers the last thousand finished requests.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from blockwright.api.commands.connection import UNKNOWN, add_url, connected
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", nargs="?", metavar="ID", help="of the answer, or the client's x-request-id")
-    parser.add_argument("--last", action="store_true", help="instead of ID: your latest request")
+    parser.add_argument("id", nargs="?", metavar="ID", help="id of the answer, or the client's x-request-id")
+    parser.add_argument("--last", action="store_true", help="your latest request, instead of ID")
     add_url(parser)
-    parser.add_argument("--json", action="store_true", help="what the server tells, as it is")
+    parser.add_argument("--json", action="store_true", help="print the server's answer as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,5 +38,5 @@ def run(arguments: argparse.Namespace) -> int:
 def _latest(lines: list[dict[str, Any]]) -> str:
     """Of those that run or wait, else of those that ended, the first, as they are listed."""
     if not lines:
-        raise CommandError("there is no request yet; send one, and ask again")
+        raise CommandError("there is no request yet; send one and try again")
     return str(lines[0]["id"])

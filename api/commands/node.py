@@ -1,8 +1,11 @@
-"""Joins a running cluster as one more node, from another terminal or another machine.
+"""Joins a running cluster as one more node, from another terminal or another
+machine.
 
-The head of the cluster makes an invitation, which lets one node in, once. Bring it over by a way that you trust, and give it
-in a file (--join @FILE) or on standard input (--join -) rather than in the command, which others can see. The node makes a
-key pair of its own. It runs what the cluster starts on it, until it is interrupted (it then leaves in order) or the head
+You need an invitation from the head of the cluster, which admits one node,
+once. Send it over a channel that you trust, and pass it in a file (--join
+@FILE) or on standard input (--join -) rather than on the command line, where
+other users can see it. The node makes its own key pair. It runs what the
+cluster starts on it until you interrupt it (then it leaves cleanly) or the head
 ends.
 """
 
@@ -17,8 +20,10 @@ WHERE = "an invitation (text, @FILE, or - for standard input), or an address wit
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--join", required=True, metavar="WHERE", help=WHERE)
-    parser.add_argument("--name", default="", help="of this node, unique in the cluster (host name and process id)")
-    parser.add_argument("--listen", default="", metavar="ADDRESS", help="tcp://HOST:PORT at which others reach this node")
+    parser.add_argument("--name", default="", help="name of this node, unique in the cluster (host name and process id)")
+    parser.add_argument(
+        "--listen", default="", metavar="ADDRESS", help="tcp://HOST:PORT where other nodes can reach this one"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,9 @@
-"""Measures what this machine does with a model: how long sweeps take, how fast blocks load and tensors move.
+"""Measures how fast this machine runs a model: how long the steps of a worker
+take, how fast blocks load and tensors move.
 
-A cost model of few coefficients is fitted to the sweeps and held against others that it has not seen. The profile that is
-stored is what the simulator and forecasts read; --set pace=FILE and --set profile=FILE of a server take it, too.
+It fits a cost model with a few coefficients to the steps and tests it on others
+that were not used for the fit. Forecasts and the simulator read the stored
+profile; so do the settings pace=FILE and profile=FILE of a server.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ TERMS = {
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="PATH_OR_ID", help="checkpoint folder, hub id, or ZOO/chains/NAME of a zoo")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where the profile is stored (nowhere)")
-    parser.add_argument("--device", choices=["cpu"], default="cpu", help="where it runs: cpu (cpu)")
-    parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="as of a server (auto)")
-    parser.add_argument("--threads", type=threads, default=0, metavar="N", help="kernel threads (the cores)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="file to store the profile in (none)")
+    parser.add_argument("--device", choices=["cpu"], default="cpu", help="where the model runs: cpu (cpu)")
+    parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="as for a server (auto)")
+    parser.add_argument("--threads", type=threads, default=0, metavar="N", help="kernel threads (number of cores)")
     parser.add_argument(
-        "--zoo", metavar="FOLDER", type=folder, help="PATH_OR_ID is an application of this zoo, which keeps it"
+        "--zoo", metavar="FOLDER", type=folder, help="take PATH_OR_ID from this zoo, and keep the profile there"
     )
-    parser.add_argument("--repeats", type=repeats, default=7, metavar="N", help="of each sweep, at least 4 (7)")
+    parser.add_argument("--repeats", type=repeats, default=7, metavar="N", help="repetitions of each step, at least 4 (7)")
 
 
 def threads(text: str) -> int:

@@ -1,8 +1,11 @@
-"""Shows the applications of a server: what each is based on, the memory that it owns and shares, and where it runs.
+"""Shows the applications of a server: what each is based on, the memory that it
+owns and shares, and where it runs.
 
-With --requests it shows the latest requests instead: where they wait or run, and how far they are. With --actors it shows
-every actor of every node, each below its supervisor; with --join also of a cluster that has no server, such as a
-LocalCluster, which it joins as one more node for as long as it looks. WHERE is that of the cluster's invitation.
+With --requests it shows the latest requests instead: where they wait or run,
+and how far they have come. With --actors it shows every actor of every node
+below its supervisor. --join does so for a cluster without a server, such as a
+LocalCluster: it joins the cluster as one more node while it runs. WHERE is the
+cluster's invitation.
 
 On a terminal the tables are refreshed until Ctrl-C.
 """
@@ -22,17 +25,19 @@ from blockwright.api.commands.node import WHERE
 def add(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
     add_screen(parser)
-    parser.add_argument("--actors", action="store_true", help="instead: every actor of every node, below its supervisor")
+    parser.add_argument("--actors", action="store_true", help="show every actor of every node instead")
     parser.add_argument(
-        "--requests", action="store_true", help="instead: the latest requests, with their places in the queue"
+        "--requests", action="store_true", help="show the latest requests instead, with their queue positions"
     )
-    parser.add_argument("--join", metavar="WHERE", help=f"with --actors, of a head instead of a server: {WHERE}")
+    parser.add_argument("--join", metavar="WHERE", help=f"with --actors, a head instead of a server: {WHERE}")
 
 
 def add_screen(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--once", action="store_true", help="print once and end, as where the output is no terminal")
-    parser.add_argument("--json", action="store_true", help="the same as JSON, once")
-    parser.add_argument("--interval", type=pause, default=1.0, metavar="SECONDS", help="between two looks (1)")
+    parser.add_argument(
+        "--once", action="store_true", help="print once and exit (the default if the output is not a terminal)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON once and exit")
+    parser.add_argument("--interval", type=pause, default=1.0, metavar="SECONDS", help="time between refreshes (1)")
 
 
 def pause(text: str) -> float:

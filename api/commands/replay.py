@@ -1,7 +1,9 @@
-"""Replays the event log of a worker and checks that the same events make the same plans, bit by bit.
+"""Replays the event log of a worker and checks that the same events lead to bitwise
+the same plans.
 
-FILE is what a worker wrote to the folder that the setting event_log names. Exit code 0: all plans and the final state agree;
-1: the first difference is printed, field by field; 2: the file cannot be read.
+FILE is what a worker wrote to the folder of the setting event_log. The exit code
+is 0 if all plans and the final state agree, 1 if not (the first difference is
+printed, field by field), and 2 if the file cannot be read.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from blockwright.api.commands import CommandError
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path)
-    parser.add_argument("--until", metavar="SWEEP", type=int, help="stop after this sweep")
-    parser.add_argument("--show", metavar="SWEEP", type=int, help="also print the plan of this sweep and the state after it")
-    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.add_argument("--until", metavar="SWEEP", type=int, help="stop after this step (sweep) of the worker")
+    parser.add_argument("--show", metavar="SWEEP", type=int, help="also print the plan of this step and the state after it")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,8 @@
-"""Serves checkpoints over HTTP until a signal comes.
+"""Serves checkpoints over HTTP until you stop it.
 
-The first checkpoint's model id is its folder's name (or the hub id). Flags are the few that people expect; everything else
-is a setting, reached by --set or --config.
+The model id of the first checkpoint is the name of its folder (or the hub id).
+There are flags for the most common settings; use --set or --config for all
+others, and --show-settings to list them.
 """
 
 from __future__ import annotations
@@ -26,27 +27,39 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="lines of 'key', 'key tenant' or 'key tenant admin'; without it no key is needed",
     )
     parser.add_argument(
-        "--cors-origin", metavar="ORIGINS", help="web pages that may ask from a browser, or * for all (none)"
+        "--cors-origin", metavar="ORIGINS", help="origins whose web pages may send requests, or * for all (none)"
     )
-    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key https only")
+    parser.add_argument(
+        "--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key the server is https only"
+    )
     parser.add_argument("--tls-key", metavar="FILE", help="private key in PEM")
-    parser.add_argument("--zoo", metavar="FOLDER", help="serve what a zoo has: all, or the one that PATH_OR_HUB_ID names")
-    parser.add_argument("--show-settings", action="store_true", help="print all settings as a file for --config, and end")
+    parser.add_argument("--zoo", metavar="FOLDER", help="serve the applications of a zoo: all, or the one in PATH_OR_HUB_ID")
+    parser.add_argument("--show-settings", action="store_true", help="print all settings as a file for --config, and exit")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """What describes a cluster, wherever it is started from."""
-    parser.add_argument("model", nargs="?", metavar="PATH_OR_HUB_ID", help="checkpoint folder or hub id; its id is its name")
+    parser.add_argument(
+        "model", nargs="?", metavar="PATH_OR_HUB_ID", help="checkpoint folder or hub id; its name is the model id"
+    )
     parser.add_argument("--workers", metavar="N", help="worker processes (1)")
     parser.add_argument("--device", help="where models run: cpu; there is no GPU back end yet (cpu)")
     parser.add_argument("--dtype", help="auto, float32 or bfloat16 (auto)")
     parser.add_argument(
-        "--app", action="append", default=[], metavar="NAME=PATH", help="a further checkpoint and its model id"
+        "--app",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="another checkpoint and its model id; may be repeated",
     )
     parser.add_argument("--config", metavar="FILE", help="settings in TOML")
     parser.add_argument("--max-model-len", metavar="N", help="most tokens of prompt and answer together")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any setting, for instance --set memory=2GiB"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any setting, such as --set memory=2GiB; may be repeated",
     )
 
 

@@ -1,8 +1,10 @@
-"""Simulates a cluster under virtual time: latency, time to first token, throughput, memory and preemptions of a described
-workload on described instances, which run the scheduler of the live workers.
+"""Simulates a cluster in virtual time: latency, time to first token, throughput,
+memory and preemptions for a workload on a number of instances, which run the
+scheduler of the real workers.
 
-CONFIG is a TOML or JSON file (docs/simulator.md). With --from the requests are those that live workers logged (setting
-event_log), as they came, or with other values of --set; without CONFIG the instances are like those workers.
+CONFIG is a TOML or JSON file (docs/simulator.md). With --from, the workload is
+what live workers logged (setting event_log), with the changes of --set; without
+CONFIG the instances are like those workers.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ STEPS = 200  # of the progress bar
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", type=Path, nargs="?")
-    text = "event log of a worker; may be repeated, for several workers and for the files of one, in their order"
+    text = "event log of a worker; repeat it for more workers, and for the files of one in order"
     parser.add_argument("--from", dest="logs", metavar="LOG", type=Path, action="append", default=[], help=text)
-    text = "another value for a field of CONFIG, like dispatch.policy=random or instances.0.count=4; may be repeated"
+    text = "another value for a field of CONFIG, like instances.0.count=4; may be repeated"
     parser.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=text)
-    parser.add_argument("--log", metavar="FILE", type=Path, help="write every decision to it, a line of JSON each")
-    parser.add_argument("--json", metavar="FILE", help="store the figures, '-' for standard output instead of the table")
+    parser.add_argument("--log", metavar="FILE", type=Path, help="write every decision to FILE as a line of JSON")
+    parser.add_argument("--json", metavar="FILE", help="store the figures; '-': print them instead of the table")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,5 @@
-"""Shows an estimator of answer lengths: how much it has learned, and how good it was on the requests that were held out."""
+"""Shows an estimator of answer lengths: how much it has learned, and how good it
+was on the requests that were held out."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from blockwright.api.commands import CommandError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help="what blockwright tagger train wrote, or a tagger kept")
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, help="file written by blockwright tagger train, or kept by a tagger"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,8 +1,10 @@
-"""Trains an estimator of answer lengths on what a cluster has served, and measures it on requests that it has not seen.
+"""Trains an estimator of answer lengths on past requests, and evaluates it on
+requests that were held out.
 
-LOG is a file or folder that a server wrote with --set request_log=FOLDER. The latest requests are held out: on them the
-trained estimator is shown beside the history of applications, which needs no training, and beside a constant. Serve with it
-by --set tagger=trained:FILE.
+LOG is a file or folder written by a server with --set request_log=FOLDER. The
+latest requests are held out. On them, the trained estimator is compared with
+the history of each model, which needs no training, and with a constant. Serve
+with the result by --set tagger=trained:FILE.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ LEAST_PASSES = 3
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("log", metavar="LOG", type=Path, help="request log: a file, or a folder with those of all gateways")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, default="tagger.json", help="what to write (tagger.json)"
+        "log", metavar="LOG", type=Path, help="request log: a file, or a folder with the files of all gateways"
     )
-    parser.add_argument("--held-out", metavar="PART", type=_part, default=0.2, help="of the requests, to measure on (0.2)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, default="tagger.json", help="file to write (tagger.json)"
+    )
+    parser.add_argument(
+        "--held-out", metavar="PART", type=_part, default=0.2, help="share of the requests to evaluate on (0.2)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

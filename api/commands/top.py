@@ -1,6 +1,8 @@
-"""Shows how busy a server is: requests, tokens per second, time to first token, memory for KV, shared blocks, cache hits.
+"""Shows how busy a server is: requests, tokens per second, time to first token,
+memory for KV, shared blocks, cache hits.
 
-On a terminal the tables are refreshed until Ctrl-C. Rates are of the time between two looks.
+On a terminal the tables are refreshed until Ctrl-C. Rates are averages since
+the last refresh.
 """
 
 from __future__ import annotations

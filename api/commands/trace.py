@@ -1,6 +1,8 @@
-"""Draws logs of messages as trees: who called whom, when, for how long, with what outcome.
+"""Draws logs of messages as trees: who called whom, when, for how long, and with
+what result.
 
-FILE is what a node wrote with Node(message_log=...); give those of several nodes to see calls that cross.
+FILE is what a node wrote with Node(message_log=...). Give the files of several
+nodes to see calls between them.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from blockwright.api.commands import CommandError
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path)
-    parser.add_argument("--trace", metavar="ID", default="", help="only traces whose id begins so")
+    parser.add_argument("--trace", metavar="ID", default="", help="only traces whose id begins with this")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,8 @@
-"""Adds a model to a zoo: a folder on disk in which equal tensors of all models exist once.
+"""Adds a model to a zoo: a folder of models in which each distinct tensor is
+stored once.
 
-Only what is new is stored, and it is seen under its name when all of it is there. Whatever ends the command before leaves
-the zoo as it was; call it again.
+Only new tensors are stored. The model appears in the zoo when it is complete;
+if the command is interrupted, the zoo is unchanged, and you can run it again.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", metavar="PATH_OR_ID", help="checkpoint or adapter folder, hub id, or ZOO/chains/NAME of a zoo"
     )
-    parser.add_argument("--name", metavar="APP", required=True, help="what the application is called")
+    parser.add_argument("--name", metavar="APP", required=True, help="name of the application")
     parser.add_argument(
         "--base",
         metavar="APP",
         default="",
-        help="what it is made from; an adapter needs it (the one that it shares most with)",
+        help="the application it was made from; required for an adapter (the most similar one)",
     )
     add_zoo(parser)
 

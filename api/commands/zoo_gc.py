@@ -1,6 +1,7 @@
-"""Deletes what no application of a zoo needs: tensors of removed ones, and what killed writers left behind.
+"""Deletes files of a zoo that no application needs: tensors of removed
+applications, and what interrupted commands left behind.
 
-Safe beside servers and writers.
+It is safe while servers and other commands use the zoo.
 """
 
 from __future__ import annotations

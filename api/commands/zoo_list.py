@@ -1,4 +1,5 @@
-"""Lists the applications of a zoo: what each is based on, how large it is, and how much of that nobody else needs."""
+"""Lists the applications of a zoo: what each is based on, how large it is, and how
+much of that no other application needs."""
 
 from __future__ import annotations
 

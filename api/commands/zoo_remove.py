@@ -1,6 +1,7 @@
-"""Takes an application out of a zoo; 'blockwright zoo gc' then deletes what nobody else needs.
+"""Removes an application from a zoo; 'blockwright zoo gc' then deletes the files
+that no other application needs.
 
-Refused while a server serves it from there.
+It is refused while a server serves the application from the zoo.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Shows an application of a zoo: its blocks, cut only where the applications of the zoo differ, and who shares each."""
+"""Shows an application of a zoo: its blocks, which are cut only where the
+applications of the zoo differ, and who shares each of them."""
 
 from __future__ import annotations
 

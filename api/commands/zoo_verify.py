@@ -1,7 +1,9 @@
-"""Reads all of a zoo again and compares it with what was stored. One flipped bit is found.
+"""Reads everything in a zoo and compares it with what was stored. It finds a single
+flipped bit.
 
-Exit code 1 when something is damaged: each line names a file, what was expected, what was found, and the applications that
-need it. A damaged tensor is mended by deleting its file and adding a model that has it once more.
+The exit code is 1 if something is damaged. Each line names a file, the expected
+and the actual value, and the applications that need it. To repair a tensor,
+delete its file and add a model that has the same tensor.
 """
 
 from __future__ import annotations

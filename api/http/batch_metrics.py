@@ -9,13 +9,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 Progress = Mapping[str, Any]  # a ``FeedProgress`` as plain data
 _SUMS = (
-    ("remaining_tokens", "Tokens of prompts and answers that running batches still have to compute, estimated."),
-    ("given_back", "Times that a line of a running batch was given back and has to be sent again."),
+    ("remaining_tokens", "Estimated prompt and answer tokens that running batches still have to compute."),
+    ("given_back", "Times a line of a running batch was preempted and has to be sent again."),
 )
 _MEANS = (  # weighted by the prompts' tokens
-    ("density", "Compute time of running batches by their memory time, estimated."),
-    ("sharing", "Share of their prompts' tokens that were found in the prefix cache, of lines that are done."),
-    ("sharing_best", "The share that a depth-first order with endless memory would find."),
+    ("density", "Estimated compute time of running batches divided by their memory time."),
+    ("sharing", "Share of the prompt tokens of finished lines that were found in the prefix cache."),
+    ("sharing_best", "The share that a depth-first order with unlimited memory would find."),
 )
 
 
@@ -26,7 +26,7 @@ def batch_families(figures: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
         for model, job in batch["models"].items():
             jobs.setdefault(model, []).append(job)
     lines = _family("requests", "Lines of running batches by state.", "state")
-    seconds = _family("remaining_seconds", "Seconds that the longest of a model's running batches still takes, estimated.")
+    seconds = _family("remaining_seconds", "Estimated seconds until a model's longest running batch ends.")
     for model, some in jobs.items():
         for state, count in _states(some).items():
             lines.add_metric([model, state], count)
@@ -62,7 +62,9 @@ def _states(jobs: Iterable[Progress]) -> dict[str, int]:
 
 def _sides(jobs: Mapping[str, Iterable[Progress]]) -> GaugeMetricFamily:
     """Of the dual scanner: what its two sides hold, and may hold."""
-    text = "Tokens of KV of the compute-heavy (left) and memory-heavy (right) side of batches at a worker, used and most."
+    text = (
+        "Tokens of KV on the compute-heavy (left) and memory-heavy (right) side of batches on a worker, in use and at most."
+    )
     family = _family("side_positions", text, "worker", "side", "what")
     for model, some in jobs.items():
         found: dict[tuple[str, str, str], float] = {}

@@ -9,70 +9,70 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 COUNTERS = {  # of a worker's life
-    "prompt_tokens": "Prompt tokens of sequences that came, virtual ones included.",
-    "cached_tokens": "Of these, those found in the prefix cache.",
+    "prompt_tokens": "Prompt tokens of arriving sequences, including virtual tokens.",
+    "cached_tokens": "Of these, the tokens found in the prefix cache.",
     "generated_tokens": "Tokens sampled.",
-    "computed_tokens": "Positions computed, repeated ones included.",
-    "preemptions": "Sequences that lost their memory to others.",
+    "computed_tokens": "Positions computed, including recomputed ones.",
+    "preemptions": "Sequences that were preempted for memory.",
     "refused": "Sequences refused because they can never fit.",
-    "expired": "Sequences not complete within their time.",
-    "parked": "Times that a sequence waited for pages that another was computing.",
-    "sweep_seconds": "Seconds spent in sweeps.",
-    "kernel_seconds": "Of these, those spent in kernels.",
+    "expired": "Sequences that exceeded their time limit.",
+    "parked": "Times a sequence waited for pages that another one was computing.",
+    "sweep_seconds": "Seconds spent in steps.",
+    "kernel_seconds": "Of these, the seconds spent in kernels.",
     "plan_seconds": "Seconds spent planning.",
-    "evicted_pages": "Cached pages given up for others.",
-    "shared_pages": "Times that a sequence took a page that another made.",
-    "cached_pages": "Pages in the prefix cache that no sequence uses now.",
-    "pages_shared_now": "Pages that two sequences or more use now.",
-    "offline_tokens": "Positions computed of offline requests, repeated ones included.",
-    "offline_yielded": "Offline sequences that went back to their gateway to make room for others.",
-    "moved_slots": "Slots of KV that moved together so that parameters found room.",
-    "exported_pages": "Pages of KV sent to other workers, for sequences that moved.",
+    "evicted_pages": "Cached pages that were evicted.",
+    "shared_pages": "Times a sequence used a page that another one had computed.",
+    "cached_pages": "Pages in the prefix cache that no sequence is using.",
+    "pages_shared_now": "Pages that two or more sequences are using.",
+    "offline_tokens": "Positions computed for batch requests, including recomputed ones.",
+    "offline_yielded": "Batch requests that were preempted for other requests and sent back to their gateway.",
+    "moved_slots": "KV slots that were compacted to make space for parameters.",
+    "exported_pages": "KV pages sent to other workers for sequences that moved.",
     "exported_bytes": "Bytes of these.",
-    "imported_pages": "Pages of KV that came from other workers and were not here.",
+    "imported_pages": "KV pages received from other workers.",
     "imported_bytes": "Bytes of these.",
-    "refused_pages": "Pages from other workers for which there was no room, or no route here that computes them alike.",
+    "refused_pages": "KV pages from other workers that did not fit, or that no route here could use.",
     "sent_parameter_bytes": "Bytes of parameters sent to other workers.",
     "fetched_parameter_bytes": "Bytes of parameters that came from other workers.",
-    "unfetched_loads": "Loads of which not everything came from the worker that was named, so that the rest was read.",
-    "staged_parameter_bytes": "Bytes of parameters on their way now, beside the pool; up to a sixteenth of it for a load.",
-    "sweep_tokens": "Tokens of all sweeps.",
-    "cost_drift": "By which part sweeps take longer now than the device profile says (negative: less).",
-    "cost_error": "Mean relative error of the cost model, which is fitted again and again to what sweeps take.",
+    "unfetched_loads": "Loads that did not get everything from the worker that was named and read the rest from disk.",
+    "staged_parameter_bytes": "Bytes of parameters in transfer, outside the pool; up to a sixteenth of it for a load.",
+    "sweep_tokens": "Tokens in all steps.",
+    "cost_drift": "Share by which steps take longer than in the device profile (negative: shorter).",
+    "cost_error": "Mean relative error of the cost model, which is refitted continuously to the steps.",
 }
 PREDICTOR = {  # of the predictor of a worker, since its start
-    "replica": "Whether a worker's predictor has a replica of it now (1 or 0).",
-    "in_flight": "Requests that were sent to a worker and that its predictor's replica does not show yet.",
-    "feeds": "Times that a predictor began to follow its worker: once, and again at each life and each resync.",
-    "disagreements": "Times that a replica did not do what its worker did, so that its predictor began anew.",
+    "replica": "Whether a worker's predictor has a replica of it (1 or 0).",
+    "in_flight": "Requests sent to a worker that its predictor's replica does not show yet.",
+    "feeds": "Times a predictor began to follow its worker: at first, after each restart and after each resync.",
+    "disagreements": "Times a replica differed from its worker, so that its predictor started again.",
     "batches": "Messages of the worker's event feed.",
-    "lag_seconds": "Sum over these messages of the seconds from what happened first in each until the replica had it.",
+    "lag_seconds": "Total seconds between the first event in each of these messages and its arrival in the replica.",
     "forecasts": "Forecasts made.",
-    "forecast_seconds": "Seconds that these took, all together.",
+    "forecast_seconds": "Total seconds that these took.",
     "forecast_p50": "Median seconds of the last 512 forecasts.",
     "forecast_p99": "99th percentile of the same.",
 }
 TENANTS = {  # field of a worker in /admin/cluster -> metric, meaning
-    "kv_by_tenant": ("worker_tenant_kv_bytes", "KV memory of a tenant's pages, cached ones included."),
+    "kv_by_tenant": ("worker_tenant_kv_bytes", "KV memory of a tenant's pages, including cached ones."),
     "served_by_tenant": ("worker_tenant_service", "Cost of the tokens that were computed for a tenant."),
-    "kv_cap_hits": ("worker_tenant_kv_cap_hits", "Pages and sequences of a tenant that gave way because of its cap."),
+    "kv_cap_hits": ("worker_tenant_kv_cap_hits", "Pages evicted and sequences preempted because of a tenant's cap."),
 }
 NUMBERS = {  # of /admin/cluster
-    "parameter_bytes": "Bytes of the parameters of all deployed models, equal tensors once.",
-    "saved_bytes": "Bytes that the same models would take more, each with parameters of its own.",
-    "kv_pages_shared": "Times that a sequence took a page that another made, all workers.",
-    "kv_pages_shared_now": "Pages that two sequences or more use now, all workers.",
-    "version": "Version of the routes; it grows with every change of what runs where.",
+    "parameter_bytes": "Bytes of the parameters of all deployed models, each distinct tensor once.",
+    "saved_bytes": "Additional bytes the same models would take if each had its own parameters.",
+    "kv_pages_shared": "Times a sequence used a page that another one had computed, on all workers.",
+    "kv_pages_shared_now": "Pages that two or more sequences are using, on all workers.",
+    "version": "Version of the routes; it grows with every change of where models run.",
 }
 OVERLOAD = {  # field of its "totals" -> meaning
     "dropped_bytes": "Bytes of parameters that were unloaded for KV, on all workers.",
-    "stale_requests": "Requests that lost their worker because parameters were dropped or had come back.",
-    "copied_bytes": "Bytes of the KV that went with them.",
-    "recomputed_tokens": "Tokens of theirs that were computed again.",
-    "stall_seconds": "Seconds that these requests paused, all together.",
+    "stale_requests": "Requests that had to change workers because of a drop or a restore.",
+    "copied_bytes": "Bytes of KV that moved with them.",
+    "recomputed_tokens": "Tokens of these requests that were recomputed.",
+    "stall_seconds": "Total seconds that these requests paused.",
 }
-CHANGED = "Changes of who holds which parameters, by what they were."
-FAILED = "What went wrong with such changes, or could not be done, by reason."
+CHANGED = "Drops, restores and similar changes of parameters, by kind."
+FAILED = "Such changes that failed or were not possible, by reason."
 SWEEP_SIZE = re.compile(r"sweeps_up_to_(\d+|inf)")  # a worker's counter: sweeps of so many tokens, and not of fewer
 
 
@@ -97,7 +97,7 @@ def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
         for kind, value in memory.items():
             add("worker_memory_bytes", "Memory of a worker by use.", who | {"use": kind}, value)
         for state, value in (worker.get("queue") or {}).items():
-            add("worker_requests", "Sequences at a worker by state.", who | {"state": state}, value)
+            add("worker_requests", "Sequences on a worker by state.", who | {"state": state}, value)
         for field, (name, text) in TENANTS.items():
             for tenant, value in (worker.get(field) or {}).items():
                 add(name, text, {"tenant": tenant, **who}, value)
@@ -109,9 +109,9 @@ def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
                 add(f"worker_{name}", COUNTERS[name], who, value)
     scaled = cluster.get("autoscale") or {}
     for stage, value in (scaled.get("workers") or {}).items():
-        add("autoscale_workers", "Workers by stage; wanted are those that are active or starting.", {"stage": stage}, value)
+        add("autoscale_workers", "Workers by stage; wanted: active and starting ones.", {"stage": stage}, value)
     for what, value in (scaled.get("decisions") or {}).items():
-        add("autoscale_decisions", "Workers that were started or drained because of latencies.", {"decision": what}, value)
+        add("autoscale_decisions", "Workers started or drained because of latencies.", {"decision": what}, value)
     drops = cluster.get("overload") or {}
     stages = [group["state"] for group in (drops.get("groups") or {}).values()]
     for state in ("dropping", "pipeline", "restoring") if drops else ():
@@ -143,10 +143,10 @@ def _engines(cluster: dict[str, Any], workers: list[dict[str, Any]]) -> Iterator
     labels = ["model_name", "engine"]
     usage = GaugeMetricFamily(
         "vllm:kv_cache_usage_perc",
-        "KV memory of a worker that requests use, of all that KV may have (1 is full).",
+        "Share of a worker's KV memory that requests use (1 is full).",
         labels=labels,
     )
-    sweeps = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens of a worker's sweep.", labels=labels)
+    sweeps = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens in a worker's step.", labels=labels)
     for worker in workers:
         name, memory = str(worker.get("id")), worker.get("memory") or {}
         used, buckets = memory.get("kv", 0), _sweeps(worker.get("counters") or {})

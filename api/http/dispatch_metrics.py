@@ -9,14 +9,14 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from blockwright.actors.gateway.port import DispatchFigures
 
 _HISTOGRAMS = (
-    ("dispatch_seconds", "Seconds that a request waited for a dispatcher's answer, or for the lack of one.", "asked"),
-    ("dispatch_rank", "Place of the chosen route among all by load, of a sample of requests.", "rank"),
-    ("forecast_ttft_error", "Relative error of forecasts of the first token.", "first_token_error"),
-    ("forecast_latency_error", "Relative error of forecasts of the last token.", "latency_error"),
+    ("dispatch_seconds", "Seconds a request waited for a dispatcher's answer or its timeout.", "asked"),
+    ("dispatch_rank", "Rank of the chosen route among all routes by load, for a sample of requests.", "rank"),
+    ("forecast_ttft_error", "Relative error of the forecast time of the first token.", "first_token_error"),
+    ("forecast_latency_error", "Relative error of the forecast time of the last token.", "latency_error"),
 )
 _COUNTERS = (
-    ("dispatch_fallback", "Requests whose route was not chosen as the policy says, by why.", "fallbacks"),
-    ("dispatch_unanswered", "Predictors that had nothing to say to a dispatcher, by why.", "unanswered"),
+    ("dispatch_fallback", "Requests whose route the dispatch policy could not choose, by reason.", "fallbacks"),
+    ("dispatch_unanswered", "Times a predictor had no answer for a dispatcher, by reason.", "unanswered"),
 )
 
 

@@ -31,46 +31,46 @@ CHOICES = (1, 2, 5, 10, 20, 50, 100)
 REASONS = ("capacity", "no_worker", "isolated")  # why sequences wait
 _COUNTERS = (
     ("vllm:prompt_tokens", "Prompt tokens of admitted requests.", "prompt_tokens"),
-    ("vllm:prompt_tokens_cached", "Of these, those found in the prefix cache.", "prompt_tokens_cached"),
-    ("vllm:prefix_cache_queries", "Prompt tokens of sequences that looked into the prefix cache.", "cache_queries"),
-    ("vllm:prefix_cache_hits", "Of these, those found.", "cache_hits"),
-    ("vllm:num_preemptions", "Sequences that lost their memory to others and were computed again.", "preemptions"),
+    ("vllm:prompt_tokens_cached", "Of these, the tokens found in the prefix cache.", "prompt_tokens_cached"),
+    ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", "cache_queries"),
+    ("vllm:prefix_cache_hits", "Of these, the tokens found.", "cache_hits"),
+    ("vllm:num_preemptions", "Sequences that were preempted for memory and recomputed.", "preemptions"),
     ("vllm:generation_tokens", "Tokens generated.", "generation_tokens"),
-    ("blockwright:requests_unfinished", "Requests that failed or whose client left.", "unfinished"),
+    ("blockwright:requests_unfinished", "Requests that failed or whose client disconnected.", "unfinished"),
 )
 KEEP = 600.0  # seconds for which the numbers of a model that is served no more can still be read
 _WAITS = (
-    ("blockwright:tenant_requests", "Requests of a tenant that a worker has planned."),
-    ("blockwright:tenant_queue_seconds", "Seconds that these had waited for their first plan, all together."),
+    ("blockwright:tenant_requests", "Requests of a tenant that have started on a worker."),
+    ("blockwright:tenant_queue_seconds", "Total seconds that these requests waited before they started."),
 )
 _HISTOGRAMS = {
     "vllm:time_to_first_token_seconds": ("Seconds from a request's arrival to its first token.", SECONDS),
     "vllm:inter_token_latency_seconds": ("Seconds between two deltas of a request, per token.", SECONDS),
     "vllm:request_time_per_output_token_seconds": ("Mean seconds per token after the first.", SECONDS),
     "vllm:e2e_request_latency_seconds": ("Seconds from a request's arrival to its end.", SECONDS),
-    "vllm:request_queue_time_seconds": ("Seconds from a request's arrival to its first plan.", SECONDS),
-    "vllm:request_prefill_time_seconds": ("Seconds from its first plan to its first token.", SECONDS),
+    "vllm:request_queue_time_seconds": ("Seconds from a request's arrival until it starts on a worker.", SECONDS),
+    "vllm:request_prefill_time_seconds": ("Seconds from its start on a worker to its first token.", SECONDS),
     "vllm:request_decode_time_seconds": ("Seconds from its first token to its last.", SECONDS),
-    "vllm:request_inference_time_seconds": ("Seconds from its first plan to its last token.", SECONDS),
+    "vllm:request_inference_time_seconds": ("Seconds from its start on a worker to its last token.", SECONDS),
     "vllm:request_prompt_tokens": ("Prompt tokens of a request.", TOKENS),
     "vllm:request_generation_tokens": ("Tokens of a choice.", TOKENS),
     "vllm:request_max_num_generation_tokens": ("Tokens of the longest choice of a request.", TOKENS),
     "vllm:request_params_n": ("The n of a request.", CHOICES),
-    "vllm:request_params_max_tokens": ("The max_tokens of a request that names it.", TOKENS),
+    "vllm:request_params_max_tokens": ("The max_tokens of requests that set it.", TOKENS),
 }
 
 
 def _estimates(figures: LengthFigures) -> Iterator[Metric]:
     seen = figures.accuracy
     counts: dict[str, tuple[str, float]] = {
-        "length_estimates": ("Complete answers whose lengths had been estimated.", seen.count),
-        "length_error_tokens": ("Tokens by which these estimates were wrong, all together.", seen.error),
-        "length_relative_error": ("The same in parts of each answer's length.", seen.relative),
-        "tagger_unanswered": ("Times that the tagger did not answer a gateway in time.", figures.unanswered),
+        "length_estimates": ("Complete answers with a length estimate.", seen.count),
+        "length_error_tokens": ("Total absolute error of these estimates, in tokens.", seen.error),
+        "length_relative_error": ("Total relative error of these estimates.", seen.relative),
+        "tagger_unanswered": ("Times the tagger did not answer a gateway in time.", figures.unanswered),
     }
     for name, (text, value) in counts.items():
         yield CounterMetricFamily(f"blockwright:{name}", text, value=value)
-    text = "Of the estimates, those wrong by at most so many tokens."
+    text = "Estimates that were off by at most this many tokens."
     within = CounterMetricFamily("blockwright:length_estimates_within", text, labels=["tokens"])
     within.add_metric(["50"], seen.within_50)
     within.add_metric(["100"], seen.within_100)
@@ -286,13 +286,15 @@ class Metrics:
             for model, tally in self._tallies.items():
                 counter.add_metric([model], getattr(tally, field))
             yield counter
-        success = CounterMetricFamily("vllm:request_success", "Choices by end.", labels=["model_name", "finished_reason"])
+        success = CounterMetricFamily(
+            "vllm:request_success", "Choices by finish reason.", labels=["model_name", "finished_reason"]
+        )
         for model, tally in self._tallies.items():
             for reason, ended in tally.success.items():
                 success.add_metric([model, reason], ended)
         yield success
         rejections = CounterMetricFamily(
-            "vllm:admission_rejections", "Requests without room, by code.", labels=["model_name", "reason"]
+            "vllm:admission_rejections", "Refused requests, by error code.", labels=["model_name", "reason"]
         )
         for key, count in self._rejections.items():
             rejections.add_metric(key, count)
@@ -304,7 +306,7 @@ class Metrics:
         yield from _estimates(self._lengths())
         yield from dispatch_families(self._dispatching())
         yield from batch_families(self.batches())
-        text = "Requests that moved to other workers, by what came of their KV; abandoned: those that did not get there."
+        text = "Requests that moved to another worker, by what happened to their KV; abandoned: moves that failed."
         moves = CounterMetricFamily("blockwright:moves", text, labels=["outcome"])
         for outcome, count in self._moves().outcomes.items():
             moves.add_metric([outcome], count)
@@ -338,10 +340,12 @@ class Metrics:
     def _now(self) -> Iterator[Metric]:
         """The sequences of this process's gateway."""
         label = ["model_name"]
-        running = GaugeMetricFamily("vllm:num_requests_running", "Sequences that a worker has planned.", labels=label)
-        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Sequences that wait for their first plan.", labels=label)
+        running = GaugeMetricFamily("vllm:num_requests_running", "Sequences that are running on a worker.", labels=label)
+        waiting = GaugeMetricFamily(
+            "vllm:num_requests_waiting", "Sequences that have not started on a worker yet.", labels=label
+        )
         reasons = GaugeMetricFamily(
-            "vllm:num_requests_waiting_by_reason", "The same, by what they wait for.", labels=["model_name", "reason"]
+            "vllm:num_requests_waiting_by_reason", "The same, by what they are waiting for.", labels=["model_name", "reason"]
         )
         census = self._census()
         for model in {**self._tallies, **census}:

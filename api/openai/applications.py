@@ -28,7 +28,9 @@ from blockwright.policies.requests.refusal import RequestRefused
 LONGEST_WAIT = 600.0  # seconds
 _PATH = Field("path", Text(4096), "A folder below a root of app_roots.", required=True)
 _BASE = Field("base", Text(200), "The served model that an adapter belongs to.")
-_WAIT = Field("wait", Number(0, LONGEST_WAIT), "Seconds to wait until it can be served; then a 202.", default=60.0)
+_WAIT = Field(
+    "wait", Number(0, LONGEST_WAIT), "Seconds to wait until it is ready; after that the answer is 202.", default=60.0
+)
 ADD_FIELDS = (Field("name", Text(200), "The model id to serve it as.", required=True), _PATH, _BASE, _WAIT)
 REPLACE_FIELDS = (_PATH, _BASE, _WAIT)
 LOAD_FIELDS = (

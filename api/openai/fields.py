@@ -40,9 +40,9 @@ MAX_LOGPROBS = 20
 LARGEST = (1 << 31) - 1
 
 STREAM_OPTIONS = (
-    Field("include_usage", Flag(), "One more chunk with the usage, before the end mark.", default=False),
-    Field("continuous_usage_stats", Flag(), "The usage so far in every chunk.", default=False),
-    Field("include_obfuscation", Flag(), "Accepted; nothing is padded here."),
+    Field("include_usage", Flag(), "Send one more chunk with the usage before [DONE].", default=False),
+    Field("continuous_usage_stats", Flag(), "Send the usage so far in every chunk.", default=False),
+    Field("include_obfuscation", Flag(), "Accepted; nothing is padded."),
 )
 
 
@@ -62,56 +62,63 @@ sampled = partial(given, sampling=True)
 class Options:
     """What both endpoints take, by the names of the wire. None: the checkpoint's default, or the endpoint's."""
 
-    model: str | None = given(Text(), "A model id of /v1/models; the first one when missing.")
-    temperature: float | None = sampled(Number(0, 2), "0 takes the best token; the default is the checkpoint's, or 1.")
-    top_p: float | None = sampled(Number(0, 1, above=True), "Only the best tokens that together have this probability.")
-    top_k: int | None = sampled(Integer(-1, LARGEST, least=0), "Only the k best tokens; 0 or -1: all.")
-    min_p: float = sampled(Number(0, 1), "Only tokens with this share of the best one's probability.", 0)
-    repetition_penalty: float | None = sampled(
-        Number(0, 100, above=True), "Above 1: less of what prompt and answer have already."
+    model: str | None = given(Text(), "A model id from /v1/models; default: the first.")
+    temperature: float | None = sampled(
+        Number(0, 2), "0 always takes the most probable token; default: the checkpoint's, or 1."
     )
-    presence_penalty: float = sampled(Number(-2, 2), "Taken from the logit of each token that the answer has.", 0)
-    frequency_penalty: float = sampled(Number(-2, 2), "The same, times the number of times it has it.", 0)
+    top_p: float | None = sampled(
+        Number(0, 1, above=True), "Sample from the most probable tokens that together have this probability."
+    )
+    top_k: int | None = sampled(Integer(-1, LARGEST, least=0), "Sample from the k most probable tokens; 0 or -1: all.")
+    min_p: float = sampled(Number(0, 1), "Sample from tokens with at least this share of the highest probability.", 0)
+    repetition_penalty: float | None = sampled(
+        Number(0, 100, above=True), "Above 1: makes tokens of the prompt and the answer less likely."
+    )
+    presence_penalty: float = sampled(Number(-2, 2), "Subtracted from the logit of each token in the answer.", 0)
+    frequency_penalty: float = sampled(Number(-2, 2), "The same, times the number of occurrences.", 0)
     logit_bias: tuple[tuple[int, float], ...] = given(Biases(100, MAX_BIASES), "Added to the logits of these token ids.", ())
     allowed_token_ids: tuple[int, ...] = given(Tokens(1), "Only these tokens.", ())
     bad_words: tuple[str, ...] = given(
-        Texts("bad word", MAX_BAD_WORDS, MAX_STOP_LENGTH), "Texts whose last token never comes after the others.", ()
+        Texts("bad word", MAX_BAD_WORDS, MAX_STOP_LENGTH),
+        "Texts that never appear: their last token never follows the others.",
+        (),
     )
     seed: int = sampled(
         Integer(-(1 << 63), (1 << 64) - 1, wrap=1 << 64),
-        "Equal seeds and parameters, equal answers; drawn when missing.",
+        "The same seed and parameters give the same answer; default: random.",
         lambda: secrets.randbits(63),
     )
     stop: tuple[str, ...] = given(
-        Texts("stop string", MAX_STOPS, MAX_STOP_LENGTH, single=True), "The answer ends before one of these.", ()
+        Texts("stop string", MAX_STOPS, MAX_STOP_LENGTH, single=True),
+        "Strings that end the answer; they are not part of it.",
+        (),
     )
-    stop_token_ids: tuple[int, ...] = given(
-        Tokens(0, 1024), "The answer ends with one of these tokens, which is not shown.", ()
-    )
-    include_stop_str_in_output: bool = given(Flag(), "Show the stop string or stop token too.", False)
-    ignore_eos: bool = given(Flag(), "Go on after the checkpoint's end tokens.", False)
-    min_tokens: int = given(Integer(0, LARGEST), "No end token, stop token or stop string before so many tokens.", 0)
-    max_completion_tokens: int | None = given(Integer(1, LARGEST), "The newer name of max_tokens; it wins.")
+    stop_token_ids: tuple[int, ...] = given(Tokens(0, 1024), "Tokens that end the answer; they are not part of it.", ())
+    include_stop_str_in_output: bool = given(Flag(), "Include the stop string or stop token in the answer.", False)
+    ignore_eos: bool = given(Flag(), "Continue after the checkpoint's end tokens.", False)
+    min_tokens: int = given(Integer(0, LARGEST), "The answer does not end before it has so many tokens.", 0)
+    max_completion_tokens: int | None = given(Integer(1, LARGEST), "Newer name of max_tokens; takes precedence.")
     max_tokens: int | None = given(
-        Integer(0, LARGEST), "New tokens at most, 0 only with echo; when missing 16, of a chat all that fit."
+        Integer(0, LARGEST), "Most tokens of the answer; 0 only with echo. Default: 16, or for a chat all that fit."
     )
-    n: int = given(Integer(1, MAX_N), "Choices for each prompt.", 1)
-    stream: bool = given(Flag(), "Server-sent events instead of one answer.", False)
+    n: int = given(Integer(1, MAX_N), "Number of answers to each prompt.", 1)
+    stream: bool = given(Flag(), "Send the answer as server-sent events.", False)
     stream_options: abc.Mapping[str, Any] = given(Record(STREAM_OPTIONS), "Only with stream.", dict)
     prompt_logprobs: int | None = given(
-        Integer(0, MAX_LOGPROBS), "Log-probabilities of the prompt's tokens; not with stream."
+        Integer(0, MAX_LOGPROBS), "Log-probabilities of the prompt's tokens, and of so many of the best; not with stream."
     )
-    return_token_ids: bool = given(Flag(), "Token ids of prompt and answer.", False)
+    return_token_ids: bool = given(Flag(), "Return the token ids of prompt and answer.", False)
     skip_special_tokens: bool = given(Flag(), "Leave special tokens out of the text.", True)
     truncate_prompt_tokens: int | None = given(
-        Integer(-1, LARGEST), "Only the last so many tokens of the prompt; -1: those that fit."
+        Integer(-1, LARGEST), "Use only so many tokens from the end of the prompt; -1: as many as fit."
     )
-    cache_salt: str = given(Text(1024), "Only requests with an equal salt share cached prefixes with this one.", "")
-    priority: int = given(Integer(-(1 << 31), LARGEST), "Lower runs earlier, within the service tier.", 0)
+    cache_salt: str = given(Text(1024), "Share cached prefixes only with requests that have the same salt.", "")
+    priority: int = given(Integer(-(1 << 31), LARGEST), "Lower values run earlier, within the service tier.", 0)
     service_tier: str | None = given(
-        OneOf(tuple(TIERS)), "priority and fast run before your others, flex after all others; echoed as it is used."
+        OneOf(tuple(TIERS)),
+        "priority and fast run before your other requests, flex after everybody's; the answer has the tier used.",
     )
-    request_id: str | None = given(Text(128), "A name for /v1/requests, as the header x-request-id.")
+    request_id: str | None = given(Text(128), "A name for /v1/requests, like the header x-request-id.")
     ignored: tuple[str, ...] = ()  # unknown fields
 
     @property
@@ -159,10 +166,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionOptions(Options):
-    logprobs: int | None = given(Integer(0, MAX_LOGPROBS), "Log-probabilities of the tokens, and of the so many best.")
-    echo: bool = given(Flag(), "Put the prompt before the answer, with its log-probabilities if logprobs is set.", False)
-    best_of: int | None = given(Integer(1, MAX_N), "Only the value of n: every choice is returned.")
-    add_special_tokens: bool = given(Flag(), "Let the tokenizer add its own (BOS) to a text prompt.", True)
+    logprobs: int | None = given(
+        Integer(0, MAX_LOGPROBS), "Log-probabilities of the answer's tokens, and of so many of the best."
+    )
+    echo: bool = given(Flag(), "Put the prompt before the answer; with logprobs, also its log-probabilities.", False)
+    best_of: int | None = given(Integer(1, MAX_N), "Must equal n: every choice is returned.")
+    add_special_tokens: bool = given(Flag(), "Let the tokenizer add special tokens (BOS) to a text prompt.", True)
 
     @property
     def scored(self) -> int:
@@ -176,8 +185,8 @@ class CompletionOptions(Options):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions(Options):
     logprobs: bool = given(Flag(), "Log-probabilities of the answer's tokens.", False)
-    top_logprobs: int | None = given(Integer(0, MAX_LOGPROBS), "With logprobs: also of the so many best.")
-    add_special_tokens: bool = given(Flag(), "Let the tokenizer add its own; templates have done it.", False)
+    top_logprobs: int | None = given(Integer(0, MAX_LOGPROBS), "With logprobs: also those of so many of the best tokens.")
+    add_special_tokens: bool = given(Flag(), "Let the tokenizer add special tokens; templates usually have done so.", False)
 
     @property
     def scored(self) -> int:
@@ -188,11 +197,9 @@ class ChatOptions(Options):
 class TemplateOptions:
     """How messages become a prompt."""
 
-    add_generation_prompt: bool = given(Flag(), "End the prompt where the assistant begins to speak.", True)
-    continue_final_message: bool = given(
-        Flag(), "Let the answer continue the last message; not with add_generation_prompt.", False
-    )
-    chat_template_kwargs: abc.Mapping[str, Any] = given(Mapping(), "More variables for the template.", dict)
+    add_generation_prompt: bool = given(Flag(), "End the prompt with the beginning of the assistant's message.", True)
+    continue_final_message: bool = given(Flag(), "Continue the last message; not with add_generation_prompt.", False)
+    chat_template_kwargs: abc.Mapping[str, Any] = given(Mapping(), "More variables for the chat template.", dict)
 
 
 def fields_of(record: type) -> tuple[Field, ...]:
@@ -252,8 +259,8 @@ CHAT_OPTIONS = (
     *_ACCEPTED,
     Field("parallel_tool_calls", Anything(), "Accepted; there are no tools."),
     Field("prediction", Anything(), "Accepted without effect."),
-    Field("reasoning_effort", Ignored(_EFFORTS, ("none",)), "Without effect; told in x-ignored-fields."),
-    Field("verbosity", Ignored(("low", "medium", "high"), ("medium",)), "Without effect; told in x-ignored-fields."),
+    Field("reasoning_effort", Ignored(_EFFORTS, ("none",)), "No effect; named in x-ignored-fields."),
+    Field("verbosity", Ignored(("low", "medium", "high"), ("medium",)), "No effect; named in x-ignored-fields."),
     *NOT_SERVED,
     *_not_served(
         audio=(),

@@ -16,10 +16,10 @@ from blockwright.api.openai.field_types import Field, Flag, Text
 from blockwright.api.openai.request_body import read_body
 
 MOVE_FIELDS = (
-    Field("worker", Text(200), "Where to: a worker. Without worker and route: the best other route."),
-    Field("route", Text(4096), "Where to: the id of a route, as in /admin/cluster."),
+    Field("worker", Text(200), "The worker to move to. Without worker and route: the best other route."),
+    Field("route", Text(4096), "The id of the route to move to, as in /admin/cluster."),
 )
-DRAIN_FIELDS = (Field("drain", Flag(), "Whether it is to be empty; false: it may be used again.", default=True),)
+DRAIN_FIELDS = (Field("drain", Flag(), "true: drain the worker; false: use it again.", default=True),)
 
 
 async def move(request: web.Request) -> web.Response:

@@ -21,13 +21,15 @@ from blockwright.api.openai.field_types import Field, Flag, Text, Tokens
 from blockwright.api.openai.fields import TEMPLATE
 from blockwright.api.openai.request_body import read_body
 
-_MODEL = Field("model", Text(), "A model id of /v1/models; the first one when missing.")
+_MODEL = Field("model", Text(), "A model id from /v1/models; default: the first.")
 TOKENIZE_FIELDS = (
     _MODEL,
-    Field("prompt", Text(), "A text; this or messages."),
-    Field("messages", Messages(), "A conversation; this or prompt."),
-    Field("add_special_tokens", Flag(), "Let the tokenizer add its own; default true for a prompt, false for messages."),
-    Field("return_token_strs", Flag(), "Also the tokens as the vocabulary writes them.", default=False),
+    Field("prompt", Text(), "A text; either this or messages."),
+    Field("messages", Messages(), "A conversation; either this or prompt."),
+    Field(
+        "add_special_tokens", Flag(), "Let the tokenizer add special tokens; default: true for a prompt, false for messages."
+    ),
+    Field("return_token_strs", Flag(), "Also return the tokens as they are in the vocabulary.", default=False),
     *TEMPLATE,
 )
 _MANY = 1 << 14  # token ids; to look up and write so many takes about 10 ms

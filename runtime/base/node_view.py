@@ -84,22 +84,22 @@ def _families(view: NodeView) -> Iterator[tuple[str, str, str, list[tuple[dict[s
         for name, lane in (("normal", a.normal), ("urgent", a.urgent))
     ]
     here = {"node": view.name}
-    yield "loop_lag_seconds", "gauge", "How late the loop was for the last heartbeat.", [(here, view.lag)]
-    yield "mailbox_depth", "gauge", "Messages that wait, by lane.", [(labels, lane.depth) for lane, labels in lanes]
-    text = "Seconds that the first message of a lane has waited."
+    yield "loop_lag_seconds", "gauge", "Delay of the event loop at the last heartbeat.", [(here, view.lag)]
+    yield "mailbox_depth", "gauge", "Waiting messages, by lane.", [(labels, lane.depth) for lane, labels in lanes]
+    text = "Age of the oldest message in a lane, in seconds."
     yield "mailbox_oldest_seconds", "gauge", text, [(labels, lane.oldest) for lane, labels in lanes]
-    text = "Seconds that the current message has run."
+    text = "Seconds the current message has been running."
     yield "message_age_seconds", "gauge", text, [(labels, a.current_age) for a, labels in actors]
-    text = "Concurrent messages and streams that run beside the mailbox."
+    text = "Running concurrent messages and streams, outside the mailbox."
     yield "running_beside", "gauge", text, [(labels, a.beside) for a, labels in actors]
-    yield "streams", "gauge", "Streams that run.", [(labels, a.streams) for a, labels in actors]
-    yield "messages_handled", "counter", "Messages begun.", [(labels, a.handled) for a, labels in actors]
+    yield "streams", "gauge", "Running streams.", [(labels, a.streams) for a, labels in actors]
+    yield "messages_handled", "counter", "Messages handled or being handled.", [(labels, a.handled) for a, labels in actors]
     yield "messages_failed", "counter", "Messages that ended in an error.", [(labels, a.failed) for a, labels in actors]
     yield "restarts", "counter", "Restarts by a supervisor.", [(labels, a.restarts) for a, labels in actors]
     peers = [(peer, {**here, "peer": peer.name}) for peer in view.peers]
-    yield "peer_silent_seconds", "gauge", "Since a peer's last message.", [(labels, p.silent) for p, labels in peers]
-    yield "open_calls", "gauge", "Calls to a peer without an answer yet.", [(labels, p.calls) for p, labels in peers]
-    text = "Casts, answers and messages of links that reached nobody, by cause."
+    yield "peer_silent_seconds", "gauge", "Seconds since a peer's last message.", [(labels, p.silent) for p, labels in peers]
+    yield "open_calls", "gauge", "Calls to a peer that are not answered yet.", [(labels, p.calls) for p, labels in peers]
+    text = "Casts, answers and link messages that reached nobody, by cause."
     yield "dead_letters", "counter", text, [({**here, "cause": c}, n) for c, n in view.dead_letters.items()]
-    text = "Received messages that were not let in, by reason."
+    text = "Received messages that were rejected, by reason."
     yield "dropped", "counter", text, [({**here, "reason": r}, n) for r, n in view.dropped.items()]

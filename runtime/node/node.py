@@ -134,7 +134,7 @@ class Node:
 
     @property
     def dead_letters(self) -> Counter[str]:
-        """Casts, answers and messages of links that reached nobody, by cause."""
+        """Casts, answers and link messages that reached nobody, by cause."""
         return self.parts.dead.counts
 
     # ---- life

@@ -26,14 +26,14 @@ def test_limits_of_settings() -> None:
 
 def test_limits_that_cannot_be() -> None:
     with pytest.raises(
-        SettingsError, match=r"requests_per_minute.nobody is of no tenant that has a key; there are: acme, free"
+        SettingsError, match=r"requests_per_minute.nobody names no tenant that has a key; there are: acme, free"
     ):
         Settings(api_keys=KEYS, requests_per_minute={"nobody": 1})
     with pytest.raises(SettingsError, match=r"tokens_per_day.acme is 0; give at least 1"):
         Settings(api_keys=KEYS, tokens_per_day={"acme": 0})
-    with pytest.raises(SettingsError, match=r"tenant_weights.a is of no tenant that has a key; there are: acme, free"):
+    with pytest.raises(SettingsError, match=r"tenant_weights.a names no tenant that has a key; there are: acme, free"):
         Settings(api_keys=KEYS, applications={"a": "/a"}, tenant_weights={"a": 2})
-    with pytest.raises(SettingsError, match=r"tenant_kv_share.b is of no application; there are: a"):
+    with pytest.raises(SettingsError, match=r"tenant_kv_share.b names no application; there are: a"):
         Settings(applications={"a": "/a"}, tenant_kv_share={"b": 0.5})
     with pytest.raises(SettingsError, match=r"tenant_weights.a is 0; give 1 to 1000"):
         Settings(applications={"a": "/a"}, tenant_weights={"a": 0})

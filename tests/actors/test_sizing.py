@@ -151,8 +151,8 @@ def test_threads_and_memory_are_divided_among_all_workers_that_there_can_be() ->
     ("change", "says"),
     [
         ({"overload": "maybe"}, "overload is 'maybe'; choose one of off, on"),
-        ({"workers": 1}, "overload is on with 1 worker, which holds nothing twice; give 2 workers or more, or off"),
-        ({"workers": 4, "pipeline": 2}, "pipeline is 2, but overload makes pipelines of whole replicas; give 1, or off"),
+        ({"workers": 1}, "overload is on with 1 worker, which holds nothing twice; give 2 or more, or overload=off"),
+        ({"workers": 4, "pipeline": 2}, "pipeline is 2, but overload makes pipelines of replicas; give 1, or overload=off"),
         ({"prefix_cache": False}, "overload is on, but prefix_cache is off"),
         ({"overload_throttled": 0.4}, "overload_throttled is 0.4; give more than 0.5, at most 1"),
         ({"overload_quiet": 1.5}, "overload_quiet is 1.5; give more than 0, at most 1"),

@@ -18,14 +18,14 @@ DOCUMENT = document(ENDPOINTS, "")
 SCHEMAS: dict[str, Schema] = DOCUMENT["components"]["schemas"]
 HEAD = """# The API
 
-Every endpoint, made from the declarations that the server itself parses with and answers by; `/openapi.json` of a running
-server says the same to programs, and `/docs` shows it. How to use it is in [serving.md](serving.md).
+This page lists every endpoint. It is generated from the declarations that the server uses to parse requests; a running
+server has the same as `/openapi.json`, and as a web page at `/docs`. [serving.md](serving.md) explains how to use it.
 
-- Where keys are set, all but the health probes need `Authorization: Bearer KEY`, and answer 401 without.
-- Every GET answers HEAD as well. `null` is the same as leaving a field out.
-- An error is `{"error": {"message", "type", "param", "code"}}`: one sentence for people, a code for programs.
-- Fields in no table, and further ones of messages, are unknown: listed in the header `x-ignored-fields`, or refused (setting
-  `unknown_fields`).
+- With API keys, every request except the health probes needs `Authorization: Bearer KEY`; without it the answer is 401.
+- Every GET endpoint also answers HEAD. `null` means the same as leaving a field out.
+- An error is `{"error": {"message", "type", "param", "code"}}`: a sentence for people and a code for programs.
+- Unknown fields, that is all fields not listed here, are named in the header `x-ignored-fields`, or refused (setting
+  `unknown_fields`). The same holds for unknown fields of messages.
 """
 
 
@@ -33,7 +33,7 @@ def page() -> str:
     lines = [HEAD]
     for endpoint in ENDPOINTS:
         lines += section(endpoint)
-    lines.append("## Types\n\nA key with `?` is not always there.\n")
+    lines.append("## Types\n\nA key with `?` may be missing.\n")
     for name, schema in SCHEMAS.items():
         if not name.endswith("Body"):
             lines += record(name, schema)

@@ -12,9 +12,9 @@ from blockwright.api.commands.cli import make_parser
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 HEAD = """# The command line
 
-`blockwright COMMAND ...`; `blockwright COMMAND --help` says the same as this page. A mistake is one sentence with the
-nearest thing that exists, and exit code 2; what fails while it runs is exit code 1. Figures in JSON are described by
-[schemas/](schemas/). Settings of a server are in [serving.md](serving.md).
+This page is the same as `blockwright COMMAND --help`. If you mistype something, the command answers with one sentence that
+names the closest match, and exits with code 2. If it fails later, it exits with code 1. [schemas/](schemas/) describes JSON
+output. [serving.md](serving.md#settings) lists the settings of a server.
 """
 
 

@@ -5,6 +5,7 @@ A block's first line says what it is:
     ```python              run by an interpreter of its own; it must end with exit code 0
     ```python file=NAME    written to that file of the page's folder
     ```sh                  run by bash, which stops at the first failure
+    ```sh fails            run by bash, too, and the failure of its last command is what the page shows
     ```sh server           started and left running; what follows begins when it has said "ready at"
     ```toml | json | yaml  must be readable as that; ``file=NAME`` writes it, too
     ```ini                 a unit of systemd, whose ExecStart is a command line that the command accepts
@@ -194,18 +195,20 @@ class Reader:
             process.wait(timeout=PATIENCE)
 
     def _run(self, command: list[str], block: Block) -> None:
+        fails = "fails" in block.words
         done = subprocess.run(
             command,
             cwd=self._folder,
             env=self._environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if fails else subprocess.PIPE,
             text=True,
             timeout=2 * PATIENCE,
             check=False,
             stdin=subprocess.DEVNULL,
         )
         self._printed = done.stdout
-        assert done.returncode == 0, f"the block at line {block.line}\n{block.text}\n{done.stdout}\n{done.stderr}"
+        assert (done.returncode != 0) == fails, f"the block at line {block.line}\n{block.text}\n{done.stdout}\n{done.stderr}"
 
     def _start(self, text: str, block: Block) -> None:
         """One command, not a script: its process is the server's."""

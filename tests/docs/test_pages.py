@@ -43,6 +43,13 @@ def test_every_block_says_what_it_is_and_every_link_leads_somewhere(page: Path) 
 
 def test_a_block_that_fails_is_found_out(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
+    failing, told, succeeding = blocks(
+        "```sh fails\necho why >&2; false\n```\n\n```text output\nwhy\n```\n\n```sh fails\ntrue\n```\n"
+    )
+    reader.follow(failing)
+    reader.follow(told)
+    with pytest.raises(AssertionError, match="line 9"):
+        reader.follow(succeeding)
     good, bad, file, shell = blocks(
         "```python\nprint(1)\n```\n\n```python\nassert False, 'no'\n```\n\n```python file=a/b.py\nX = 8000\n```\n\n"
         "```sh\npython -c 'import a.b; assert a.b.X != 80' && test -d examples\n```\n"

@@ -35,7 +35,7 @@ def test_only_news_are_told_and_its_return_ends_it() -> None:
     ]
     lines = list(follow(({"events": events} for events in looks), "w0", 2))
     assert [line.partition("  ")[2] for line in lines] == ["w0 down", "w1 ready", "w0 ready"]
-    with pytest.raises(CommandError, match="w0 does not serve again"):
+    with pytest.raises(CommandError, match="w0 has not come back"):
         list(follow(iter([{"events": old}]), "w0", 2))
 
 

@@ -115,7 +115,7 @@ def test_there_is_no_new_flag(name: str) -> None:
         (["doctor", "--port", "99999"], "blockwright doctor: argument --port: is 99999; give a number from 1 to 65535\n"),
         (
             ["bench", "serve", "--max-concurrency", "1,x"],
-            "blockwright bench: argument --max-concurrency: is '1,x'; give numbers with commas between, like 1,4,16\n",
+            "blockwright bench: argument --max-concurrency: is '1,x'; give numbers separated by commas, like 1,4,16\n",
         ),
         (["serve", "x", "--port", "99999"], "blockwright: port is 99999; give a number from 0 to 65535\n"),
         (
