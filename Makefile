@@ -75,15 +75,16 @@ serve: install
 
 # In a folder of its own, for what lies in build/ gets into the wheel. Each Python compiles with the mypy of constraints.txt.
 wheel: setup
-	rm -rf $(BUILD) dist && mkdir -p $(BUILD)/egg $(BUILD)/pythons
+	rm -rf $(BUILD) dist && mkdir -p $(BUILD)/pythons
 	for python in $(PYTHONS); do \
 	  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "there is no $$python"; continue; }; \
 	  place=$(BUILD)/pythons/$$($$python -c 'from sysconfig import get_config_var; print(get_config_var("SOABI"))'); \
 	  $$python -m venv $$place && \
 	  $$place/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mypy setuptools || exit 1; done
-	pythons=$$(ls -d $(CURDIR)/$(BUILD)/pythons/*/bin/python | tr '\n' ':'); \
-	$(BIN)/python setup.py --quiet egg_info --egg-base $(BUILD)/egg build --build-base $(BUILD)/tree \
-	  build_ext --pythons "$$pythons" bdist_wheel --bdist-dir $(BUILD)/wheel --dist-dir dist
+	{ echo "[build]"; echo "build_base = $(BUILD)/tree"; echo "[egg_info]"; echo "egg_base = $(BUILD)"; \
+	  echo "[build_ext]"; echo "pythons = $$(find $(CURDIR)/$(BUILD)/pythons -path '*/bin/python' | tr '\n' ':')"; } > $(BUILD)/steps.cfg
+	DIST_EXTRA_CONFIG=$(BUILD)/steps.cfg $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
+	  --no-deps --no-build-isolation -w dist .
 	@ls -l dist
 
 lint: setup
