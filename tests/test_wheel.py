@@ -1,4 +1,4 @@
-"""The wheel as ``make wheel`` builds it, in an environment of its own: it serves there, compiled, and its types are found.
+"""The wheel of docs/operations.md, in an environment of its own: it serves there, compiled, and its types are found.
 
 Nothing is downloaded: what the package needs is lent by the environment of the tests.
 """
