@@ -19,11 +19,16 @@ PYTEST  = $(if $(CAP),BLOCKWRIGHT_CAP=$(CAP) )$(BIN)/python -m pytest -n $(JOBS)
 TORCH  := $(shell sed -n 's/^\(torch==.*\)$$/\1/p' constraints.txt)
 export TORCH_INDEX_URL ?=
 
-.PHONY: help install setup looks demo serve test suite sources quick caps capped nightly lint types equality compat bench clean
+# make wheel: the Pythons for which the policies are compiled, where they are found; every other one runs their sources.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+BUILD   := build/wheel
+
+.PHONY: help install setup looks demo serve wheel test suite sources quick caps capped nightly lint types equality compat bench clean
 
 help:
 	@echo "make demo      install, then show it: 9 models on 2 workers, a pipeline, fine-tunes that share, a kill"
 	@echo "make serve     install, then leave the demo running (PORT=8000)"
+	@echo "make wheel     dist/*.whl, for every Python (PYTHONS='python3.12 ...': those for which the policies are compiled, too)"
 	@echo "make test      set up, then format, lint, types and all tests"
 	@echo "               (CAP=avx2 for a processor that has nothing better, JOBS=1 for one after the other)"
 	@echo "make quick     ruff and the fast tests, in less than a minute"
@@ -67,6 +72,20 @@ demo: install
 
 serve: install
 	$(BIN)/blockwright demo --serve --port $(PORT)
+
+# In a folder of its own, for what lies in build/ gets into the wheel. Each Python compiles with the mypy of constraints.txt.
+wheel: setup
+	rm -rf $(BUILD) dist && mkdir -p $(BUILD)/pythons
+	for python in $(PYTHONS); do \
+	  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "there is no $$python"; continue; }; \
+	  place=$(BUILD)/pythons/$$($$python -c 'from sysconfig import get_config_var; print(get_config_var("SOABI"))'); \
+	  $$python -m venv $$place && \
+	  $$place/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt mypy setuptools || exit 1; done
+	{ echo "[build]"; echo "build_base = $(BUILD)/tree"; echo "[egg_info]"; echo "egg_base = $(BUILD)"; \
+	  echo "[build_ext]"; echo "pythons = $$(find $(CURDIR)/$(BUILD)/pythons -path '*/bin/python' | tr '\n' ':')"; } > $(BUILD)/steps.cfg
+	DIST_EXTRA_CONFIG=$(BUILD)/steps.cfg $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
+	  --no-deps --no-build-isolation -w dist .
+	@ls -l dist
 
 lint: setup
 	$(BIN)/ruff check .

@@ -24,11 +24,12 @@ _HOMES = {
     "generate": "generate",
 }
 
+if not TYPE_CHECKING:  # to which it would say that there is a name for everything
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'blockwright' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"blockwright.api.program.{_HOMES[name]}"), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'blockwright' has no attribute {name!r}; it has {', '.join(__all__)}")
+        return getattr(import_module(f"blockwright.api.program.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

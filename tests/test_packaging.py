@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
 from importlib.metadata import packages_distributions
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from blockwright.tests.test_architecture import imports_of
 
@@ -23,6 +27,16 @@ NOT_PACKAGES = {"tests", "benchmarks", "examples", "docs", "build", "dist"}
 
 def project() -> dict:  # type: ignore[type-arg]
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def build_steps() -> ModuleType:
+    """setup.py, which builds nothing when it is imported."""
+    spec = spec_from_file_location("build_steps", ROOT / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def packages_on_disk() -> set[str]:
@@ -38,6 +52,49 @@ def test_the_package_list_equals_the_folders() -> None:
     listed = project()["tool"]["setuptools"]["packages"]
     assert len(listed) == len(set(listed))
     assert set(listed) == packages_on_disk()
+
+
+def test_the_version_is_that_of_the_changelog() -> None:
+    """Between two releases it is the next one's, marked as not there yet."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    (first, _), *rest = found = re.findall(r"^## (\S+)(?: - (\d{4}-\d\d-\d\d))?$", text, re.MULTILINE)
+    released = [(Version(name), day) for name, day in (rest if first == "Unreleased" else found)]
+    assert len(found) == text.count("\n## ")
+    assert released == sorted(released, reverse=True), "the newest first"
+    assert all(day for _, day in released)
+    version = Version(project()["project"]["version"])
+    if first == "Unreleased":
+        assert version.is_devrelease
+        assert version > released[0][0]
+        assert f"To be {version.base_version}." in text
+    else:
+        assert version == released[0][0]
+
+
+@pytest.mark.parametrize(
+    ("libraries", "tag"),
+    [
+        ({}, "any"),
+        ({"a": b"\0GLIBC_2.2.5\0GLIBC_2.14\0"}, "manylinux_2_17_x86_64"),
+        ({"a": b"\0GLIBC_2.14\0", "b": b"\0GLIBC_2.9\0GLIBC_2.34\0"}, "manylinux_2_34_x86_64"),
+        ({"a": b"\0libc.musl-x86_64.so.1\0"}, "linux_x86_64"),
+    ],
+)
+def test_a_wheel_says_which_glibc_it_needs(tmp_path: Path, libraries: dict[str, bytes], tag: str) -> None:
+    for name, data in libraries.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "library.so").write_bytes(data)
+    assert build_steps().platform_tag(tmp_path, "linux_x86_64") == tag
+
+
+def test_what_is_compiled_here_needs_no_glibc_of_today(tmp_path: Path) -> None:
+    """The linker takes the newest form of each function that the machine has; gpu/kernels/native.h asks for old ones."""
+    libraries = [*(ROOT / "gpu" / "kernels").glob("*.so"), *(ROOT / "policies" / "_compiled").glob("*.so")]
+    if not libraries or os.uname().machine != "x86_64":
+        pytest.skip("nothing is compiled here for x86-64")
+    for library in libraries:
+        shutil.copy(library, tmp_path)
+    assert build_steps().platform_tag(tmp_path, "linux_x86_64") in ("manylinux_2_17_x86_64", "linux_x86_64")
 
 
 def test_the_package_says_that_it_is_typed() -> None:
@@ -121,6 +178,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=plain)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name == f"blockwright-{project()['project']['version']}-py3-none-any.whl", "nothing in it is compiled"
     with zipfile.ZipFile(wheel) as archive:
         every = set(archive.namelist())
         held = {name for name in every if name.endswith((".py", "py.typed"))}

@@ -17,6 +17,7 @@ _FLOAT = "quantised weights and KV are not there yet; serve the checkpoint in fl
 _MODEL = "the checkpoint is given without a flag: blockwright serve PATH_OR_HUB_ID"
 _ANSWERS = {
     "--model": _MODEL, "-m": _MODEL, "--hf-repo": _MODEL, "-hf": _MODEL,
+    "--url": "the address is given without a flag: http://HOST:PORT",
     "--served-model-name": "the model id is the folder's name, or NAME of --app NAME=PATH",
     "--alias": "the model id is the folder's name, or NAME of --app NAME=PATH",
     "--tensor-parallel-size": "--set pipeline=N spreads a model over N workers, some layers on each",

@@ -8,6 +8,7 @@ only while none of them is up: that there is nobody yet, or just now. SIGTERM or
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,7 @@ from blockwright.api.http.context import FRONT, PEER, Front
 from blockwright.api.http.listening import make_runner, tls
 from blockwright.api.http.starting import Stages, StartingPort
 from blockwright.api.serve.console import Herald, RunningCluster, Speaker
+from blockwright.api.serve.neighbour import served_there
 from blockwright.gpu.errors import CheckpointError
 
 Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front of this process, and the port
@@ -99,7 +101,9 @@ class Server:
         try:
             await self._open(runner, port, shared=False)  # so that another server's port is not shared by mistake
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+            if error.errno == errno.EADDRINUSE and (models := await served_there(host, port)):
+                reason += f": a blockwright serves {', '.join(models[:3])}{' and others' * (len(models) > 3)} there"
             raise SettingsError(f"cannot listen on {host}:{port} ({reason}); choose another --host or --port") from None
         bound = runner.addresses[0]
         self.port = int(bound[1])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from blockwright.gpu.errors import BackendError
@@ -91,9 +90,8 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 @cache
 def library() -> ctypes.CDLL:
     """The library with its functions declared. Raises ``BackendError`` when it was not built or is of another version."""
-    folder = Path(__file__).parents[1] / "kernels"
-    path = next((p for suffix in EXTENSION_SUFFIXES if (p := folder / f"_cpu{suffix}").exists()), None)
-    if path is None:
+    path = Path(__file__).parents[1] / "kernels" / "_cpu.so"
+    if not path.exists():
         raise BackendError("the native kernels were not built; install gcc and install the package again")
     handle = ctypes.CDLL(str(path))
     for name, (result, arguments) in _SIGNATURES.items():

@@ -40,11 +40,32 @@ def fetch(source: str, judge: Callable[[Path], None]) -> Path:
     except CheckpointError:
         raise
     except Exception as error:  # the client raises a dozen kinds: network, permission, unknown name, disk
-        reason = " ".join(str(error).split())[:200]
+        kind, reason = _why(error)
         raise CheckpointError(
-            f"{source} is no folder here and could not be fetched from the hub ({type(error).__name__}: {reason}); "
+            f"{source} is no folder here and could not be fetched from the hub ({kind}: {reason}); "
             "check the name and the network, or name a local folder"
         ) from None
+
+
+def _why(error: Exception) -> tuple[str, str]:
+    """What went wrong, in two words and in a sentence: the client's own where it is none of the usual."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    usual = (
+        (LocalEntryNotFoundError, "no answer", "the hub cannot be reached, and the cache lacks it"),
+        (GatedRepoError, "gated", "accept its terms on its page, and give a token of that account in HF_TOKEN"),
+        (RepositoryNotFoundError, "not found", "the hub has none of that name, or it is private and HF_TOKEN has no access"),
+        (RevisionNotFoundError, "not found", "it has no such revision"),
+    )
+    for kind, short, sentence in usual:
+        if isinstance(error, kind):
+            return short, sentence
+    return type(error).__name__, " ".join(str(error).split())[:200]
 
 
 def _size(name: str, revision: str) -> str:

@@ -21,6 +21,7 @@ ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 # Types that are looked at only to say that the checkpoint is quantised, or that are never needed.
 OTHER_BYTES = {"F64": 8, "I64": 8, "I32": 4, "I16": 2, "U64": 8, "U32": 4, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 QUANTISED = ("I8", "U8", "I32", "F8_", "F4", "F6_")
+POINTER = b"version "  # how a file begins that git-lfs has not fetched; as a length of a header it would be absurd
 MOST_DIMENSIONS = 64
 MOST_BYTES = 2**63 - 1  # that an offset can mean
 
@@ -80,6 +81,8 @@ def read_header(path: Path) -> dict[str, TensorRef]:
             raw = file.read(length) if length <= min(size, LONGEST) else b""
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
+    if prefix == POINTER:
+        raise CheckpointError(f"{path} is a pointer of git-lfs, not the weights; run 'git lfs pull' in {path.parent}")
     if length == 0 or len(raw) != length:
         raise CheckpointError(
             f"{path} is truncated or no safetensors file ({size} bytes, header of {length}); download it again"

@@ -18,6 +18,7 @@ from blockwright.actors.gateway.peers import LocalFront
 from blockwright.actors.gateway.port import Readiness, Service
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
+from blockwright.api.serve import neighbour
 from blockwright.api.serve.console import Herald, Speaker
 from blockwright.api.serve.server import Server
 from blockwright.gpu.weights.checkpoint import CheckpointError
@@ -251,7 +252,10 @@ async def test_a_checkpoint_with_a_broken_tokenizer(tmp_path: Path, capsys: pyte
     assert cluster.stopped
 
 
-async def test_a_port_that_is_taken_and_an_open_host(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_port_that_is_taken_and_an_open_host(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbour, "PATIENCE", 0.01)
     cluster = FakeCluster(folder)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -270,6 +270,8 @@ def test_refuses_what_is_no_safetensors(copy: Callable[..., Path]) -> None:
     assert "truncated" in refusal(path)
     weights.write_bytes(b"\xff" * 100)
     assert "truncated" in refusal(path)
+    weights.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
+    assert f"{weights} is a pointer of git-lfs, not the weights; run 'git lfs pull' in {path}" in refusal(path)
     weights.write_bytes((20).to_bytes(8, "little") + b"{" + b" " * 19)
     assert "broken header" in refusal(path)
     weights.unlink()

@@ -8,7 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
 from blockwright.api.settings.options import model_id
 from blockwright.gpu.errors import CheckpointError
@@ -72,6 +78,20 @@ def test_config_comes_first_and_the_size_is_said(
     assert hub.asked == ["owner/name@None: config.json", "owner/name@None: all"]
     assert caplog.messages == ["owner/name has 2.0 GiB of weights, which need as much memory; fetching what the cache lacks"]
     assert "OSError: no such repository" in refusal("owner/nothing")
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (LocalEntryNotFoundError, "(no answer: the hub cannot be reached, and the cache lacks it)"),
+        (GatedRepoError, "(gated: accept its terms on its page, and give a token of that account in HF_TOKEN)"),
+        (RepositoryNotFoundError, "(not found: the hub has none of that name, or it is private and HF_TOKEN has no access)"),
+        (RevisionNotFoundError, "(not found: it has no such revision)"),
+    ],
+)
+def test_usual_failures_have_words_of_ours(hub: Hub, kind: type[Exception], says: str) -> None:
+    hub.repositories["nothing"] = kind.__new__(kind)  # its constructor wants an answer of the hub
+    assert says in refusal("owner/nothing")
 
 
 def test_a_revision_is_handed_on_and_no_part_of_the_model_id(hub: Hub) -> None:
