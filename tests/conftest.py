@@ -30,6 +30,7 @@ os.environ.setdefault("SSL_CERT_FILE", os.devnull)  # all that the system trusts
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's, for tiny tensors, of which several processes compute at once
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of interpreters are started: one compiles, the others read
 sys.dont_write_bytecode = False
+gc.disable()  # until all tests are collected: what they import stays
 cap.limit()
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # a script that runs us in the background ignores Ctrl-C, as would every process that a test starts and ends with it
@@ -63,6 +64,7 @@ def pytest_collection_finish() -> None:
     """All modules are imported and stay: no later collection of garbage walks the million objects of torch and others."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

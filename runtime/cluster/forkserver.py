@@ -102,6 +102,7 @@ class Forkserver:
 
     def _import(self, preload: list[str]) -> None:
         failures = []
+        gc.disable()  # what is imported stays: looking through it again and again is a seventh of an import of torch
         for module in preload:
             try:
                 import_module(module)
@@ -109,6 +110,7 @@ class Forkserver:
                 failures.append(f"{module}: {type(error).__name__}: {error}")
         gc.collect()
         gc.freeze()  # the collector of a child would otherwise touch, and so copy, every page
+        gc.enable()
         self._tell([READY, failures])
 
     def _spawn(self, request: int, fields: dict[str, Any]) -> None:

@@ -24,6 +24,10 @@ from blockwright.tests.waiting import until
 Checkpoints = Callable[..., Path]
 Scored = tuple[list[int], list[Any]]  # tokens, and of each its log-probability and the best ones
 COUNT = 32
+# Real processes in any run with llama in bfloat16; the other case there has its pipelines and preemptions in one process.
+REAL = pytest.mark.parametrize(
+    "case", ["llama-bfloat16", pytest.param("gemma2-float32", marks=pytest.mark.nightly)], indirect=True
+)
 LONGEST = 340  # tokens of prompt and answer
 ANCHORS = 2  # requests of a load that last until all others have come
 PROMPTS = [1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 129, 200, 255, 256, 257, 300]
@@ -115,6 +119,7 @@ async def joining(client: Client) -> list[Answer]:
     return answers
 
 
+@REAL
 @pytest.mark.system
 async def test_replicas(case: Case, processes: Callable[..., Server]) -> None:
     """Requests that join late and leave early; then kill -9 of a worker while all of them run."""
@@ -134,6 +139,7 @@ async def test_replicas(case: Case, processes: Callable[..., Server]) -> None:
         assert 0 < sum(view["attempt"] > 1 for view in views if view) < COUNT
 
 
+@REAL
 @pytest.mark.system
 async def test_a_pipeline(case: Case, processes: Callable[..., Server]) -> None:
     async with Client(processes(pipeline=2)) as client:

@@ -65,7 +65,7 @@ async def compare(path: Path, cell: Cell) -> None:
     async with serve({"m": path}, **settings) as server:
         prompts = [await telling(server, path, length, cell) for length in lengths(cell)]
         await ask(server, path, prompts[-1], cell)  # alone and warm; the others are warm below, if memory is not tight
-        rounds = [prompts[i % len(prompts)] for i in range(32)]
+        rounds = [prompts[i % len(prompts)] for i in range(32 if cell.backend == "native" else 16)]
         answers = await asyncio.gather(*(ask(server, path, prompt, cell) for prompt in rounds))
         assert sum(map(len, answers)) > 0.8 * NEW * len(rounds)
         if cell.memory == "tight" and cell.topology != "pipeline":

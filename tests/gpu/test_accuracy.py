@@ -54,10 +54,15 @@ def hold(found: Ratios, average: float, one: dict[str, float]) -> None:
 
 
 def test_a_model_of_each_family(tmp_path: Path) -> None:
-    """In one test, for one process computes what all back ends are compared with."""
-    for name, found in ratios(BACKENDS, SOME, tmp_path).items():
+    """In one test, for one process computes what all back ends are compared with. The reference back end and the best
+    instruction set compute all, the others every third."""
+    found = ratios(BACKENDS, SOME[::3], tmp_path)
+    first = [name for name in BACKENDS if name not in instruction_sets("bfloat16")[1:]]
+    for name, others in ratios(first, sorted(set(SOME) - set(SOME[::3])), tmp_path).items():
+        found[name] |= others
+    for name, of_each in found.items():
         print(name)
-        hold(found, AVERAGE, {"mean": ONE, "p999": ONE_PERCENTILE})
+        hold(of_each, AVERAGE, {"mean": ONE, "p999": ONE_PERCENTILE})
 
 
 @pytest.mark.equality

@@ -15,11 +15,12 @@ from blockwright.policies.prediction.dispatching import POLICIES
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.actor.actor import ActorNode
 from blockwright.runtime.testing import seeds
+from blockwright.tests.parts import parts
 from blockwright.tests.serving.game import REQUESTS, Game, Violation
 from blockwright.tests.serving.house import write_profile
 from blockwright.tests.serving.strikes import ASKED
 
-SEEDS = 39  # all policies by turns; ``make nightly`` plays others
+PARTS, DAILY = 3, 1  # each all policies by turns; ``make nightly`` plays others besides
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +28,12 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_profile(tmp_path_factory.mktemp("profile"))
 
 
-def test_every_request_ends_whichever_policy_chooses(profile: str) -> None:
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
+def test_every_request_ends_whichever_policy_chooses(profile: str, part: int) -> None:
     counters: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     seen: Counter[str] = Counter()
-    for seed in seeds(SEEDS, first=5000):
+    for seed in seeds(len(POLICIES), first=5000 + part * len(POLICIES)):
         game = Game(seed, dispatch=[*POLICIES][seed % len(POLICIES)], profile=profile).play()
         assert sum(game.outcomes.values()) == REQUESTS, seed
         counters += game.counters

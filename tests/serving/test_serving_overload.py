@@ -30,7 +30,7 @@ from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Requ
 from blockwright.tests.serving.house import HEAD, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, Strike
 
-PART, PARTS, DAILY = 40, 5, 2
+PART, PARTS, DAILY = 40, 5, 1
 MORE = 10  # requests
 SWITCHED = ("switch", "answer to switch", "switched", "answer to switched", "export", "unload", "load")
 LAYERS = 4

@@ -22,12 +22,13 @@ from blockwright.policies.sweep.events import Submission, TokensEmitted
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.testing import Kill
+from blockwright.tests.parts import parts
 from blockwright.tests.policies.sweep_world import submission
 from blockwright.tests.serving.device import CHUNK, SWEEP, TOKEN, VOCABULARY
 from blockwright.tests.serving.game import LONGEST, WITHIN, Game
 from blockwright.tests.serving.house import PAGE, House, Plan, chain
 
-SEEDS = 24
+PART, PARTS, DAILY = 12, 2, 1
 TOLD = 1.0  # seconds after which whoever is quiet has told all
 
 
@@ -49,11 +50,12 @@ class Followed(Game):
             self.figures.update(predictor.figures())
 
 
-def test_replicas_are_what_the_workers_are() -> None:
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
+def test_replicas_are_what_the_workers_are(part: int) -> None:
     """Through preemptions, requests over several workers, kills, lost messages, blocks that are loaded."""
     figures: Counter[str] = Counter()
     counters: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in range(part * PART, (part + 1) * PART):
         game = Followed(seed, dispatch="llumnix-minus-code")
         game.play()
         figures += game.figures
@@ -101,10 +103,11 @@ class QuietCluster:
     def __init__(self, span: int, rows: int, room: int, profile: Path) -> None:
         links = {"shared-memory": {"latency": LATENCY, "bandwidth": 0.0}}
         profile.write_text(json.dumps({"coefficients": COSTS, "links": links}))
-        parts = chain("a", 2, 99)
+        components = chain("a", 2, 99)
         workers = tuple(f"w{i}" for i in range(span))
-        applications, more = (Application("a", "", parts, LONGEST, span),), {"dispatch": "ours", "profile": str(profile)}
-        plan = Plan(workers, (), applications, (len(parts) + room) * CHUNK, rows, 16, **more)
+        applications = (Application("a", "", components, LONGEST, span),)
+        more = {"dispatch": "ours", "profile": str(profile)}
+        plan = Plan(workers, (), applications, (len(components) + room) * CHUNK, rows, 16, **more)
         self.house = House(plan, 1, self._failed, lambda gateway: [])
         self.house.sim.network._latency = (LATENCY, LATENCY)
         self.listener = Listener()

@@ -12,10 +12,11 @@ import pytest
 from blockwright.actors.controller.residency import Residency
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.runtime.testing import Fault, Kill, seeds
+from blockwright.tests.parts import parts
 from blockwright.tests.serving.game import REQUESTS, STRIKES, WITHIN, Game
 from blockwright.tests.serving.strikes import ACTIONS, FETCHED, Strike
 
-SEEDS = 40
+PART, PARTS, DAILY = 20, 2, 1
 
 
 class Sourced(Game):
@@ -56,10 +57,11 @@ class Sourced(Game):
             self.counters.update(worker._parameters.counters())
 
 
-def test_every_request_ends_with_the_right_tokens_wherever_parameters_come_from() -> None:
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
+def test_every_request_ends_with_the_right_tokens_wherever_parameters_come_from(part: int) -> None:
     counters: Counter[str] = Counter()
     hits: Counter[tuple[str, str]] = Counter()
-    for seed in seeds(SEEDS, first=9000):
+    for seed in seeds(PART, first=9000 + part * PART):
         game = Sourced(seed).play()
         assert sum(game.outcomes.values()) == REQUESTS, seed
         counters += game.counters

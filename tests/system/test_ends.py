@@ -29,7 +29,10 @@ def test_it_is_live_at_once_and_ready_later(serve: Serve) -> None:
     server.stop()
 
 
-@pytest.mark.parametrize("stage", ["listening", "control plane up", "hashed", "workers up"])
+LATER = [pytest.param(stage, marks=pytest.mark.nightly) for stage in ("listening", "hashed")]  # beside these two
+
+
+@pytest.mark.parametrize("stage", ["control plane up", "workers up", *LATER])
 def test_sigterm_while_it_starts(serve: Serve, stage: str) -> None:
     """Nobody is waited for in vain, or it would not end (``faulty_worker``)."""
     server = serve()

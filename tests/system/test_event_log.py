@@ -31,7 +31,7 @@ def replayed(path: Path) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("pipeline", [1, 2])
+@pytest.mark.parametrize("pipeline", [pytest.param(1, marks=pytest.mark.nightly), 2])
 async def test_a_killed_worker_is_replayed(serve: Callable[..., Server], pipeline: int) -> None:
     server = serve(pipeline=pipeline, memory="1MiB", chunk_size=16).whole()
     async with Client(server) as client:

@@ -25,7 +25,7 @@ def processor(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("torch", marks=pytest.mark.nightly)])
 async def test_an_idle_worker_takes_no_processor(serve: Callable[..., Server], backend: str) -> None:
     server = serve(module="blockwright", workers=1, threads=3, pace="", backend=backend).whole()
     async with Client(server) as client:
