@@ -232,8 +232,8 @@ def of_on_demand(result: Result) -> str:
         (words, *(result.text(case, metric, who) for metric in ("ttft_ms", "ttft_p95_ms", "swaps")))
         for who, words in names.items()
     ]
-    return f"""S float32 with LoRA adapters of rank 16 on all linear modules, and memory for 8 of them; each request goes to a
-random adapter, always at the same rate. Milliseconds to the first token; the bar is 3 times the median of the first row.
+    return f"""S float32 with LoRA adapters of rank 16 on all linear modules, and memory for 8 of them; each request goes to
+a random adapter, always at the same rate. Milliseconds to the first token; the bar is 3 times the median of the first row.
 
 {table(("adapters, relative to those that fit", "median", "95th percentile", "swaps in a round"), rows)}"""
 

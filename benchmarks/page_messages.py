@@ -18,8 +18,8 @@ def of_actors(result: Result) -> str:
         ("items of a stream per second, 100 B", "stream/ipc/100B", "per_s"),
     )
     rows = [(name, *(result.text(case, metric, who) for who in (OURS, "pyzmq", "xoscar"))) for name, case, metric in lines]
-    return f"""Measured in turn with blocking pyzmq and xoscar. For comparison, a round trip through two `asyncio.Queue`s in one
-process takes {result.text("call/inproc/100B", "p50_us", "asyncio.Queue")} us, and a memory copy of 64 MiB runs at
+    return f"""Measured in turn with blocking pyzmq and xoscar. For comparison, a round trip through two `asyncio.Queue`s in
+one process takes {result.text("call/inproc/100B", "p50_us", "asyncio.Queue")} us, and a memory copy of 64 MiB runs at
 {result.text("call/ipc/64MiB", "gib_per_s", "memcpy")} GiB/s.
 
 {table(("", "ours", "pyzmq", "xoscar"), rows)}"""
@@ -39,8 +39,9 @@ def of_links(result: Result) -> str:
     ]
     none, calls = result.value("link/priorities", "share_of_none"), ("buffers/64MiB", "gib_per_s")
     return f"""While 256 MiB of KV move over a link limited to 200 MB/s, the P99 latency of 64 KiB activations is
-{result.spread("link/priorities", "p99_chunks")} times the time of a chunk (bar 2.5), {NONE if not none else number(1 / none)}
-times lower than without priority classes (bar 10). Throughput of consecutive messages, GiB/s:
+{result.spread("link/priorities", "p99_chunks")} times the time of a chunk (bar 2.5), {
+        NONE if not none else number(1 / none)
+    } times lower than without priority classes (bar 10). Throughput of consecutive messages, GiB/s:
 
 {table(("", "64 KiB", "1 MiB", "64 MiB"), rows)}
 

@@ -27,8 +27,8 @@ Llumnix- can serve with a P99 below 10 s; `*`: the length estimates are as bad a
 
 {_curves(result, loads)}
 
-Improvement over `{REFERENCE}` at that rate in percent, with 95 % intervals over seeds; the bars for the P99 of the TTFT are 75
-and 25. The paper's figures are for 32 requests per second.
+Improvement over `{REFERENCE}` at that rate in percent, with 95 % intervals over seeds; the bars for the P99 of the TTFT are
+75 and 25. The paper's figures are for 32 requests per second.
 
 {_cuts(result)}
 
@@ -157,8 +157,8 @@ def of_live(result: Result) -> str:
     return f"""{live.WORKERS} worker processes with a tiny model, slowed down to the pace of a larger one, with KV memory for
 {live.PAGES * live.PAGE} tokens each; ShareGPT's lengths, 16 times shorter and known in advance; arrivals from the Azure
 trace; three seeds. `{OURS}` is the policy `ours`, `{live.PO2}` compares forecasts on two random workers. P99 of the TTFT in
-seconds (with the smallest and the largest of the seeds) and mean latency, at percentages of {live.RATE:g} requests per second.
-The capacity is the rate at which that P99 reaches {live.LIMIT:g} s, at most the highest load measured:
+seconds (with the smallest and the largest of the seeds) and mean latency, at percentages of {live.RATE:g} requests per
+second. The capacity is the rate at which that P99 reaches {live.LIMIT:g} s, at most the highest load measured:
 
 {table(("", *head), curves)}
 
