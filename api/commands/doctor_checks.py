@@ -198,7 +198,7 @@ def check_encryption() -> Check:
 def check_gpu(command: str = "nvidia-smi") -> Check:
     """Informs: what is served today runs on CPUs."""
     if shutil.which(command) is None:
-        return Check("gpu", OK, f"none is looked for: there is no {command} (serving uses the CPU)")
+        return Check("gpu", OK, f"not checked: there is no {command} (serving uses the CPU)")
     asked = [command, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
