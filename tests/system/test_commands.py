@@ -127,7 +127,7 @@ def test_explain(url: str, run: Any) -> None:
     for said in (
         "attempt 1 on w0 [0:",
         "-> w1 [",
-        "first plan",
+        "started on its worker",
         "prefill: 8 of 20",
         "prefill: 16 of 20",
         "first token",

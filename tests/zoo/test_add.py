@@ -181,7 +181,7 @@ def test_a_folder_of_somebody_else_becomes_no_zoo(checkpoint: Make, tmp_path: Pa
     (tmp_path / "thesis.tex").touch()
     text = refused(tmp_path, checkpoint("llama"), "base")
     assert text == f"{tmp_path} is not a zoo and holds other files (thesis.tex); name an empty or a new folder"
-    with pytest.raises(ZooError, match=r"is no zoo, it has no zoo\.json; make one"):
+    with pytest.raises(ZooError, match=r"is not a zoo: it has no zoo\.json; make one"):
         Zoo(tmp_path)
 
 
