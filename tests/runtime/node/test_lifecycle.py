@@ -45,7 +45,7 @@ async def test_a_pinned_reference_fails_and_a_name_follows(node, caller):
     with pytest.raises(ActorDied, match=r"incarnation 1.*stopped; its current incarnation is 2"):
         await pinned.echo(2)
     assert await named.echo(3) == await caller.ref(str(second)).echo(3) == 3
-    with pytest.raises(NoSuchActor, match="current life is 2"):
+    with pytest.raises(NoSuchActor, match="current incarnation is 2"):
         await caller.ref("a/x#1.7").echo(1)
     pinned.echo.cast(4)
     await turns()
