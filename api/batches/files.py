@@ -138,7 +138,7 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
                     count += len(piece)
                     limit.reschedule(begun + seconds + count / SLOWEST)
     except TimeoutError:
-        message = f"the file did not come within {seconds:g} s and one for each 16 KiB; send it faster"
+        message = f"the file did not arrive within {seconds:g} s plus one for each 16 KiB; send it faster"
         raise _closing(ApiError(408, message)) from None
     except (ValueError, AssertionError, web.RequestPayloadError) as error:
         request.content.feed_eof()
