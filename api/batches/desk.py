@@ -17,7 +17,7 @@ from typing import Any
 from blockwright.actors.batches.port import BatchStatus, LineDone, LoadedBatch, NotNow, OpenBatch
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.batches import checking, lines
-from blockwright.api.batches.folder import RunnerLock
+from blockwright.api.batches.folder import RUNNER, FolderLock
 from blockwright.api.batches.input_file import InputFile
 from blockwright.api.batches.records import BatchRecord, ResultRecord
 from blockwright.api.batches.results import make_result, write_files
@@ -44,7 +44,7 @@ class Desk:
 
     def __init__(self, front: Front, thread: StoreThread, now: Callable[[], float] = time.time) -> None:
         self._front, self._thread, self._store, self._now = front, thread, thread.store, now
-        self._lock = RunnerLock(self._store.folder)
+        self._lock = FolderLock(self._store.folder, RUNNER)
         self._swept = False
         self._opened: dict[str, _Opened] = {}
         self.figures: dict[str, dict[str, Any]] = {}
