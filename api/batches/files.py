@@ -27,7 +27,7 @@ from blockwright.api.openai.request_body import SLOWEST
 
 BATCHES: web.AppKey[StoreThread | None] = web.AppKey("batches")
 PIECE = 1 << 20  # bytes that are looked at together
-LONGEST_FIELD = 1024  # bytes of a field of a form
+LONGEST_FIELD, MOST_FIELDS = 1024, 16  # bytes of a field of a form, and fields
 LONGEST_NAME = 255  # characters of a file's name
 SHORTEST_LIFE, LONGEST_LIFE = 3600, 30 * 24 * 3600  # seconds
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
@@ -129,6 +129,8 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
             while (part := await form.next()) is not None:
                 if isinstance(part, MultipartReader) or part.name is None or part.name in found:
                     raise bad_request("the form has a part without a name, or one twice; send file and purpose", "file")
+                if len(found) == MOST_FIELDS:
+                    raise bad_request(f"the form has more than {MOST_FIELDS} fields; send file and purpose", "file")
                 if part.name != "file":
                     found[part.name] = await _text(part)
                     continue
@@ -225,8 +227,12 @@ async def one_file(request: web.Request) -> web.Response:
 async def content(request: web.Request) -> web.StreamResponse:
     """As it came, or as a batch wrote it."""
     file = await _found(request)
+    path = store_of(request).store.path(file.id)
+    if not await asyncio.to_thread(path.is_file):
+        message = f"the content of file {file.id} is gone: somebody has removed it from batch_dir; delete the file"
+        raise ApiError(404, message, param="id")
     headers = {"Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff"}
-    return web.FileResponse(store_of(request).store.path(file.id), headers=headers)
+    return web.FileResponse(path, headers=headers)
 
 
 async def delete(request: web.Request) -> web.Response:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+_NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 PART = ".part"  # what a file is called until it is whole
 RUNNER = "runner.lock"  # of the process that runs batches
 SERVER = "server.lock"  # of the head of the one server that uses the folder
@@ -30,7 +32,7 @@ class PartFile:
     def _opened(self) -> BinaryIO:
         """Locked, and still in its place: ``sweep`` may have come between."""
         while True:
-            file: BinaryIO = os.fdopen(os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b")
+            file: BinaryIO = os.fdopen(os.open(self._part, _NEW, 0o600), "w+b")
             fcntl.flock(file, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(self._part).st_ino == os.fstat(file.fileno()).st_ino:
@@ -97,11 +99,15 @@ class FolderLock:
 
 
 def sweep(folder: Path, known: Callable[[str], bool]) -> list[str]:
-    """Delete the files of ``folder`` that are not ``known`` by name and that nobody writes; their names."""
+    """Delete the files of ``folder`` that are not ``known`` by name and that nobody writes; their names. What is no file
+    (a folder, a link, a pipe) is not ours and stays."""
     gone = []
     for path in sorted(folder.iterdir()):
         if known(path.name):
             continue
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.lstat().st_mode):
+                continue
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -57,7 +57,7 @@ class BatchRig:
         form.add_field("file", io.BytesIO(data), filename=name, content_type="application/jsonl")
         return await self.ask("POST", "/v1/files", data=form)
 
-    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+    async def ask(self, method: str, path: Any, **more: Any) -> tuple[int, Any]:
         async with self.client.request(method, path, headers=self.headers, **more) as answer:
             return answer.status, await answer.json()
 
