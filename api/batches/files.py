@@ -121,8 +121,8 @@ async def upload(request: web.Request) -> web.Response:
 
 async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]:
     """The fields' texts; of ``file`` its name, its bytes are written. Raises a 400, 408 or 413."""
-    loop, seconds, found, count = asyncio.get_running_loop(), request.app[FRONT].settings.read_timeout, {}, 0
-    begun = loop.time()
+    seconds, found, count = request.app[FRONT].settings.read_timeout, dict[str, str](), 0
+    begun = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds) as limit:
             form = await request.multipart()

@@ -14,7 +14,7 @@ import pytest
 from blockwright.api.batches.lines import LONG
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.api.batches.batch_rig import URL, BatchRig, line, parts
-from blockwright.tests.api.fake_port import MAX_LENGTH, one_by_one
+from blockwright.tests.api.fake_port import MAX_LENGTH, one_by_one, tokens_emitted
 from blockwright.tests.waiting import until
 
 Start = Callable[..., Awaitable[tuple[BatchRig, Any]]]
@@ -276,15 +276,24 @@ async def test_a_line_whose_answer_finds_no_room_gets_its_error(
     monkeypatch.setattr("blockwright.api.batches.desk.AGAIN", 0.01)
     monkeypatch.setattr("blockwright.api.batches.desk.TRIES", 3)
     begun = asyncio.Event()
-    rig, _ = await start(lambda generation: [begun, *one_by_one([9] * generation.max_tokens)])
-    id = await rig.create([line("large", max_tokens=MAX_LENGTH - 10, return_token_ids=True), *map(line, "abc")])
+
+    def script(generation: Any) -> Any:
+        return [begun, tokens_emitted([9] * (20_000 if generation.max_tokens == 5 else 4), finish="length")]
+
+    rig, port = await start(script)
+    id = await rig.create([line("large", max_tokens=5), *map(line, "abc")])
     database = rig.desk._store._database
 
     def limit() -> None:
         pages = database.execute("PRAGMA page_count").fetchone()[0]
         database.execute(f"PRAGMA max_page_count = {pages + 2}")
 
-    await until(lambda: rig.desk._opened)
+    async def running() -> bool:
+        rig.clock.advance(1.0)
+        await rig.ref.look()
+        return len(port.streams) == 4
+
+    await until(running)
     await rig.desk._thread.call(limit)
     begun.set()
 
