@@ -269,6 +269,29 @@ async def test_a_full_disk_keeps_answers_until_there_is_room(
     assert len(port.streams) == 20, "none was computed again"
 
 
+async def test_a_file_as_vllms_run_batch_takes_it(start: Start, say: Any) -> None:
+    """The shapes of its own tests: system and user messages, an empty line, a model and a url that do not exist, stream."""
+    rig, _ = await start(say("hello"))
+    chat = "/v1/chat/completions"
+
+    def asked(id: str, url: str = chat, model: str = "tiny", **more: Any) -> bytes:
+        messages = [{"role": "system", "content": "Be helpful."}, {"role": "user", "content": "Hello world!"}]
+        body = {"model": model, "messages": messages, "max_completion_tokens": 5, **more}
+        return json.dumps({"custom_id": id, "method": "POST", "url": url, "body": body}).encode() + b"\n"
+
+    lines = [asked("1"), asked("2", max_tokens=5), b"\n", asked("3", model="NonExistModel"), asked("4", url="/bad_url")]
+    batch = await rig.ended(await rig.create([*lines, asked("5", stream=True)], endpoint=chat))
+    assert (batch["status"], batch["request_counts"]) == ("completed", {"total": 5, "completed": 2, "failed": 3})
+    found, failed = await rig.lines(batch["output_file_id"]), await rig.lines(batch["error_file_id"])
+    assert {one["response"]["body"]["choices"][0]["message"]["content"] for one in found.values()} == {"hello"}
+    assert {id: one["response"] and one["response"]["status_code"] for id, one in failed.items()} == {
+        "3": 404,
+        "4": None,
+        "5": 400,
+    }
+    assert failed["4"]["error"]["code"] == "invalid_url"
+
+
 async def test_a_line_whose_answer_finds_no_room_gets_its_error(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
