@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from blockwright.api.batches.records import INPUT, OUTPUT, FileRecord
 from blockwright.api.batches.store import FileInUse
@@ -142,9 +143,10 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
     except TimeoutError:
         message = f"the file did not come within {seconds:g} s and one for each 16 KiB; send it faster"
         raise _closing(ApiError(408, message)) from None
-    except (ValueError, AssertionError, web.RequestPayloadError) as error:
+    except (ValueError, AssertionError, web.RequestPayloadError, HttpProcessingError) as error:
         request.content.feed_eof()
-        raise _closing(bad_request(f"the form cannot be read ({error}); send multipart/form-data", "file")) from None
+        message = f"the form cannot be read ({str(error)[:200]}); send multipart/form-data"
+        raise _closing(bad_request(message, "file")) from None
     except ApiError as error:
         raise _closing(error) from None
     return found

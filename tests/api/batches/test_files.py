@@ -144,9 +144,12 @@ async def test_forms_that_are_none(rig: BatchRig, tmp_path: Path) -> None:
     status, body = await rig.ask("POST", "/v1/files", data=form)
     assert (status, body["error"]["message"]) == (400, "purpose is missing; give it")
     torn = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n{"a": 1}\n'
+    forbidden = b'--x\r\nContent-Disposition: form-data; name="file"; filename="\0"\r\n\r\n{}\r\n--x--\r\n'
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    async with rig.client.post("/v1/files", data=torn, headers=headers) as answer:
-        assert answer.status == 400
+    for body in (torn, forbidden):
+        async with rig.client.post("/v1/files", data=body, headers=headers) as answer:
+            assert answer.status == 400
+            assert "the form cannot be read" in (await answer.json())["error"]["message"]
     assert parts(tmp_path) == []
 
 
