@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +10,9 @@ import pytest
 
 from blockwright.api.batches.lines import LONG
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.tests.api.batches.batch_rig import URL, BatchRig, line, parts
-from blockwright.tests.api.fake_port import MAX_LENGTH, one_by_one, tokens_emitted
+from blockwright.tests.api.batches.batch_rig import URL, BatchRig, Start, held, line, parts
+from blockwright.tests.api.fake_port import MAX_LENGTH
 from blockwright.tests.waiting import until
-
-Start = Callable[..., Awaitable[tuple[BatchRig, Any]]]
-
-
-@pytest.fixture
-async def start(serve: Any, tmp_path: Path) -> AsyncIterator[Start]:
-    """``rig, port = await start(script, settings={...}, key="")``: batches run."""
-    rigs = []
-
-    async def make(script: Any, settings: dict[str, Any] | None = None, key: str = "") -> tuple[BatchRig, Any]:
-        client, port = await serve(script, settings={"batch_dir": str(tmp_path), **(settings or {})})
-        rigs.append(BatchRig(client, key))
-        await rigs[-1].start()
-        return rigs[-1], port
-
-    yield make
-    for rig in rigs:
-        await rig.stop()
 
 
 async def test_a_batch_from_file_to_files(start: Start, say: Any) -> None:
@@ -146,19 +125,6 @@ async def test_a_file_without_a_single_request_fails(start: Start, say: Any) -> 
     assert "is failed; there is nothing left to cancel" in body["error"]["message"]
 
 
-def held(port_steps: list[asyncio.Event]) -> Any:
-    """A script: the first sequence ends at once, every other waits for an event of its own."""
-
-    def script(generation: Any) -> Any:
-        if not port_steps:
-            port_steps.append(asyncio.Event())
-            return one_by_one([9, 9])
-        port_steps.append(asyncio.Event())
-        return [port_steps[-1], *one_by_one([9, 9])]
-
-    return script
-
-
 async def test_cancel_stops_what_runs_and_keeps_what_is_done(start: Start) -> None:
     rig, port = await start(held([]))
     id = await rig.create([line(str(i)) for i in range(9)])
@@ -238,37 +204,6 @@ async def test_what_has_no_room_now_is_asked_again(start: Start, say: Any) -> No
     assert (await rig.view(id))["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
 
 
-async def test_a_full_disk_keeps_answers_until_there_is_room(
-    start: Start, say: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig, port = await start(say("x"))
-    monkeypatch.setattr("blockwright.api.batches.desk.AGAIN", 0.01)
-    id = await rig.create([line(str(i)) for i in range(20)])
-    database = rig.desk._store._database
-
-    def shrink() -> None:
-        database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0]}")
-
-    await rig.desk._thread.call(shrink)
-
-    async def full() -> bool:
-        await rig.ref.look()
-        return bool(rig.desk.trouble)
-
-    await until(full)
-    assert "full" in rig.desk.trouble
-    await rig.desk._thread.call(lambda: database.execute("PRAGMA max_page_count = 100000"))
-
-    async def ended() -> bool:
-        rig.clock.advance(2.0)
-        await rig.ref.look()
-        return (await rig.view(id))["status"] == "completed"
-
-    await until(ended)
-    assert len(await rig.lines((await rig.view(id))["output_file_id"])) == 20
-    assert len(port.streams) == 20, "none was computed again"
-
-
 async def test_a_file_as_vllms_run_batch_takes_it(start: Start, say: Any) -> None:
     """The shapes of its own tests: system and user messages, an empty line, a model and a url that do not exist, stream."""
     rig, _ = await start(say("hello"))
@@ -290,85 +225,6 @@ async def test_a_file_as_vllms_run_batch_takes_it(start: Start, say: Any) -> Non
         "5": 400,
     }
     assert failed["4"]["error"]["code"] == "invalid_url"
-
-
-async def test_a_line_whose_answer_finds_no_room_gets_its_error(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The others fit, and wait for nobody."""
-    monkeypatch.setattr("blockwright.api.batches.desk.AGAIN", 0.01)
-    monkeypatch.setattr("blockwright.api.batches.desk.TRIES", 3)
-    begun = asyncio.Event()
-
-    def script(generation: Any) -> Any:
-        return [begun, tokens_emitted([9] * (20_000 if generation.max_tokens == 5 else 4), finish="length")]
-
-    rig, port = await start(script)
-    id = await rig.create([line("large", max_tokens=5), *map(line, "abc")])
-    database = rig.desk._store._database
-
-    def limit() -> None:
-        pages = database.execute("PRAGMA page_count").fetchone()[0]
-        database.execute(f"PRAGMA max_page_count = {pages + 2}")
-
-    async def running() -> bool:
-        rig.clock.advance(1.0)
-        await rig.ref.look()
-        return len(port.streams) == 4
-
-    await until(running)
-    await rig.desk._thread.call(limit)
-    begun.set()
-
-    async def three() -> bool:
-        rig.clock.advance(1.0)
-        await rig.ref.look()
-        counts = (await rig.view(id))["request_counts"]
-        return bool(counts["completed"] == 3 and counts["failed"] == 1)
-
-    await until(three)
-    assert "had no room for this answer" in caplog.text
-    await rig.desk._thread.call(lambda: database.execute("PRAGMA max_page_count = 100000"))
-    batch = await rig.ended(id)
-    assert (batch["status"], batch["request_counts"]) == ("completed", {"total": 4, "completed": 3, "failed": 1})
-    response = (await rig.lines(batch["error_file_id"]))["large"]["response"]
-    assert (response["status_code"], response["body"]["error"]["code"]) == (507, "insufficient_storage")
-    assert not rig.desk.trouble
-
-
-async def test_an_input_that_somebody_removes_from_the_disk_ends_the_batch_with_its_answers(
-    start: Start, tmp_path: Path
-) -> None:
-    rig, _ = await start(held([]))
-    id = await rig.create([line(str(i)) for i in range(9)])
-
-    async def begun() -> bool:
-        await rig.ref.look()
-        return bool((await rig.view(id))["request_counts"]["completed"] == 1)
-
-    await until(begun)
-    await rig.stop()
-    (tmp_path / "files" / (await rig.view(id))["input_file_id"]).unlink()
-    again = BatchRig(rig.client)
-    await again.start()
-    batch = await again.ended(id)
-    assert (batch["status"], batch["request_counts"]["completed"]) == ("failed", 1)
-    assert [one["code"] for one in batch["errors"]["data"]] == ["input_file_missing"]
-    assert len(await again.lines(batch["output_file_id"])) == 1
-    await again.stop()
-
-
-async def test_what_else_lies_in_the_folder_is_nobodys_matter(start: Start, say: Any, tmp_path: Path) -> None:
-    """A folder, a pipe nobody writes to, a link to a file that is not ours."""
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "lost+found").mkdir()
-    os.mkfifo(tmp_path / "files" / "pipe")
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "files" / "link").symlink_to(tmp_path / "mine")
-    rig, _ = await start(say("x"))
-    assert (await rig.ended(await rig.create([line("a")])))["status"] == "completed"
-    assert (tmp_path / "mine").read_text() == "mine"
-    assert {"lost+found", "pipe", "link"} < {*parts(tmp_path)}
 
 
 @pytest.mark.parametrize(
