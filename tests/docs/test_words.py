@@ -12,7 +12,7 @@ import pytest
 from blockwright.tests.docs.pages import BLOCK, ROOT
 
 OURS = re.compile(r"\b(sweep|span|home|lineage|desk)s?\b", re.IGNORECASE)
-EXPLAINED = re.compile(r"\((?:a )?sweep\)|the worker a sweep|A \*sweep\*, in the names of some metrics,")
+EXPLAINED = re.compile(r"\((?:a )?sweep\)|the worker a sweep|A \*sweep\*, in the names of some metrics,|[Tt]race spans?")
 CODE = re.compile(r"`[^`]*`|\]\([^)]*\)|https?://\S+")
 FOR_DEVELOPERS = {
     "adding-an-architecture",
@@ -65,5 +65,5 @@ def test_every_such_word_is_explained() -> None:
 
 def test_a_word_of_ours_is_found_out() -> None:
     assert found("most tokens in one step (a sweep)") == []
-    assert found("most tokens in two sweeps") == ["sweeps"]
+    assert found("most tokens in two sweeps; a trace span") == ["sweeps"]
     assert list(messages("raise ValueError(f'the sweep {number} failed')")) == ["the sweep ", " failed"]
