@@ -108,7 +108,7 @@ class Running:
     @property
     def peer(self) -> Ref:
         """Whom the head's front asks for what other fronts have."""
-        return self.cluster.node.ref(f"{HEAD}/peer", GatewayPeer)
+        return self.cluster.node.ref(f"{HEAD}/peer", GatewayPeer).ref
 
     async def ready(self, *, whole: bool = False) -> None:
         """Until every application can be served; with ``whole``, until every planned route of each is in force.
@@ -313,7 +313,7 @@ def _processes(settings: Settings) -> ForkserverLauncher:
 
 def tell_of_nodes(
     cluster: ClusterHead,
-    controller: Ref,
+    controller: Controller,
     answering: Published[tuple[str, ...]],
     workers: Collection[str],
     gateways: Collection[str],

@@ -27,6 +27,7 @@ from blockwright.api.http.context import BEGUN, CALLER, FAULT, FRONT, MODEL, PEE
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.elsewhere import instead
 from blockwright.api.http.headers import log_names, mark
+from blockwright.api.http.history import keep
 from blockwright.api.http.hosts import Hosts
 from blockwright.api.http.info import REFERENCE
 from blockwright.api.http.limits import TenantLimits
@@ -79,7 +80,7 @@ def make_app(
     app[PEER] = []
     app.on_response_prepare.append(mark)
     app.on_cleanup.append(_close)
-    app.cleanup_ctx.append(tell)
+    app.cleanup_ctx.extend([tell, keep])
     app[REFERENCE] = json.dumps(document(ENDPOINTS, VERSION)).encode()
     posted = [one for one in ENDPOINTS if one.method != "GET"]
     app.add_routes([web.route(one.method, one.path, one.handler, expect_handler=_expected) for one in posted])

@@ -26,6 +26,7 @@ from blockwright.actors.gateway.port import (
     RequestView,
     StreamProgress,
 )
+from blockwright.actors.load_history import LoadHistory, LoadRow
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.cors import Cors
@@ -76,6 +77,7 @@ class Front:
     cors: Cors
     hosts: Hosts
     names: ChosenNames = field(default_factory=ChosenNames)
+    history: LoadHistory = field(default_factory=LoadHistory)
     desk: BatchDesk | None = None  # of the batches, if there are any
 
     def describe(self, name: str, key: str) -> RequestView | None:
@@ -102,6 +104,10 @@ class Front:
     def families(self) -> list[Family]:
         """What this process has counted."""
         return self.metrics.families()
+
+    def load_rows(self, step: int, after: int) -> list[LoadRow]:
+        """How busy this process was."""
+        return self.history.rows(step, after)
 
     def forecasts(self) -> list[ForecastPoint]:
         """Of the last requests of this process's gateway."""

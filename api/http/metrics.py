@@ -241,6 +241,11 @@ class Metrics:
         names = ("prompt_tokens", "generation_tokens", "cache_queries", "cache_hits")
         return TokenCounts(*(sum(getattr(tally, name) for tally in tallies) for name in names))
 
+    def first_tokens(self) -> list[int]:
+        """Requests of all models by how long their first token took: a number for each of ``SECONDS``, and one for more."""
+        found = [tally.histograms["vllm:time_to_first_token_seconds"].counts for tally in self._tallies.values()]
+        return [sum(column) for column in zip([0] * (len(SECONDS) + 1), *found, strict=True)]
+
     @property
     def active(self) -> int:
         """Requests that are being answered."""
