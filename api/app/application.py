@@ -33,6 +33,7 @@ from blockwright.api.http.info import REFERENCE
 from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Metrics
 from blockwright.api.http.request_log import LEFT, note_call
+from blockwright.api.http.spans import open_spans
 from blockwright.api.http.starting import Stages
 from blockwright.api.http.throughput import tell
 from blockwright.api.version import VERSION
@@ -49,7 +50,8 @@ def make_app(
     *,
     stages: Stages | None = None,
 ) -> web.Application:
-    """``stages``: of the start-up. Raises SettingsError for a ``batch_dir`` that cannot be used."""
+    """``stages``: of the start-up. Raises SettingsError for a ``batch_dir`` that cannot be used, and for packages that a
+    setting needs and that are not there."""
     batches = open_store(settings)
     front = Front(
         port=port,
@@ -69,6 +71,7 @@ def make_app(
         cors=Cors(settings.cors_origins),
         hosts=Hosts(settings),
         stages=stages or Stages(),
+        spans=open_spans(settings, VERSION),
     )
     if batches is not None:
         desk = Desk(front, batches)
@@ -103,6 +106,8 @@ async def _expected(request: web.Request) -> web.StreamResponse | None:
 
 async def _close(app: web.Application) -> None:
     app[FRONT].catalog.close()
+    if (spans := app[FRONT].spans) is not None:
+        await spans.close()
     if (batches := app[BATCHES]) is not None:
         await batches.close()
 

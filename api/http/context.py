@@ -33,6 +33,7 @@ from blockwright.api.http.cors import Cors
 from blockwright.api.http.hosts import Hosts
 from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Meter, Metrics
+from blockwright.api.http.spans import Spans
 from blockwright.api.http.starting import Stages
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.requests.request_ownership import ChosenNames, may_see, request_id
@@ -79,6 +80,7 @@ class Front:
     names: ChosenNames = field(default_factory=ChosenNames)
     history: LoadHistory = field(default_factory=LoadHistory)
     desk: BatchDesk | None = None  # of the batches, if there are any
+    spans: Spans | None = None  # who is told of requests that are over, if anybody is
 
     def describe(self, name: str, key: str) -> RequestView | None:
         """A request of this process, by our id or the one its client chose. To other keys it does not exist."""
@@ -137,6 +139,7 @@ NAME = web.RequestKey("name", str)  # the id that the client chose
 TRACE = web.RequestKey("trace", str)  # the traceparent of what is done for it
 _anything: Any = object
 PROGRESS: web.RequestKey[Callable[[], StreamProgress]] = web.RequestKey("progress", _anything)  # of the first choice
+ASKED: web.RequestKey[Mapping[str, float]] = web.RequestKey("asked", _anything)  # sampling that the request named
 METER = web.RequestKey("meter", Meter)  # what it has come to so far
 FAULT = web.RequestKey("fault", str)  # why it was refused
 BEGUN = web.RequestKey("begun", float)  # when the request came, on the loop's clock
