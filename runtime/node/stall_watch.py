@@ -50,6 +50,8 @@ class StallWatch:
                 return  # the loop is closed
             if self._answered.wait(self._patience):
                 continue
+            if self._closed.is_set():
+                return
             self._told(self.sentence())
             self._answered.wait()
             self._over()
