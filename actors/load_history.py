@@ -124,11 +124,11 @@ def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> fl
 
 def windows(rows: Sequence[LoadRow], most: int) -> list[list[int]]:
     """For each row the counts of it and of those up to ``most - 1`` before it, added up."""
-    found = []
-    for i in range(len(rows)):
-        total = rows[i].first
-        for row in rows[max(0, i - most + 1) : i]:
-            total = _added(total, row.first)
+    found: list[list[int]] = []
+    for i, row in enumerate(rows):
+        total = _added(found[-1], row.first) if found else list(row.first)
+        if i >= most:
+            total = [count - gone for count, gone in zip(total, rows[i - most].first, strict=True)]
         found.append(total)
     return found
 
