@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from aiohttp import web
 
@@ -44,7 +45,7 @@ async def history(request: web.Request) -> web.Response:
 
 def _row(row: LoadRow, first: list[int]) -> HistoryRow:
     p50, p95 = (quantile(first, SECONDS, share) for share in (0.5, 0.95))
-    memory = None if row.memory is None else dataclasses.asdict(row.memory)
+    memory: Any = None if row.memory is None else dataclasses.asdict(row.memory)
     return HistoryRow(
         at=row.at, running=row.running, waiting=row.waiting, tokens_per_second=row.rate, p50=p50, p95=p95, memory=memory
     )

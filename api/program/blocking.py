@@ -173,8 +173,9 @@ class BlockingSession:
         self, prompt: Any, *, model: str | None = None, **options: Unpack[GenerateOptions]
     ) -> Answer | list[Answer]:
         """As ``Session.generate``, complete: a list of prompts gives a list of answers."""
-        call: GenerateCall | GenerateCalls = self._session.generate(prompt, model=model, **options)
-        return self._thread.run(call.whole())
+        call: Any = self._session.generate(prompt, model=model, **options)
+        found: Answer | list[Answer] = self._thread.run(call.whole())
+        return found
 
     def stream(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> BlockingCall:
         """The answer in pieces, of one prompt. Raises TypeError for a list."""

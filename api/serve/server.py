@@ -138,7 +138,11 @@ class Server:
         """The cluster's life; it is stopped whatever happens after it was started."""
         offset = self._speaker.stages.now()
         loop = asyncio.get_running_loop()
-        TOLD.set(lambda sentence: loop.call_soon_threadsafe(self._fetching, sentence))
+
+        def told(sentence: str) -> None:
+            loop.call_soon_threadsafe(self._fetching, sentence)
+
+        TOLD.set(told)
         starting = asyncio.ensure_future(self._start(self._settings, app[FRONT], self.port))
         if not await self._first(starting):
             starting.cancel()

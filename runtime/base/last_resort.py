@@ -26,4 +26,4 @@ def log_as(process: str) -> None:
     """``process``: a node's name, "main" for the program that has started others."""
     handler = _LastResort(logging.WARNING)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {process} %(levelname)s %(name)s: %(message)s"))
-    logging.lastResort = handler  # type: ignore[assignment] # any handler will do
+    logging.lastResort = handler
