@@ -85,7 +85,9 @@ async def flood(url: str, enough: asyncio.Event) -> None:
     async def one(client: ClientSession, number: int) -> None:
         ask = {"model": ("demo-checkpoint", "tuned")[number % 2], "prompt": f"copy: {number}"}
         for round in itertools.count(1):
-            async with client.post("/v1/completions", json={**ask, "max_tokens": min(200, 20 * round), "ignore_eos": True}) as answer:
+            async with client.post(
+                "/v1/completions", json={**ask, "max_tokens": min(200, 20 * round), "ignore_eos": True}
+            ) as answer:
                 assert answer.status == 200
                 await answer.read()
             if enough.is_set():
