@@ -1,8 +1,7 @@
 // What happened to the cluster, the latest first; above it the last death of a worker, with what became of its requests.
 
+import { clock } from "./charts.js";
 import { $, node, seconds } from "./tools.js";
-
-const time = (at) => new Date(at * 1000).toLocaleTimeString();
 
 // The last "down", what each gateway told of its requests then, and when the worker served again.
 export function recovery(events) {
@@ -13,7 +12,7 @@ export function recovery(events) {
   const told = since.filter((event) => event.event === "recovered").map((event) => event.text.replace(/^.*?: /, ""));
   const back = since.find((event) => event.event === "ready");
   const again = back ? `serves again after ${seconds(back.at - at)}` : "does not serve yet";
-  return [`Last recovery: ${text} at ${time(at)}`, ...told, `${subject} ${again}`].join("; ");
+  return [`Last recovery: ${text} at ${clock(at)}`, ...told, `${subject} ${again}`].join("; ");
 }
 
 export function drawEvents(events) {
@@ -24,7 +23,7 @@ export function drawEvents(events) {
   $("recovery").hidden = !$("recovery").textContent;
   $("events").replaceChildren(...events.slice().reverse().map((event) => {
     const at = new Date(event.at * 1000);
-    const line = node("li", {}, node("time", { dateTime: at.toISOString() }, at.toLocaleTimeString()), node("span", {}, event.text));
+    const line = node("li", {}, node("time", { dateTime: at.toISOString() }, clock(event.at)), node("span", {}, event.text));
     line.dataset.event = event.event;
     if (event.event === "down") line.className = "bad";
     if (event.event === "ready" || event.event === "recovered") line.className = "good";

@@ -1,6 +1,6 @@
 // Load and memory over time, as the server kept them: after a reload the past is still there.
 
-import { Chart } from "./charts.js";
+import { Chart, clock } from "./charts.js";
 import { $, bytes, node, seconds, show } from "./tools.js";
 
 const whole = (v) => v.toFixed(v < 10 && v % 1 ? 1 : 0);
@@ -75,7 +75,7 @@ export function drawDrops(overload) {
   const change = overload.changes[overload.changes.length - 1];
   if (!change) return;
   const took = change.seconds === null ? "under way" : `took ${seconds(change.seconds)}`;
-  show("dropped", `${change.what} ${change.group} at ${new Date(change.at * 1000).toLocaleTimeString()}, ${took}`);
+  show("dropped", `${change.what} ${change.group} at ${clock(change.at)}, ${took}`);
 }
 
 $("span").addEventListener("change", () => {
