@@ -168,7 +168,7 @@ async def continues_text(browser: Browser) -> None:
     anew = "document.getElementById('reset').click(); document.getElementById('temperature').value = ''; "
     await browser.look(anew + "document.getElementById('model').value = 'tuned'; true")
     await browser.look(SEND.format(text="copy: abc ="))
-    await browser.wait("document.getElementById('note').textContent.endsWith('; a base model: it continues the text')")
+    await browser.wait("document.getElementById('note').textContent.endsWith('; a base model: it continues your text')")
     assert await browser.look("document.querySelector('#messages .assistant .said').textContent")
     (told,) = browser.errors
     assert "400" in told, "of /v1/chat/completions, which says that there is no template"

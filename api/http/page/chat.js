@@ -74,7 +74,7 @@ async function open() {
   if (response.ok) return { response, base: "" };
   const { error } = await response.json();
   if (error.code !== "no_chat_template") throw new Error(error.message);
-  const base = "; a base model: it continues the text";
+  const base = "; a base model: it continues your text";
   const plain = await post("v1/completions", { prompt: history.map((one) => one.content).join("") });
   if (!plain.ok) throw new Error((await plain.json()).error.message);
   return { response: plain, base };

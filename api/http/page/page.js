@@ -58,7 +58,7 @@ function drawBatches(found) {
     return `${s.labels.model_name}: ${(100 * s.value).toFixed(0)} % shared, density ${density.value.toPrecision(3)}`;
   });
   const told = [`${done} of ${done + running + waiting} lines, ${running} running`, ...(left ? [`about ${seconds(left)} left`] : []), ...models];
-  show("batches", done + running + waiting ? told.join("; ") : "none runs");
+  show("batches", done + running + waiting ? told.join("; ") : "none running");
 }
 
 // ---- the cluster
@@ -104,7 +104,7 @@ async function look() {
       await drawForecasts(found);
     }
     if (cluster.ok) drawCluster(await cluster.json());
-    else if (cluster.status === 403) $("workers").textContent = "This key may not see the workers; use one that is marked admin.";
+    else if (cluster.status === 403) $("workers").textContent = "This key cannot see the workers; use an admin key.";
     await drawLoad();
     await drawRequests();
     if (!$("model").options.length) await listModels();
