@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import assert_type
 
-from blockwright.runtime import Actor, LocalCluster, Ref, endpoint, run
+from blockwright.runtime import Actor, Down, LocalCluster, Ref, endpoint, run
 
 
 class Counter(Actor):
@@ -40,6 +40,9 @@ class Watcher(Actor):
         self.monitor(counter)  # takes a reference of any type
         assert_type(await counter.add(0, timeout=1.0), int)
         return str(counter.ref)  # what every reference has, its address and node for instance, has ``.ref``
+
+    async def on_down(self, down: Down) -> None:
+        """What it watched is over."""
 
 
 async def mistakes(counter: Counter) -> None:

@@ -13,7 +13,7 @@ import logging
 
 from aiohttp import HttpVersion11, web
 
-from blockwright.actors.config import Settings
+from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ADMIN, ENDPOINTS, PUBLIC, Handler
@@ -33,7 +33,7 @@ from blockwright.api.http.info import REFERENCE
 from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Metrics
 from blockwright.api.http.request_log import LEFT, note_call
-from blockwright.api.http.spans import open_spans
+from blockwright.api.http.spans import Spans
 from blockwright.api.http.starting import Stages
 from blockwright.api.http.throughput import tell
 from blockwright.api.version import VERSION
@@ -71,7 +71,7 @@ def make_app(
         cors=Cors(settings.cors_origins),
         hosts=Hosts(settings),
         stages=stages or Stages(),
-        spans=open_spans(settings, VERSION),
+        spans=_spans(settings),
     )
     if batches is not None:
         desk = Desk(front, batches)
@@ -90,6 +90,18 @@ def make_app(
     read = [one for one in ENDPOINTS if one.method == "GET"]
     app.add_routes([web.get(one.path, one.handler, expect_handler=_expected) for one in read])
     return app
+
+
+def _spans(settings: Settings) -> Spans | None:
+    """Who is told of requests that are over; nobody where nothing is set. Raises SettingsError without the packages."""
+    if not settings.otlp_traces_endpoint:
+        return None
+    try:
+        from blockwright.api.http.otlp import OtlpSpans
+    except ImportError as error:
+        lacking = f"a package that is not installed ({error.name})"
+        raise SettingsError(f"otlp_traces_endpoint needs {lacking}; pip install 'blockwright[otlp]'") from None
+    return OtlpSpans(settings.otlp_traces_endpoint, VERSION)
 
 
 async def _expected(request: web.Request) -> web.StreamResponse | None:

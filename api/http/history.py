@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import AsyncIterator
+from time import time as wall_clock
 from typing import Any
 
 from aiohttp import web
@@ -34,7 +35,7 @@ async def history(request: web.Request) -> web.Response:
     """Of all processes that answer. ``seconds``: how far back; ``after``: only what may be new since that row."""
     seconds, after = _number(request, "seconds", 120, 1, LONGEST), _number(request, "after", 0, 0, 1 << 53)
     step, front, peers = step_of(seconds), request.app[FRONT], request.app[PEER]
-    since = max(after, int(time.time()) - seconds)
+    since = max(after, int(wall_clock()) - seconds)
     window = WINDOW if step == 1 else 1
     asked = since - (window - 1) * step
     found = await peers[0].history_anywhere(step, asked) if peers else front.load_rows(step, asked)
@@ -77,7 +78,7 @@ async def keep(app: web.Application) -> AsyncIterator[None]:
 
 async def _keep(front: Front) -> None:
     looks, asked = 0, None
-    began, at = time.monotonic(), time.time()  # one clock for the rows: it does not jump where the other is set
+    began, at = time.monotonic(), wall_clock()  # one clock for the rows: it does not jump where the other is set
     while True:
         look(front, at + time.monotonic() - began)
         if looks % MEMORY_EVERY == 0 and (asked is None or asked.done()):

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from blockwright.actors.config import Settings, SettingsError
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequest:
@@ -43,15 +41,3 @@ class Spans(Protocol):
 
     async def close(self) -> None:
         """Send what waits."""
-
-
-def open_spans(settings: Settings, version: str) -> Spans | None:
-    """None where the setting is empty. Raises SettingsError where the packages are missing."""
-    if not settings.otlp_traces_endpoint:
-        return None
-    try:
-        from blockwright.api.http.otlp import OtlpSpans
-    except ImportError as error:
-        lacking = f"a package that is not installed ({error.name})"
-        raise SettingsError(f"otlp_traces_endpoint needs {lacking}; pip install 'blockwright[otlp]'") from None
-    return OtlpSpans(settings.otlp_traces_endpoint, version)

@@ -8,10 +8,8 @@ function (PEP 612), so a call with ``timeout`` is checked in its result, not in 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
-
-if TYPE_CHECKING:
-    from blockwright.runtime.actor.streams import Stream
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -28,13 +26,23 @@ class TypedCall(Protocol[P, R_co]):
     def cast(self, *args: P.args, **kwargs: P.kwargs) -> None: ...
 
 
+class TypedItems(AsyncIterator[R_co], Protocol[R_co]):
+    """A ``Stream``: ``async for`` over it, or ``async with`` it first, so that it is closed at the end of the block."""
+
+    async def aclose(self) -> None: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class TypedStream(Protocol[P, R_co]):
     """``async for item in ref.items(3)``."""
 
     @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R_co]: ...
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TypedItems[R_co]: ...
     @overload
-    def __call__(self, *args: Any, timeout: float, **kwargs: Any) -> Stream[R_co]: ...
+    def __call__(self, *args: Any, timeout: float, **kwargs: Any) -> TypedItems[R_co]: ...
 
 
 class CallEndpoint(Protocol[P, R_co]):

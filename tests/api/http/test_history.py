@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -19,7 +18,8 @@ async def test_what_was_is_told_with_what_is_now(serve: Any, say: Any, monkeypat
     front = client.app[FRONT]
     port.sequences = {"tiny": Census(3, {"capacity": 2})}
     front.history._first = None  # the server's own look was now
-    began = int(time.time()) - 20
+    began = 1_700_000_000
+    monkeypatch.setattr(history, "wall_clock", lambda: began + 20.0)
     history.look(front, began)
     await (await client.post("/v1/completions", json={"prompt": "ab", "max_tokens": 4})).read()
     history.look(front, began + 1)

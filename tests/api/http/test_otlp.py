@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.api.http.spans import open_spans
+from blockwright.api.app.application import _spans
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otlp is not installed")
@@ -120,8 +120,8 @@ def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setattr(builtins, "__import__", lacking)
     settings = Settings(applications={"m": "x"}, otlp_traces_endpoint="http://localhost:4318/v1/traces")
     with pytest.raises(SettingsError, match=r"not installed \(opentelemetry\); pip install 'blockwright\[otlp\]'"):
-        open_spans(settings, "1")
-    assert open_spans(Settings(applications={"m": "x"}), "1") is None
+        _spans(settings)
+    assert _spans(Settings(applications={"m": "x"})) is None
 
 
 def test_an_endpoint_is_a_url() -> None:

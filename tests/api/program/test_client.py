@@ -94,7 +94,7 @@ async def test_a_list_of_prompts_gives_a_list_of_answers_in_its_order(serve: Any
         assert one.token_ids[:2] == (70, 71)
         with pytest.raises(blockwright.RequestError, match="empty"):
             await client.generate([])
-        with pytest.raises(blockwright.RequestError, match="at most 64"):
+        with pytest.raises(blockwright.RequestError, match="holds 64 tokens"):
             await client.generate(["ab", "x" * 500])
 
     def blocking() -> tuple[list[str], str]:
