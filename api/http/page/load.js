@@ -27,18 +27,10 @@ async function fetchRows() {
   rows = rows.filter((row) => row.at > newest - asked - step);
 }
 
-// name -> a value for each row; of tenants where keys have some, else what is used and what is only cached.
-function memories() {
-  const of = (pick) => rows.map((row) => (row.memory ? pick(row.memory) ?? 0 : null));
-  const lines = { parameters: of((m) => m.parameters) };
-  const tenants = [...new Set(rows.flatMap((row) => Object.keys(row.memory?.tenants || {})))];
-  if (tenants.some((name) => name)) {
-    for (const name of tenants) lines[`KV ${name || "of no tenant"}`] = of((m) => m.tenants[name]);
-  } else {
-    lines["KV in use"] = of((m) => m.kv);
-    lines["KV cached"] = of((m) => m.cached);
-  }
-  return lines;
+// "13.6 MiB; KV of tuned 840 KiB, of others 2.0 MiB": each tenant's pages, cached ones included; without keys each model's.
+function memoryNow({ parameters, kv, cached, tenants }) {
+  const each = Object.entries(tenants).map(([name, size]) => `of ${name || "no tenant"} ${bytes(size)}`);
+  return bytes(parameters + kv + cached) + (each.length ? `; KV ${each.join(", ")}` : "");
 }
 
 export async function drawLoad() {
@@ -51,14 +43,15 @@ export async function drawLoad() {
   requests.show(times, { running: of("running"), waiting: of("waiting") }, range);
   tokens.show(times, { "tokens/s": of("tokens_per_second") }, range);
   ttft.show(times, { p50: of("p50"), p95: of("p95") }, range);
-  memory.show(times, memories(), range);
+  const part = (name) => rows.map((row) => (row.memory ? row.memory[name] : null));
+  memory.show(times, { parameters: part("parameters"), "KV in use": part("kv"), "KV cached": part("cached") }, range);
   show("rate", last.tokens_per_second.toFixed(0));
   show("ttft", last.p50 === null ? "" : `p50 ${seconds(last.p50)}, p95 ${seconds(last.p95)}`);
-  if (last.memory) show("memory", bytes(last.memory.parameters + last.memory.kv + last.memory.cached));
+  if (last.memory) show("memory", memoryNow(last.memory));
   if (drops) {
     const known = rows.filter((row) => row.memory);
-    const part = (pick) => known.map((row) => pick(row.memory));
-    const lines = { parameters: part((m) => m.parameters), KV: part((m) => m.kv), "free for KV": part((m) => m.cached + m.free) };
+    const of = (pick) => known.map((row) => pick(row.memory));
+    const lines = { parameters: of((m) => m.parameters), KV: of((m) => m.kv), "free for KV": of((m) => m.cached + m.free) };
     drops.show(known.map((row) => row.at), lines, range);
   }
 }
