@@ -255,7 +255,7 @@ async def start(
             **configs,
             **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
         }
-        tell_of_nodes(cluster, running.controller, running.answering, configs.keys(), processes)
+        tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
 
@@ -313,7 +313,7 @@ def _processes(settings: Settings) -> ForkserverLauncher:
 
 def tell_of_nodes(
     cluster: ClusterHead,
-    controller: Controller,
+    controller: Ref,
     answering: Published[tuple[str, ...]],
     workers: Collection[str],
     gateways: Collection[str],

@@ -14,23 +14,26 @@ from blockwright.transport.address import PeerId
 
 
 class Stuck(Actor):
+    def __init__(self, until: threading.Event) -> None:
+        self._until = until
+
     @endpoint
-    async def work(self, until: threading.Event) -> None:
-        assert until.wait(PATIENCE)
+    async def work(self) -> None:
+        assert self._until.wait(PATIENCE)
 
 
 async def test_the_endpoint_and_the_line_are_named_once_for_each_stall() -> None:
     node = Node("alone", listen=False)
     await node.start()
-    stuck = await node.spawn(Stuck(), name="stuck")
     told, gone, goes_on = list[str](), threading.Event(), threading.Event()
+    stuck = await node.spawn(Stuck(goes_on), name="stuck")
 
     def tell(sentence: str) -> None:
         told.append(sentence)
         goes_on.set()  # the endpoint ends only because it was found
 
     watch = StallWatch(node.actors.instances.values, 0.02, tell, gone.set)
-    await stuck.work(goes_on)
+    await stuck.work()
     assert await asyncio.to_thread(gone.wait, PATIENCE)
     watch.close()
     await node.stop()
