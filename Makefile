@@ -26,19 +26,19 @@ BUILD   := build/wheel
 .PHONY: help install setup looks demo serve wheel test suite sources quick caps capped nightly lint types equality compat bench clean
 
 help:
-	@echo "make demo      install, then show it: 9 models on 2 workers, a pipeline, fine-tunes that share, a kill"
+	@echo "make demo      install, then show it: 9 models on 2 workers, a pipeline, shared fine-tunes, a kill"
 	@echo "make serve     install, then leave the demo running (PORT=8000)"
 	@echo "make wheel     dist/*.whl, for every Python (PYTHONS='python3.12 ...': those for which the policies are compiled, too)"
 	@echo "make test      set up, then format, lint, types and all tests"
-	@echo "               (CAP=avx2 for a processor that has nothing better, JOBS=1 for one after the other)"
+	@echo "               (CAP=avx2: as on a processor with no more than AVX2; JOBS=1: one test at a time)"
 	@echo "make quick     ruff and the fast tests, in less than a minute"
-	@echo "make caps      what computes, with the instruction set capped at each that there is, in turn"
-	@echo "make nightly   all tests and their long forms, with fresh seeds (SEED=... replays, SEEDS=20000,"
-	@echo "               SLICE='-m nightly tests/serving' only these: any words of pytest)"
-	@echo "make equality  the full cross product of the comparison with transformers"
+	@echo "make caps      the tests of everything that computes, with each instruction set in turn"
+	@echo "make nightly   all tests in their long forms, with new seeds (SEED=... repeats, SEEDS=20000,"
+	@echo "               SLICE='-m nightly tests/serving' only these: any arguments of pytest)"
+	@echo "make equality  every combination of the comparison with transformers"
 	@echo "make compat    unmodified clients and load tools against a server; each in an environment under .compat"
-	@echo "make looks     the page in a headless Chromium, with new pictures in docs/pictures"
-	@echo "make bench     benchmarks, in less than half an hour, and what changed since the stored results"
+	@echo "make looks     the web page in a headless Chromium, with new pictures in docs/pictures"
+	@echo "make bench     benchmarks in less than half an hour, and what changed since the stored results"
 	@echo "               (STORE=1 replaces them and docs/performance.md, ONLY='forecast simulation on_demand tenants' just these: 45 more,"
 	@echo "               BESIDE=CHECKOUT measures another checkout in turn)"
 

@@ -45,7 +45,7 @@ def open_application(new: NewApplication, roots: str, base: str) -> Checkpoint:
         return open_source(folder)
     if not base:
         named = f"base {new.base!r}" if new.base else "the first model, which would be its base,"
-        message = f"{folder} is an adapter, but {named} is no whole checkpoint that is served; name one in base"
+        message = f"{folder} is an adapter, but {named} is not a whole checkpoint that is served; name one in base"
         raise RequestRefused(Refusal.INVALID, message, param="base")
     return open_source(folder, base)
 

@@ -18,7 +18,7 @@ def open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
     opened = {name: open_source(path) for name, path in settings.applications.items() if not is_adapter(path)}
     for name in settings.bases:
         if name in opened:
-            raise SettingsError(f"bases.{name} is of a whole checkpoint; only an adapter has a base: leave it out")
+            raise SettingsError(f"bases.{name} names a whole checkpoint; only an adapter has a base: leave it out")
     found = {}
     for name, path in settings.applications.items():
         if name in opened:
@@ -27,7 +27,7 @@ def open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
         base = settings.bases.get(name) or next(iter(opened), "")
         if base not in opened:
             raise SettingsError(
-                f"application {name} is an adapter and its base {base!r} is no whole checkpoint that is served, too; "
+                f"application {name} is an adapter and its base {base!r} is not a whole checkpoint that is served, too; "
                 f"serve one before it and name it in bases.{name} (there are: {', '.join(opened) or 'none'})"
             )
         found[name] = open_adapter(path, opened[base])

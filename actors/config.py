@@ -116,7 +116,7 @@ class Settings:
     ] = 0.1
     offline_delay: Annotated[
         float,
-        "how much longer batch requests may make a step of other requests: 0 (never in the same step) to 1 (twice as long)",
+        "how much slower batch requests may make other answers: 0 (they join only where that is free) to 1 (twice as slow)",
     ] = 0.03
     offline_sweep: Annotated[float, "most seconds for a step of batch requests alone; new requests wait for it"] = 0.02
     app_roots: Annotated[

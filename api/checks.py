@@ -8,10 +8,12 @@ from blockwright.api.errors import bad_request
 
 Body = dict[str, Any]
 
+_JSON = {"None": "null", "True": "true", "False": "false"}
+
 
 def shown(value: Any) -> str:
-    """A value as it may stand in a message: short."""
-    text = repr(value)
+    """A value as it may stand in a message: short, and as JSON has it where it is null, true or false."""
+    text = _JSON.get(repr(value), repr(value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -3,16 +3,17 @@
     python benchmarks/offline_online.py [--quick] [--json PATH]
 
 ``online/loadN``: one simulated worker (the sweep machine of the live one under virtual time), ``live/loadN``: two workers
-whose sweeps are held to the same pace. Online requests come one by one (Poisson) and compute N % of the tokens a second that
-the workers compute of offline requests alone: ``capacity``, simulated in sweeps as long as they like, live in those they
-have, which is less. First without offline requests, then the same with an offline queue that never ends. ``*_ratio``: mean
-and P99 of the time to the first token (TTFT) and of the seconds of each further token (``token``), with offline requests as
-a part of without; ``filled_share``: tokens a second computed of offline requests, as a part of capacity minus online.
+whose sweeps are held to the same pace. Online requests come one by one (Poisson) and compute N % of ``capacity``: the tokens
+a second of requests that are always more than the rows, live of online ones, simulated of offline ones in sweeps as long as
+they like. First without offline requests, then the same requests at the same times with an offline queue that never ends;
+live in turns, over all rounds together. ``*_ratio``: mean and P99 of the time to the first token (TTFT) and of the seconds
+of each further token (``token``), with offline requests as a part of without; ``filled_share``: tokens a second computed of
+offline requests, as a part of capacity minus online.
 
 The pace is a roofline: a sweep reads the parameters, in which time it computes eight tokens (``cost.py``: its knee), and
-each further token takes an eighth of that. ``linear/load60`` is the same on a device on which every token takes its time:
-there the bound on what online requests lose is kept, and little is to be had for it. Lengths: an eighth of ShareGPT's,
-up to ``LONGEST`` tokens.
+each further token takes an eighth of that. ``linear/loadN`` is the same on a device on which every token takes its time:
+there online requests lose no more, and offline ones get less than ``possible_share``, what the idle time and 5 % allow
+(decision 52). Lengths: an eighth of ShareGPT's, up to ``LONGEST`` tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,14 @@ from harness import OURS, Bar, Options, Report
 from models import make_model
 
 SIZE, WORKERS, SHORTER, LONGEST = "tiny", 2, 8, 1024
+ROWS = 32
 READ, KNEE = 0.02, 8  # seconds of a sweep, and the tokens that it computes meanwhile
 ROOFLINE = {"read": READ, "beyond": READ / KNEE, "context": 1e-6, "prefill": 1e-7}
 LINEAR = {"base": 0.01, "token": READ / KNEE}
-NUMBERS = {"page_size": 16, "chunk_size": 32, "sweep_tokens": 64, "max_rows": 32}
+NUMBERS = {"page_size": 16, "chunk_size": 32, "sweep_tokens": 64, "max_rows": ROWS}
 KV = 64 << 20  # bytes
 WITHOUT, SETTLED = "without", 4.0  # seconds until all rows are taken, or free again
+SLOWER = 0.05  # bar: by which part online requests may be slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +53,23 @@ class Plan:
 
     loads: tuple[int, ...] = (30, 60, 90)
     simulated: float = 1200.0
-    live: float = 60.0
+    requests: float = 18.0  # of a live load and round: seconds in which as many arrive at a load of 60 %
+    rounds: int = 3
+    flood: float = 15.0
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
-        return cls(loads=(60,), simulated=200.0, live=8.0) if quick else cls()
+        return cls(loads=(60,), simulated=200.0, requests=8.0, rounds=1, flood=4.0) if quick else cls()
+
+    def live(self, load: int) -> float:
+        """Seconds of one round: at a lower load requests come more slowly."""
+        return self.requests * (60 / load) ** 0.5
 
     def bars(self) -> list[Bar]:
         ratios = ("ttft_mean_ratio", "ttft_p99_ratio", "token_mean_ratio", "token_p99_ratio")
         found = []
-        for case in [f"{where}/load{load}" for where in ("online", "live") for load in self.loads]:
-            found += [Bar(case, ratio, at_most=1.05) for ratio in ratios]
+        for case in [f"{where}/load{load}" for where in ("online", "live", "linear") for load in self.loads]:
+            found += [Bar(case, ratio, at_most=1 + SLOWER) for ratio in ratios]
             found.append(Bar(case, "filled_share", at_least=0.8))
         return found
 
@@ -90,8 +99,8 @@ def mean_tokens() -> float:
 class Times:
     """Of online requests."""
 
-    ttft: list[float]
-    token: list[float]
+    ttft: list[float] = field(default_factory=list)
+    token: list[float] = field(default_factory=list)
 
     def metrics(self) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -149,7 +158,21 @@ def simulate(report: Report, case: str, costs: dict[str, float], load: int, seco
         both.append(Times([r.ttft for r in ended], [r.pace for r in ended if r.tokens > 1]))
         online = rate_of(one, "computed_tokens") - rate_of(one, "offline_tokens")
         filled = rate_of(one, "offline_tokens")
+        if not offline and (token := costs.get("token")):
+            share = possible(capacity, online, token, 1 - one.busy / one.now)
+            report.add(case, OURS, {"possible_share": share})
     told(report, case, capacity, online, filled, both)
+
+
+def possible(capacity: float, online: float, token: float, idle: float) -> float:
+    """What offline requests may get of what is left, where every token takes its time: all of the idle time, and beside
+    online rows what makes these ``SLOWER`` by a part. Sweeps of b fixed seconds take b / (1 - token * rate), so that f
+    tokens a second more make them 1 / (1 - token * f / (1 - token * online)) times as long.
+
+    capacity, online: tokens a second; token: seconds; idle: part of the time without online rows.
+    """
+    between = 1 - token * online - idle  # of the time: what sweeps take beside their tokens
+    return (idle * capacity + SLOWER / (1 + SLOWER) * between / token) / (capacity - online)
 
 
 # live ----------------------------------------------------------------------------------------------------------------
@@ -184,9 +207,14 @@ class Live:
         times.ttft.append(first - due)
         times.token.append((time.monotonic() - first) / max(tokens - 1, 1))
 
-    async def online(self, rate: float, seconds: float) -> Times:
+    async def flood(self, shapes: Iterator[tuple[int, int]]) -> None:
+        """One online request after the other, for ever."""
+        for prompt, tokens in shapes:
+            await self._drain(self.port.generate(self.generation(prompt, tokens)))
+
+    async def online(self, rate: float, seconds: float, seed: str, times: Times) -> None:
         """Poisson arrivals for so long; returns when the last has ended."""
-        times, source, shapes = Times([], []), random.Random("arrivals"), lengths("online")
+        source, shapes = random.Random(f"arrivals {seed}"), lengths(f"online {seed}")
         began = time.monotonic()
         at = source.expovariate(rate)
         while at < seconds:
@@ -194,26 +222,29 @@ class Live:
             self.start(self.one(*next(shapes), began + at, times))
             at += source.expovariate(rate)
         await asyncio.gather(*self.tasks)
-        return times
 
     async def fill(self) -> None:
-        """Offline requests for ever, as far as workers take them."""
+        """Offline requests until it is cancelled, as far as workers take them."""
         shapes, asked = lengths("offline"), set[asyncio.Task[None]]()
         following = next(shapes)
-        while True:
-            for credit in self.port.credits("m"):
-                positions = credit.positions
-                for n in range(credit.rows):
-                    if following[0] >= positions:
-                        break
-                    positions -= following[0]
-                    more = {"offline": True, "home": credit.worker, "side": ("left", "right")[n % 2]}
-                    stream = self.port.generate(self.generation(*following, **more))
-                    task = asyncio.create_task(self._drain(stream))
-                    asked.add(task)
-                    task.add_done_callback(asked.discard)
-                    following = next(shapes)
-            await self.port.credit_grown()
+        try:
+            while True:
+                for credit in self.port.credits("m"):
+                    positions = credit.positions
+                    for n in range(credit.rows):
+                        if following[0] >= positions:
+                            break
+                        positions -= following[0]
+                        more = {"offline": True, "home": credit.worker, "side": ("left", "right")[n % 2]}
+                        stream = self.port.generate(self.generation(*following, **more))
+                        task = asyncio.create_task(self._drain(stream))
+                        asked.add(task)
+                        task.add_done_callback(asked.discard)
+                        following = next(shapes)
+                await self.port.credit_grown()
+        finally:
+            for task in asked:
+                task.cancel()
 
     async def _drain(self, stream: Any) -> None:
         async for _ in stream:
@@ -234,6 +265,22 @@ class Live:
         return found, (after[0] - before[0]) / seconds - offline, offline
 
 
+async def capacity(one: Live, seconds: float) -> float:
+    """Tokens a second of online requests that are always more than the rows of all workers."""
+    asked = [asyncio.create_task(one.flood(shapes)) for shapes in map(lengths, map(str, range(2 * ROWS)))]
+    await asyncio.sleep(SETTLED)
+    _, found, _ = await one.rates(asyncio.sleep(seconds))
+    await ended(asked)
+    return found
+
+
+async def ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(SETTLED)
+
+
 async def live(report: Report, plan: Plan, folder: Path) -> None:
     from blockwright.actors.topology import start
     from blockwright.api.settings.options import make_settings
@@ -250,35 +297,54 @@ async def live(report: Report, plan: Plan, folder: Path) -> None:
         "profile": str(pace),
         "prefix_cache": False,
     }
-    for load in plan.loads:
-        running = await start(make_settings(None, apps=[f"m={model}"], flags=flags))
-        try:
-            await running.ready(whole=True)
-            one = Live(running.port)
-            filling = asyncio.create_task(one.fill())
-            await asyncio.sleep(SETTLED)
-            _, _, capacity = await one.rates(asyncio.sleep(plan.live / 4))
-            filling.cancel()
-            rate = load / 100 * capacity / mean_tokens()
-            await asyncio.sleep(SETTLED)
-            alone, _, _ = await one.rates(one.online(rate, plan.live))
-            filling = asyncio.create_task(one.fill())
-            beside, online, offline = await one.rates(one.online(rate, plan.live))
-            filling.cancel()
-            told(report, f"live/load{load}", capacity, online, offline, [alone, beside])
-        finally:
-            await running.stop()
+    running = await start(make_settings(None, apps=[f"m={model}"], flags=flags))
+    try:
+        await running.ready(whole=True)
+        one = Live(running.port)
+        most = await capacity(one, plan.flood)
+        found = {load: Beside() for load in plan.loads}
+        for number in range(plan.rounds):
+            for load, beside in found.items():
+                await compare(one, beside, load / 100 * most / mean_tokens(), plan.live(load), f"{load}/{number}")
+        for load, beside in found.items():
+            told(report, f"live/load{load}", most, *beside.rates(), [beside.alone, beside.filled])
+    finally:
+        await running.stop()
+
+
+@dataclass(slots=True)
+class Beside:
+    """A load without offline requests and beside them, over all rounds."""
+
+    alone: Times = field(default_factory=Times)
+    filled: Times = field(default_factory=Times)
+    online: list[float] = field(default_factory=list)  # tokens a second beside offline requests, round by round
+    offline: list[float] = field(default_factory=list)
+
+    def rates(self) -> tuple[float, float]:
+        return statistics.fmean(self.online), statistics.fmean(self.offline)
+
+
+async def compare(one: Live, beside: Beside, rate: float, seconds: float, seed: str) -> None:
+    """A round: the same requests at the same times, without offline requests and beside them."""
+    await one.online(rate, seconds, seed, beside.alone)
+    filling = asyncio.create_task(one.fill())
+    await asyncio.sleep(SETTLED)
+    _, online, offline = await one.rates(one.online(rate, seconds, seed, beside.filled))
+    beside.online.append(online)
+    beside.offline.append(offline)
+    await ended([filling])
 
 
 def main(options: Options) -> None:
     plan = Plan.chosen(options.quick)
     settings = {"lengths": runs.lengths().name, "shorter": SHORTER, "roofline": ROOFLINE, "linear": LINEAR, **NUMBERS}
     report = Report(
-        "offline_online", {**settings, "workers": WORKERS, "seconds": plan.live, "virtual_seconds": plan.simulated}
+        "offline_online", {**settings, "workers": WORKERS, "rounds": plan.rounds, "virtual_seconds": plan.simulated}
     )
     for load in plan.loads:
         simulate(report, f"online/load{load}", ROOFLINE, load, plan.simulated)
-    simulate(report, "linear/load60", LINEAR, 60, plan.simulated / 2)
+        simulate(report, f"linear/load{load}", LINEAR, load, plan.simulated / 2)
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(live(report, plan, Path(folder)))
     harness.finish(report, options, plan.bars())

@@ -52,15 +52,16 @@ RESULTS = ROOT / "benchmarks" / "results"
 WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
-This page is made by `python benchmarks/page.py` from the files in `benchmarks/results/`: do not edit it. `make bench`
-measures all but the last fourteen sections again in under half an hour (those: `make bench ONLY="forecast predictors
+`python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
+repeats all but the last fourteen sections in under half an hour (for those use `make bench ONLY="forecast predictors
 simulation fidelity tenants on_demand scheduling scheduling_live overload pipelines offline offline_order
-offline_live offline_online"`) and says what changed by more than the spread of the runs; `STORE=1` replaces files and
-page. Each file names its commit, machine and versions.
+offline_live offline_online"`) and reports what changed by more than the spread of the runs; `STORE=1` replaces the files
+and the page. Each file names its commit, machine and versions.
 
-Figures are medians. Machines that several tenants share are noisy, so subjects that are compared take turns in one run,
-and ratios say more than numbers. Models are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M 169
-million (12 layers, hidden size 1024)."""
+Figures are medians. Shared machines are noisy, so the subjects of a comparison take turns within one run, and ratios say
+more than absolute numbers. A bar is the figure that we aim for; the last section lists what misses its bar. The models
+are random Llamas: S has 27 million parameters (12 layers, hidden size 384), M has 169 million (12 layers, hidden size
+1024). A sweep is one step of a worker, that is of all its running sequences."""
 
 
 def of_serving(result: Result) -> str:
@@ -78,18 +79,18 @@ def of_serving(result: Result) -> str:
     )
     start = {stage: result.text(f"startup/{stage}", "start_s") for stage in ("live", "ready", "first_token")}
     peer = result.text("startup/first_token", "start_s", "transformers")
-    return f"""128 prompt tokens, 128 new tokens, greedy, over HTTP, one worker with all cores; beside it transformers'
-`generate` on the same prompts as one static batch, in a process of its own. Tokens per second:
+    return f"""128 prompt tokens and 128 new tokens per request, greedy, over HTTP, one worker on all cores; compared with
+transformers' `generate` on the same prompts as one static batch, in a separate process. Tokens per second:
 
 {table(("", "requests", "blockwright", "transformers", "ratio", "peak memory MB, ours / theirs"), rows)}
 
-The bars are at 32 requests: 1.2 times transformers in float32, 3 times in bfloat16. Memory is the sum over all our
-processes, with the prefix cache. The part of a sweep spent outside kernels, and the gateway's processor time for each
-streamed token, at 32 streams: {shares}.
+The bars are for 32 requests: 1.2 times transformers in float32, 3 times in bfloat16. Memory is the sum over all
+processes, including the prefix cache. At 32 streams, the share of a sweep outside the kernels, and the gateway's CPU time
+per streamed token: {shares}.
 
-From the start of the process (S bfloat16), `/health/live` answers after {start["live"]} s, the server
-is ready after {start["ready"]} s and has its first token after {start["first_token"]} s; transformers has its
-first after {peer} s."""
+After the process starts (S bfloat16), `/health/live` answers within {start["live"]} s, the server is ready after
+{start["ready"]} s and has generated its first token after {start["first_token"]} s; transformers needs {peer} s for its
+first token."""
 
 
 def of_contended(result: Result) -> str:
@@ -101,10 +102,10 @@ def of_contended(result: Result) -> str:
         rows.append(
             (f"{size} {dtype}", count[1:], result.text(f"{case}/alone", "out_tok_per_s"), *shares, " / ".join(ratios))
         )
-    head = ("", "requests", "tokens/s alone", "keeps beside 4 of 16 ms", "keeps beside always", "times `threads=1`")
-    return f"""Another process takes processor time: it is busy for 4 ms of every 16, or always. The bars: at least 75 % and
-60 % of what is served without it, and never less than a server with `threads=1` makes in the same minutes (alone / 4 of
-16 ms / always).
+    head = ("", "requests", "tokens/s alone", "left with 4 of 16 ms", "left with always", "times `threads=1`")
+    return f"""Another process competes for the CPU, either for 4 ms of every 16 or all the time. The bars: at least 75 % and
+60 % of the throughput without it, and never less than a server with `threads=1` reaches under the same conditions
+(alone / 4 of 16 ms / always).
 
 {table(head, rows)}"""
 
@@ -121,17 +122,18 @@ def of_tenants(result: Result) -> str:
     added = result.text("20apps/weights", "lora_share", scale=100)
     same = result.ratio("tenants/same-load", "out_tok_per_s", tenants.ONE)
     late = [result.text("hot/add", "delay_sweeps", subject) for subject in (OURS, tenants.QUIET)]
-    return f"""Twenty applications of two random foundations (W float32: 44 million parameters): 12 LoRA, 4 BitFit and 4 full
-fine-tunes that change the upper third of the layers, with uneven rates, in the memory of {tenants.HELD:g} whole models, one
-worker with all cores. Merged: each foundation with its LoRA and BitFit tenants, each full fine-tune by itself. Per-model:
-every application by itself, loaded on demand. Closed: {tenants.CLIENTS} clients with a request each; loads are of what the
-better baseline does so. The bars: closed 1.5 and 1.9 times the tokens, at 90 % a P95 of 0.75 and 0.6 times.
+    return f"""Twenty applications of two random base models (W float32, 44 million parameters): 12 LoRA, 4 BitFit and 4 full
+fine-tunes that change the upper third of the layers, with uneven request rates, in the memory of {tenants.HELD:g} whole
+models, one worker on all cores. "Merged" serves each base together with its LoRA and BitFit tenants, and each full
+fine-tune separately; "per-model" serves every application separately, loaded on demand. "Closed": {tenants.CLIENTS} clients
+with one request each. Loads are percentages of what the better baseline reaches when closed. The bars: closed, 1.5 and 1.9
+times the tokens of merged and per-model; at 90 %, 0.75 and 0.6 times their P95.
 
 {table(("", "", "shared", "merged", "per-model", "ratios"), rows)}
 
-Parameters take {weights[OURS]} MB (distinct tensors: {weights[tenants.DISTINCT]}, bar 1.02 times; merged
-{weights[MERGED]}, per-model {weights[ALONE]}), one more LoRA {added} % of a model's (bar 1 %). Eight LoRA
-tenants with the load of one: {same} times its tokens (bar 0.85). A LoRA that is added while 16 streams run delays them by
+Parameters take {weights[OURS]} MB (distinct tensors: {weights[tenants.DISTINCT]}, bar 1.02 times that; merged
+{weights[MERGED]}, per-model {weights[ALONE]}). One more LoRA takes {added} % of a model (bar 1 %). Eight LoRA tenants with
+the load of one reach {same} times its tokens per second (bar 0.85). Adding a LoRA while 16 streams run delays them by
 {late[0]} sweeps (bar 2; without an addition {late[1]})."""
 
 
@@ -145,8 +147,8 @@ def of_kernels(result: Result) -> str:
             ratio = f" ({result.ratio(f'{model}/{step}', 'min_ms', BESIDE)})" if beside else ""
             cells.append(result.text(f"{model}/{step}", "min_ms") + ratio)
         rows.append((model.replace("/", " "), *cells))
-    note = "; in brackets, times the same of another checkout that took turns with it" if beside else ""
-    return f"Milliseconds of the shortest sweep{note}.\n\n{table(head, rows)}"
+    note = "; in brackets, the ratio to another checkout that took turns with it" if beside else ""
+    return f"Shortest sweep in milliseconds{note}.\n\n{table(head, rows)}"
 
 
 def of_accuracy(result: Result) -> str:
@@ -164,8 +166,8 @@ def of_accuracy(result: Result) -> str:
         "99.9th percentile, average",
         "99.9th percentile, worst model",
     )
-    return f"""The error of log-probabilities in bfloat16 against float64 arithmetic on the same weights, divided by
-transformers' own, over {result.document["settings"]["models"]} random models
+    return f"""The error of bfloat16 log-probabilities, compared with float64 arithmetic on the same weights, divided by the
+error of transformers, over {result.document["settings"]["models"]} random models
 of all families. The bars: 1.02 on average, 1.25 for any one model.
 
 {table(head, rows)}"""
@@ -175,12 +177,12 @@ def of_sweep(result: Result) -> str:
     lines = (
         ("plan and commit, 48 rows (bar 80)", "sweep/48rows", "sweep_us"),
         ("plan and commit, 256 rows (bar 450)", "sweep/256rows", "sweep_us"),
-        ("one of 64 sweeps taken at once, 256 rows", "jump/256rows", "sweep_us"),
+        ("one of 64 sweeps in a jump, 256 rows", "jump/256rows", "sweep_us"),
         ("fork, 256 rows (bar 1,000)", "fork/256rows", "p50_us"),
         ("the same with all memory in cached pages (bar 1,000)", "fork/256rows-cache-full", "p50_us"),
     )
     made = table(("", "microseconds"), [(name, result.spread(case, metric)) for name, case, metric in lines])
-    return f"What a worker decides for decoding sequences of 12 layers:\n\n{made}"
+    return f"How long a worker takes to decide what runs next, with decoding sequences of 12 layers:\n\n{made}"
 
 
 def of_deltas(result: Result) -> str:
@@ -195,8 +197,8 @@ def of_deltas(result: Result) -> str:
         )
         for model in dict.fromkeys(case.rpartition("/")[0] for case in result.cases("ratio"))
     ]
-    return f"""A sweep of 32 decoding rows of 8 LoRA tenants, rank 16, by one of the base alone (bar 1.12); in brackets
-the bytes that it has to read, by those of the weights alone:
+    return f"""The time of a sweep of 32 decoding sequences of 8 LoRA tenants, rank 16, relative to a sweep of the base model
+(bar 1.12), by where the adapters are; in brackets, the bytes it reads relative to the base weights:
 
 {table(("", *words.values()), rows)}"""
 
@@ -208,20 +210,19 @@ def of_controller(result: Result) -> str:
     shares = [NONE if share is None else f"{100 * share:.2g} %" for share in (state, node)]
     told = (result.text("1000x100/publication", metric) for metric in ("encode_ms", "megabytes"))
     made = table(("", "1,000 workers, 100 applications", "100 workers, 10 applications"), rows)
-    return f"""1,000 simulated workers of 100 applications that beat twice a second and have no news cost the controller
-{shares[0]} of a core, and the head's node with it {shares[1]} (bar 5 %). Milliseconds of processor time to decide on
+    return f"""1,000 simulated workers of 100 applications that send heartbeats twice a second, without any news, cost the
+controller {shares[0]} of a core, and the whole head {shares[1]} (bar 5 %). Milliseconds of CPU time to decide about
 
 {made}
 
-A recipient that joins is told all routes, which takes {" ms and ".join(told)} MB at 1,000 workers, and a gateway after that
-only what changes."""
+A new recipient gets all routes, which takes {" ms and ".join(told)} MB at 1,000 workers; after that, a gateway only gets
+changes."""
 
 
 def of_failover(result: Result) -> str:
-    return f"""S bfloat16, 32 streams, `kill -9` of a worker; the longest pause that one of its streams sees until its next
-token, in milliseconds: {result.spread("kill/replicas", "gap_ms")} with two replicas,
-{result.spread("kill/pipeline", "gap_ms")} with a pipeline of two, where the stage has to
-be started and loaded again first."""
+    return f"""S bfloat16, 32 streams, `kill -9` of a worker. The longest pause of any stream until its next token, in
+milliseconds: {result.spread("kill/replicas", "gap_ms")} with two replicas, {result.spread("kill/pipeline", "gap_ms")} with a
+pipeline of two stages, of which one has to be restarted and loaded first."""
 
 
 def of_on_demand(result: Result) -> str:
@@ -231,10 +232,10 @@ def of_on_demand(result: Result) -> str:
         (words, *(result.text(case, metric, who) for metric in ("ttft_ms", "ttft_p95_ms", "swaps")))
         for who, words in names.items()
     ]
-    return f"""S float32 with LoRA adapters of rank 16 on all linear modules, in memory for 8 of them; requests at the same
-rate, each to one at random. Milliseconds to the first token; the bar is at most 3 times the median of half.
+    return f"""S float32 with LoRA adapters of rank 16 on all linear modules, and memory for 8 of them; each request goes to
+a random adapter, always at the same rate. Milliseconds to the first token; the bar is 3 times the median of the first row.
 
-{table(("adapters, of those that fit", "median", "95th percentile", "swaps in a round"), rows)}"""
+{table(("adapters, relative to those that fit", "median", "95th percentile", "swaps in a round"), rows)}"""
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
@@ -243,11 +244,11 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "kernels": ("Kernels", of_kernels),
     "deltas": ("Deltas", of_deltas),
     "accuracy": ("Accuracy", of_accuracy),
-    "failover": ("Dying", of_failover),
-    "sweep": ("Deciding", of_sweep),
-    "controller": ("Placing", of_controller),
+    "failover": ("Failover", of_failover),
+    "sweep": ("Scheduling", of_sweep),
+    "controller": ("Controller", of_controller),
     "actors": ("Actors", of_actors),
-    "tokens": ("Messages of served tokens", of_tokens),
+    "tokens": ("Messages for streamed tokens", of_tokens),
     "links": ("Links", of_links),
     "nodes": ("Nodes", of_nodes),
     "forecast": ("Forecasts", of_forecast),
@@ -321,7 +322,7 @@ def section(name: str, result: Result | None) -> str:
     title, words = SECTIONS[name]
     command = f"`python benchmarks/{name}.py`"
     if result is None:
-        return f"## {title}\n\nNot measured on the state of this page: {command} does."
+        return f"## {title}\n\nNot measured for this page yet; {command} measures it."
     machine, when, commit = (result.document[key] for key in ("machine", "when", "commit"))
     measured = f"{command}, {machine['cores']} cores of {machine['cpu']}, {when[:10]}, commit {commit[:10]}"
     return f"## {title}\n\n{words(result)}\n\nMeasured by {measured}."
@@ -345,7 +346,7 @@ def page(folder: Path) -> str:
         if result is not None
         for sentence in harness.misses(result.report(), bars_of(name, result))
     ]
-    last = "\n".join(missed) if missed else "Nothing that was measured misses its bar."
+    last = "\n".join(missed) if missed else "Everything that was measured meets its bar."
     parts = [HEAD, *(section(name, result) for name, result in results.items()), f"## What falls short\n\n{last}"]
     return wrapped("\n\n".join(parts)) + "\n"
 

@@ -18,8 +18,8 @@ def of_actors(result: Result) -> str:
         ("items of a stream per second, 100 B", "stream/ipc/100B", "per_s"),
     )
     rows = [(name, *(result.text(case, metric, who) for who in (OURS, "pyzmq", "xoscar"))) for name, case, metric in lines]
-    return f"""Blocking pyzmq and xoscar take turns with us. A round trip through two `asyncio.Queue`s, the measure for calls
-in one process, takes {result.text("call/inproc/100B", "p50_us", "asyncio.Queue")} us; one copy of 64 MiB in memory makes
+    return f"""Measured in turn with blocking pyzmq and xoscar. For comparison, a round trip through two `asyncio.Queue`s in
+one process takes {result.text("call/inproc/100B", "p50_us", "asyncio.Queue")} us, and a memory copy of 64 MiB runs at
 {result.text("call/ipc/64MiB", "gib_per_s", "memcpy")} GiB/s.
 
 {table(("", "ours", "pyzmq", "xoscar"), rows)}"""
@@ -27,7 +27,7 @@ in one process, takes {result.text("call/inproc/100B", "p50_us", "asyncio.Queue"
 
 def of_tokens(result: Result) -> str:
     rows = [(case.rpartition("/c")[2], result.spread(case, "out_tok_per_s")) for case in result.cases("out_tok_per_s")]
-    return f"""Streamed tokens per second of a model so small that messages are nearly all of the cost:
+    return f"""Streamed tokens per second with a model so small that nearly all of the cost is in the messages:
 
 {table(("clients", "tokens per second"), rows)}"""
 
@@ -38,14 +38,15 @@ def of_links(result: Result) -> str:
         (kind, *(result.text(f"links/{kind}/{size}", "gib_per_s") for size in sizes)) for kind in ("shared-memory", "frames")
     ]
     none, calls = result.value("link/priorities", "share_of_none"), ("buffers/64MiB", "gib_per_s")
-    return f"""While 256 MiB of KV move over a link limited to 200 MB/s, the p99 of 64 KiB activations is
-{result.spread("link/priorities", "p99_chunks")} chunk times (bar 2.5), {NONE if not none else number(1 / none)} times
-lower than without classes (bar 10). Messages in a row, GiB/s:
+    return f"""While 256 MiB of KV move over a link limited to 200 MB/s, the P99 latency of 64 KiB activations is
+{result.spread("link/priorities", "p99_chunks")} times the time of a chunk (bar 2.5), {
+        NONE if not none else number(1 / none)
+    } times lower than without priority classes (bar 10). Throughput of consecutive messages, GiB/s:
 
 {table(("", "64 KiB", "1 MiB", "64 MiB"), rows)}
 
-A call with 64 MiB makes {result.text(*calls)} GiB/s, pyzmq with copy=True {result.text(*calls, "pyzmq")}, one copy in
-memory {result.text(*calls, "memcpy")}."""
+A call with 64 MiB runs at {result.text(*calls)} GiB/s, pyzmq with copy=True at {result.text(*calls, "pyzmq")}, a memory
+copy at {result.text(*calls, "memcpy")}."""
 
 
 def of_nodes(result: Result) -> str:

@@ -15,12 +15,15 @@ def of_offline_online(result: Result) -> str:
         where, load = case.split("/load")
         without = (result.text(case, metric, WITHOUT) for metric in ("ttft_mean_s", "token_mean_s"))
         ratios = (result.text(case, metric) for metric in RATIOS)
-        rows.append((WHERE[where], f"{load} %", *without, *ratios, result.percent(case, "filled_share")))
-    head = ("", "load", "TTFT s", "token s", "mean TTFT", "P99", "mean token", "P99", "filled")
-    return f"""Online requests at parts of what workers compute of offline requests alone, in tokens a second, without
+        possible = result.percent(case, "possible_share") if where == "linear" else ""
+        rows.append((WHERE[where], f"{load} %", *without, *ratios, result.percent(case, "filled_share"), possible))
+    head = ("", "load", "TTFT s", "token s", "mean TTFT", "P99", "mean token", "P99", "filled", "possible")
+    return f"""Online requests at parts of the tokens a second that workers compute when all their rows are taken, without
 offline requests and beside an offline queue that never ends. `TTFT s`, `token s`: means without; the four ratios are with,
 as a part of without (bar: at most 1.05); `filled`: tokens a second of offline requests, as a part of capacity minus online
 (bar: at least 80 %). A sweep takes {1e3 * READ:g} ms, in which it computes eight tokens, and as long for each eight more;
-without a roofline each token takes its time. Lengths of ShareGPT, a {SHORTER}th of them, at Poisson's times.
+without a roofline each token takes its time, and the bars exclude each other: `possible` is what idle time and 5 % allow
+([decision 52](decisions/0052-what-rides-is-measured-by-a-short-sweep.md)). Lengths of ShareGPT, a {SHORTER}th of them, at
+Poisson's times.
 
 {table(head, rows)}"""

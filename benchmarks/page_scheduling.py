@@ -21,38 +21,38 @@ WORDS = {OURS: "ours", f"{OURS}*": "ours*", "block": "Block", "block*": "Block*"
 def of_scheduling(result: Result) -> str:
     loads = [case for case in dict.fromkeys(result.cases("ttft_p99_s")) if case.startswith("load/")]
     lengths = result.document["settings"].get("lengths", NONE)
-    return f"""Twelve simulated instances with the constants of "Block" (Da and Kalyvianaki), which it calls A30s with
-Llama-2-7B; lengths of ShareGPT ({lengths}). P99 of the time to the first token / mean latency, in seconds, at parts of the
-rate that Llumnix- takes with a P99 below 10 s; `*`: lengths are estimated as badly as by the paper's tagger.
+    return f"""Twelve simulated instances with the constants of "Block" (Da and Kalyvianaki), there A30 GPUs with Llama-2-7B;
+ShareGPT's lengths ({lengths}). P99 of the time to the first token / mean latency, in seconds, at fractions of the rate that
+Llumnix- can serve with a P99 below 10 s; `*`: the length estimates are as bad as those of the paper's tagger.
 
 {_curves(result, loads)}
 
-Percent below `{REFERENCE}` at that rate, with 95 % intervals over seeds; bars for the P99 of the TTFT 75 and 25. The paper's
-are those of 32 requests a second.
+Improvement over `{REFERENCE}` at that rate in percent, with 95 % intervals over seeds; the bars for the P99 of the TTFT are
+75 and 25. The paper's figures are for 32 requests per second.
 
 {_cuts(result)}
 
-Requests a second with a P99 of the TTFT below {LIMITS[0]:g} / {LIMITS[1]:g} s (bar at batch 24: 1.1 times Llumnix-):
+Requests per second with a P99 of the TTFT below {LIMITS[0]:g} / {LIMITS[1]:g} s (bar at batch 24: 1.1 times Llumnix-):
 
 {_capacities(result)}
 
-What changes when dispatchers know less, or requests come otherwise, at that rate: the P99 of the TTFT with `{REFERENCE}`
-where it was measured, and percent by which it is below that of the same case, or else of the rate itself:
+The same rate when dispatchers know less, or requests arrive differently: the P99 of the TTFT with `{REFERENCE}` where it was
+measured, and the improvement over it in percent, or else over the rate itself:
 
 {_studies(result)}
 
-More instances than the {START} of {FLEET} that are there at first, once a latency of {PROVISIONING[RELIEF][1]} s is measured
-(relief) or one of {PROVISIONING[OURS][1]} s forecast (preemptive: the limit at which as many instances are started), at
-{RATE:g} requests a second: P99 of the latency, in seconds / mean of the instances paid for.
+Autoscaling from {START} of {FLEET} instances, when a latency of {PROVISIONING[RELIEF][1]} s is measured (relief) or one of
+{PROVISIONING[OURS][1]} s is forecast (preemptive; with this limit as many instances are started), at {RATE:g} requests per
+second: P99 of the latency in seconds / mean number of instances paid for.
 
 {_provisioning(result)}
 
-Estimators of lengths: mean error in tokens, relative error, share within 50 and 100 tokens (the paper's tagger: 78.8,
+Length estimators: mean error in tokens, relative error, share within 50 and within 100 tokens (the paper's tagger: 78.8,
 24.4 %, 69.9 %, 77.2 %).
 
 {_estimates(result)}
 
-How often the choice was the best in hindsight, and its mean rank of twelve:
+How often the choice was the best one in hindsight, and its mean rank among twelve:
 
 {_ranks(result)}"""
 
@@ -154,24 +154,24 @@ def of_live(result: Result) -> str:
         f"{result.text('busy', 'asked_ms', name)} ({result.text('busy', 'asked_share', name, 100)} % of the latency)"
         for name in subjects[1:]
     )
-    return f"""{live.WORKERS} worker processes with a tiny model, held to the pace of a slower one, with KV memory for
-{live.PAGES * live.PAGE} tokens each; lengths of ShareGPT, 16 times shorter and known; arrivals of the Azure trace; three
-seeds. `{OURS}` is the policy `ours`, `{live.PO2}` forecasts of two drawn workers. P99 of the TTFT in seconds (with the
-smallest and largest of the seeds), mean latency, at parts of {live.RATE:g} requests a second; capacity is the rate where
-that P99 reaches {live.LIMIT:g} s, not beyond the loads measured:
+    return f"""{live.WORKERS} worker processes with a tiny model, slowed down to the pace of a larger one, with KV memory for
+{live.PAGES * live.PAGE} tokens each; ShareGPT's lengths, 16 times shorter and known in advance; arrivals from the Azure
+trace; three seeds. `{OURS}` is the policy `ours`, `{live.PO2}` compares forecasts on two random workers. P99 of the TTFT in
+seconds (with the smallest and the largest of the seeds) and mean latency, at percentages of {live.RATE:g} requests per
+second. The capacity is the rate at which that P99 reaches {live.LIMIT:g} s, at most the highest load measured:
 
 {table(("", *head), curves)}
 
-At {loads[-1].removeprefix("real4/load")} %: mean TTFT and P99 of the latency in seconds, preemptions of a request, part of
-the KV memory that is in use, and the standard deviation of that over the workers:
+At {loads[-1].removeprefix("real4/load")} %: mean TTFT and P99 latency in seconds, preemptions per request, the share of KV
+memory in use, and its standard deviation over the workers:
 
 {table(("", "mean TTFT", "P99 latency", "preemptions", "in use", "deviation"), others)}
 
-Milliseconds that requests waited for a dispatcher, in percent of their latency (bar {100 * live.SHARE:g}), and those that it
-could not decide:
+Milliseconds that requests waited for a dispatcher, the percentage of their latency (bar {100 * live.SHARE:g}), and the share
+of requests that it could not decide:
 
 {table(("", "ms", "%", "fell back"), asked)}
 
-Unpaced workers that have all there is to do, {live.TOGETHER} requests at a time, on all cores: tokens a second without
-predictors {rates[0]}, with `{live.PO2}` {rates[1]}, with `{OURS}` {rates[2]} (bar: {1 - live.SHARE:g} of the first);
-milliseconds of a sweep {sweeps}; milliseconds of asking {waits}."""
+With workers at full speed on all cores, {live.TOGETHER} requests at a time: {rates[0]} tokens per second without
+predictors, {rates[1]} with `{live.PO2}`, {rates[2]} with `{OURS}` (bar: {1 - live.SHARE:g} times the first); milliseconds
+per sweep: {sweeps}; milliseconds to ask: {waits}."""

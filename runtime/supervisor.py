@@ -125,7 +125,7 @@ class Supervisor(Actor):
             return  # it was stopped here, and counts as such
         del self._refs[name]
         self._causes[name] = down.cause
-        log.warning("supervisor %s: child %s is over: %s", self.ref, down.ref, down.cause)
+        log.warning("supervisor %s: child %s has ended: %s", self.ref, down.ref, down.cause)
         event = f"{down.node}#{down.incarnation}" if down.cause.startswith("node down") else ""
         plan = self._rules.ended(name, abnormal(down.cause), self.node.clock.now(), self._draw(), event)
         await self._obey(name, plan)

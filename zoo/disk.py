@@ -180,7 +180,7 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
 def check_zoo(layout: Layout) -> None:
     """Raises ZooError unless the folder is a zoo that this program reads."""
     if not layout.mark.is_file():
-        raise ZooError(f"{layout.root} is no zoo, it has no {layout.mark.name}; make one with 'blockwright zoo add'")
+        raise ZooError(f"{layout.root} is not a zoo: it has no {layout.mark.name}; make one with 'blockwright zoo add'")
     read_document(layout.mark)
 
 
@@ -188,7 +188,7 @@ def _may_become(layout: Layout) -> None:
     """A folder of somebody else's files does not."""
     strange = [entry.name for entry in _entries(layout.root) if entry.name not in OWN]
     if strange and not layout.mark.exists():
-        raise ZooError(f"{layout.root} is no zoo and holds other files ({strange[0]}); name an empty or a new folder")
+        raise ZooError(f"{layout.root} is not a zoo and holds other files ({strange[0]}); name an empty or a new folder")
 
 
 def _found(disk: Disk) -> None:

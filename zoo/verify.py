@@ -49,7 +49,7 @@ def verify(root: Path, progress: Progress | None = None) -> Verified:
     """Raises ZooError when the folder is no zoo at all."""
     layout = Layout(root)
     if not layout.mark.is_file():
-        raise ZooError(f"{root} is no zoo, it has no {layout.mark.name}; name the folder of a zoo")
+        raise ZooError(f"{root} is not a zoo: it has no {layout.mark.name}; name the folder of a zoo")
     return _Verification(layout).run(progress or (lambda done, total: None))
 
 

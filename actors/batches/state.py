@@ -2,11 +2,14 @@
 
 What a batch is lies in the store; this is what one runner does about it. A batch is checked, waits for its turn, runs, and
 is written. Of each account the oldest one runs, and ``most`` at a time, so that nobody's long job keeps the others waiting.
+A batch that is checked has its prompts in memory and its file open, so that not many are ahead of their turn: of an account
+the one that follows, of all as many again as may run.
 Cancel and expiry stop it wherever it is, and keep what is done. What could not be done is tried again after a while.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -30,6 +33,7 @@ RETRY, LONGEST = 1.0, 8.0  # seconds until the first try again; each is twice as
 
 
 class BatchStage(Enum):
+    QUEUED = auto()  # nothing is done about it yet, or for now
     LOADING = auto()
     WAITING = auto()  # for its turn
     RUNNING = auto()
@@ -60,6 +64,7 @@ class BatchesState:
         effects = list(self._take(event, now))
         effects += self._tries(now)
         effects += self._turns()
+        effects += self._loads(now)
         return effects
 
     def _take(self, event: BatchEvent, now: float) -> Iterator[BatchEffect]:
@@ -85,24 +90,18 @@ class BatchesState:
                 work.again = now + min(LONGEST, RETRY * 2**work.tries)
                 work.tries += 1
                 if work.stage is not BatchStage.WRITING:  # what was stored stays; the rest is looked at anew
-                    work.stage = BatchStage.LOADING
+                    work.stage = BatchStage.QUEUED
 
     def _see(self, batch: OpenBatch, now: float) -> Iterator[BatchEffect]:
         work = self.works.get(batch.id)
         over = self._over(batch, now)
         if work is None:
-            work = self.works[batch.id] = BatchWork(batch, BatchStage.LOADING)
-            if over is None:
-                yield LoadBatch(batch.id)
-            else:
-                work.ending = over
-                yield self._write(work)
-            return
+            work = self.works[batch.id] = BatchWork(batch, BatchStage.QUEUED)
         work.batch = batch
         if over is None or work.stage in (BatchStage.STOPPING, BatchStage.WRITING):
             return
         work.ending = over
-        if work.stage is BatchStage.WAITING or work.again is not None:
+        if work.stage in (BatchStage.QUEUED, BatchStage.WAITING):
             yield self._write(work)
         else:
             work.stage = BatchStage.STOPPING
@@ -124,12 +123,21 @@ class BatchesState:
 
     def _tries(self, now: float) -> Iterator[BatchEffect]:
         for work in self.works.values():
-            if work.again is not None and now >= work.again:
-                work.again = None
-                if work.stage is BatchStage.WRITING:
-                    yield WriteBatch(work.batch.id, work.ending)
-                elif work.stage is BatchStage.LOADING:
-                    yield LoadBatch(work.batch.id)
+            if work.stage is BatchStage.WRITING and work.again is not None and _due(work, now):
+                yield self._write(work)
+
+    def _loads(self, now: float) -> Iterator[BatchEffect]:
+        """Who is checked next: what cannot be checked now keeps nobody from it."""
+        accounts = Counter(work.batch.account for work in self.works.values() if work.stage in _AHEAD)
+        left = 2 * self._most - accounts.total()
+        for work in self.works.values():
+            if left <= 0:
+                break
+            if work.stage is BatchStage.QUEUED and accounts[work.batch.account] < 2 and _due(work, now):
+                work.stage, work.again = BatchStage.LOADING, None
+                accounts[work.batch.account] += 1
+                left -= 1
+                yield LoadBatch(work.batch.id)
 
     def _turns(self) -> Iterator[BatchEffect]:
         running = [work for work in self.works.values() if work.stage in (BatchStage.RUNNING, BatchStage.STOPPING)]
@@ -141,3 +149,11 @@ class BatchesState:
                 accounts.add(work.batch.account)
                 count += 1
                 yield RunBatch(work.batch.id)
+
+
+_AHEAD = (BatchStage.LOADING, BatchStage.WAITING, BatchStage.RUNNING, BatchStage.STOPPING)
+
+
+def _due(work: BatchWork, now: float) -> bool:
+    """Whether what could not be done is tried again. A clock that was put back keeps nobody waiting."""
+    return work.again is None or not now < work.again <= now + LONGEST

@@ -72,13 +72,13 @@ class History:
         """A worker comes or goes with the load."""
         match effect:
             case StartWorker(worker, why):
-                self.note(now, "scaling", worker, f"worker {worker} is wanted: {why}")
+                self.note(now, "scaling", worker, f"worker {worker} is being added: {why}")
             case VacateWorker(worker, _, why):
                 self.note(now, "scaling", worker, f"worker {worker} is drained: {why}")
             case StopWorker(worker):
                 self._workers.pop(worker, None)
                 self._died.pop(worker, None)
-                self.note(now, "scaling", worker, f"worker {worker} is stopped: nothing is left on it")
+                self.note(now, "scaling", worker, f"worker {worker} is stopped: it is empty")
 
     def note(self, now: float, event: str, subject: str, text: str) -> None:
         self._count += 1

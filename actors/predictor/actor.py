@@ -146,7 +146,7 @@ class Predictor(Actor):
                 await self._read()
             except ReplicaError as error:
                 self._disagreements += 1
-                log.warning("the replica of %s differs, and begins anew: %s", self._worker, error)
+                log.warning("the replica of %s differs and starts again: %s", self._worker, error)
             except (NodeDown, NoSuchActor) as error:
                 log.debug("the feed of %s ended: %s", self._worker, error)
             except RuntimeFault as error:

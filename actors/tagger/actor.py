@@ -81,7 +81,7 @@ class Tagger(Actor):
             await asyncio.to_thread(write_tagger, self._kept, self._file)
             self._saved = self._learned
         except OSError as error:
-            log.warning("what the tagger has learned cannot be kept: %s", error)
+            log.warning("what the tagger has learned cannot be saved: %s", error)
 
     def _opened(self) -> TaggerFile:
         """What was kept, or what the setting names. An estimator is no reason for a server to end."""
@@ -94,7 +94,7 @@ class Tagger(Actor):
             try:
                 kept = read_tagger(self._kept)
             except TaggerFileError as error:
-                log.warning("the tagger begins anew, what it had kept cannot be read: %s", error)
+                log.warning("the tagger starts from nothing, because its file cannot be read: %s", error)
             else:
                 return kept if kept.origin == first.origin else first
         return first

@@ -55,7 +55,7 @@ class RequestLog:
 
     def _give_up(self, reason: str) -> None:
         if not self._over:
-            log.warning("the request log %s ends here: %s", self._path, reason)
+            log.warning("the request log %s is stopped: %s", self._path, reason)
         self._over = True
 
     # on the thread

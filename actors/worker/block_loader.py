@@ -81,5 +81,7 @@ class BlockLoader:
                 raise
             self._specs.prove(block)
         if answer.unfetched:
-            log.warning("not all of %s came from another worker (%s): the rest was read", block.holder, answer.unfetched)
+            log.warning(
+                "not all of %s came from another worker (%s): the rest was read from disk", block.holder, answer.unfetched
+            )
         return BlockLoaded(answer.added, loop.time() - began, answer.fetched, answer.unfetched)

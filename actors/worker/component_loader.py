@@ -43,8 +43,8 @@ def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> N
     """The answer to whoever wanted the load."""
     owned = {name: owned for name, (owned, _) in memory.residence.bytes_by_holder().items()}
     message = (
-        f"it needs {shortage.need} bytes of parameters on worker {config.name}, whose {config.memory} are taken by other "
-        f"parameters, running sequences and what is kept for KV: {shortage.lacking} bytes are missing; {REMEDY}"
+        f"it needs {shortage.need} bytes for parameters on worker {config.name}, but other parameters, running sequences "
+        f"and the memory kept for KV leave too little of its {config.memory}: {shortage.lacking} bytes are missing; {REMEDY}"
     )
     return NoRoom(message, shortage.lacking, shortage.never, owned)
 

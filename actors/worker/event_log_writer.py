@@ -84,7 +84,7 @@ class EventLogWriter:
 
     def _give_up(self, reason: str) -> None:
         if not self._over:
-            log.warning("the event log of %s ends here: %s", self._worker, reason)
+            log.warning("the event log of %s is stopped: %s", self._worker, reason)
         self._over = True
 
     # on the thread ---------------------------------------------------------------------------------------------------

@@ -56,4 +56,4 @@ class Outbox:
                 self.send(departure.worker, header, hidden)
             except Exception as error:
                 # The receiver is gone or unreachable. Its end is declared by the head, and the rows go back then.
-                log.warning("a flight to %s was not sent: %s", departure.worker, error)
+                log.warning("hidden states for %s could not be sent: %s", departure.worker, error)

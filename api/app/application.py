@@ -168,7 +168,9 @@ def _check_framing(request: web.Request) -> None:
     coding = request.headers.get("Transfer-Encoding")
     if coding is None or (coding.strip().lower() == "chunked" and request.version >= HttpVersion11):
         return
-    error = bad_request(f"Transfer-Encoding: {coding[:100]!r} is not taken; send chunked with HTTP/1.1, or Content-Length")
+    error = bad_request(
+        f"Transfer-Encoding: {coding[:100]!r} is not supported; send chunked with HTTP/1.1, or Content-Length"
+    )
     error.headers["Connection"] = "close"  # what follows in this connection is unknown
     raise error
 

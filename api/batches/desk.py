@@ -17,7 +17,7 @@ from typing import Any
 from blockwright.actors.batches.port import BatchStatus, LineDone, LoadedBatch, NotNow, OpenBatch
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.batches import checking, lines
-from blockwright.api.batches.folder import RunnerLock
+from blockwright.api.batches.folder import RUNNER, FolderLock
 from blockwright.api.batches.input_file import InputFile
 from blockwright.api.batches.records import BatchRecord, ResultRecord
 from blockwright.api.batches.results import make_result, write_files
@@ -28,6 +28,7 @@ from blockwright.api.http.context import Front, OfflinePlace
 
 log = logging.getLogger(__name__)
 AGAIN = 1.0  # seconds until a full disk is tried once more
+TRIES = 300  # after which a line has an error, where that has more room than its answer
 
 
 @dataclass(slots=True)
@@ -44,11 +45,12 @@ class Desk:
 
     def __init__(self, front: Front, thread: StoreThread, now: Callable[[], float] = time.time) -> None:
         self._front, self._thread, self._store, self._now = front, thread, thread.store, now
-        self._lock = RunnerLock(self._store.folder)
+        self._lock = FolderLock(self._store.folder, RUNNER)
         self._swept = False
         self._opened: dict[str, _Opened] = {}
         self.figures: dict[str, dict[str, Any]] = {}
         self.trouble = ""  # why nothing can be stored now
+        self._unkept: set[tuple[str, int]] = set()  # batch and line of answers that wait for that
 
     @property
     def port(self) -> GatewayPort:
@@ -116,7 +118,7 @@ class Desk:
             sent()
             found, model = await lines.answer(prepared, OfflinePlace(home, side)), prepared.application
         result = make_result(batch, line, parsed.custom_id, found, model)
-        keeping = asyncio.create_task(self._keep(result))
+        keeping = asyncio.create_task(self._keep(result, parsed.custom_id))
         opened.keeping.add(keeping)
         keeping.add_done_callback(opened.keeping.discard)
         await asyncio.shield(keeping)
@@ -139,7 +141,7 @@ class Desk:
     async def _failed(self, batch: str, code: str, message: str) -> LoadedBatch | None:
         error = {"code": code, "message": message, "param": "input_file_id", "line": None}
         await self._thread.call(self._store.fail, batch, [error], self._now())
-        self._close(batch)
+        self._close(batch)  # what was answered stays: the files of such a batch are written next
         return None
 
     def _close(self, batch: str) -> None:
@@ -148,16 +150,37 @@ class Desk:
         if opened is not None:
             opened.file.close()
 
-    async def _keep(self, result: ResultRecord) -> None:
-        """Until it is stored."""
+    async def _keep(self, result: ResultRecord, custom_id: str) -> None:
+        """Until it is stored; after so many tries its error, if that is what the disk still takes."""
+        tries = 0
         while True:
             try:
                 await self._thread.add_result(result)
             except OSError as error:
-                if not self.trouble:
-                    log.warning("answers of batches wait in memory: %s; free some space below %s", error, self._store.folder)
-                self.trouble = f"{error}; free some space below batch_dir"
+                self._full(result, f"{error}; free some space below batch_dir")
+                tries += 1
+                if tries >= TRIES and await self._given_up(result, custom_id, error):
+                    break
                 await asyncio.sleep(AGAIN)
             else:
-                self.trouble = ""
-                return
+                break
+        self._unkept.discard((result.batch, result.line))
+        if not self._unkept:
+            self.trouble = ""
+
+    def _full(self, result: ResultRecord, trouble: str) -> None:
+        if not self._unkept:
+            log.warning("answers of batches wait in memory: %s (%s)", trouble, self._store.folder)
+        self._unkept.add((result.batch, result.line))
+        self.trouble = trouble
+
+    async def _given_up(self, result: ResultRecord, custom_id: str, error: OSError) -> bool:
+        """The line has an error instead of its answer. Where that has no room either, the answer is kept on being tried."""
+        message = f"the disk of batch_dir had no room for this answer, {len(result.text)} bytes, in {TRIES * AGAIN:g} s"
+        refused = ApiError(507, f"{message} ({error}); free some space and send it again", code="insufficient_storage")
+        try:
+            await self._thread.add_result(make_result(result.batch, result.line, custom_id, lines.refused(refused)))
+        except OSError:
+            return False
+        log.warning("batch %s, line %d: %s", result.batch, result.line, message)
+        return True

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from blockwright.api.batches.records import INPUT, OUTPUT, FileRecord
 from blockwright.api.batches.store import FileInUse
@@ -27,7 +28,7 @@ from blockwright.api.openai.request_body import SLOWEST
 
 BATCHES: web.AppKey[StoreThread | None] = web.AppKey("batches")
 PIECE = 1 << 20  # bytes that are looked at together
-LONGEST_FIELD = 1024  # bytes of a field of a form
+LONGEST_FIELD, MOST_FIELDS = 1024, 16  # bytes of a field of a form, and fields
 LONGEST_NAME = 255  # characters of a file's name
 SHORTEST_LIFE, LONGEST_LIFE = 3600, 30 * 24 * 3600  # seconds
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
@@ -121,14 +122,16 @@ async def upload(request: web.Request) -> web.Response:
 
 async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]:
     """The fields' texts; of ``file`` its name, its bytes are written. Raises a 400, 408 or 413."""
-    loop, seconds, found, count = asyncio.get_running_loop(), request.app[FRONT].settings.read_timeout, {}, 0
-    begun = loop.time()
+    seconds, found, count = request.app[FRONT].settings.read_timeout, dict[str, str](), 0
+    begun = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds) as limit:
             form = await request.multipart()
             while (part := await form.next()) is not None:
                 if isinstance(part, MultipartReader) or part.name is None or part.name in found:
                     raise bad_request("the form has a part without a name, or one twice; send file and purpose", "file")
+                if len(found) == MOST_FIELDS:
+                    raise bad_request(f"the form has more than {MOST_FIELDS} fields; send file and purpose", "file")
                 if part.name != "file":
                     found[part.name] = await _text(part)
                     continue
@@ -138,11 +141,12 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
                     count += len(piece)
                     limit.reschedule(begun + seconds + count / SLOWEST)
     except TimeoutError:
-        message = f"the file did not come within {seconds:g} s and one for each 16 KiB; send it faster"
+        message = f"the file did not arrive within {seconds:g} s plus one for each 16 KiB; send it faster"
         raise _closing(ApiError(408, message)) from None
-    except (ValueError, AssertionError, web.RequestPayloadError) as error:
+    except (ValueError, AssertionError, web.RequestPayloadError, HttpProcessingError) as error:
         request.content.feed_eof()
-        raise _closing(bad_request(f"the form cannot be read ({error}); send multipart/form-data", "file")) from None
+        message = f"the form cannot be read ({str(error)[:200]}); send multipart/form-data"
+        raise _closing(bad_request(message, "file")) from None
     except ApiError as error:
         raise _closing(error) from None
     return found
@@ -225,8 +229,12 @@ async def one_file(request: web.Request) -> web.Response:
 async def content(request: web.Request) -> web.StreamResponse:
     """As it came, or as a batch wrote it."""
     file = await _found(request)
+    path = store_of(request).store.path(file.id)
+    if not await asyncio.to_thread(path.is_file):
+        message = f"the content of file {file.id} is gone: somebody has removed it from batch_dir; delete the file"
+        raise ApiError(404, message, param="id")
     headers = {"Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff"}
-    return web.FileResponse(store_of(request).store.path(file.id), headers=headers)
+    return web.FileResponse(path, headers=headers)
 
 
 async def delete(request: web.Request) -> web.Response:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+_NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 PART = ".part"  # what a file is called until it is whole
-LOCK = "runner.lock"
+RUNNER = "runner.lock"  # of the process that runs batches
+SERVER = "server.lock"  # of the head of the one server that uses the folder
 
 
 class PartFile:
@@ -29,7 +32,7 @@ class PartFile:
     def _opened(self) -> BinaryIO:
         """Locked, and still in its place: ``sweep`` may have come between."""
         while True:
-            file: BinaryIO = os.fdopen(os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b")
+            file: BinaryIO = os.fdopen(os.open(self._part, _NEW, 0o600), "w+b")
             fcntl.flock(file, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(self._part).st_ino == os.fstat(file.fileno()).st_ino:
@@ -58,24 +61,35 @@ class PartFile:
                 self.file.close()
 
 
-class RunnerLock:
-    """Held by one process of all that share a folder: the one that runs batches."""
+class FolderLock:
+    """Held by one process of all that share a folder. ``name``: of a file there, by whose lock the kernel knows; it has the
+    number of the process that holds it, or held it last."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / LOCK
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / name
         self._file: BinaryIO | None = None
 
     def claim(self) -> bool:
         """Whether this process holds it, now or already."""
         if self._file is None:
-            file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+            file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 file.close()
                 return False
             self._file = file
+            with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
+                file.write(b"%-20d\n" % os.getpid())
         return True
+
+    @property
+    def holder(self) -> str:
+        """The number of the process, as text; empty where it is not known."""
+        try:
+            return self._path.read_text(errors="replace")[:20].strip()
+        except OSError:
+            return ""
 
     def release(self) -> None:
         """Idempotent."""
@@ -85,11 +99,15 @@ class RunnerLock:
 
 
 def sweep(folder: Path, known: Callable[[str], bool]) -> list[str]:
-    """Delete the files of ``folder`` that are not ``known`` by name and that nobody writes; their names."""
+    """Delete the files of ``folder`` that are not ``known`` by name and that nobody writes; their names. What is no file
+    (a folder, a link, a pipe) is not ours and stays."""
     gone = []
     for path in sorted(folder.iterdir()):
         if known(path.name):
             continue
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.lstat().st_mode):
+                continue
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

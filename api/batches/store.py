@@ -137,10 +137,12 @@ class BatchStore:
         return self.batch(id)
 
     def fail(self, id: str, errors: Sequence[dict[str, Any]], now: float) -> None:
-        """It cannot be run at all. Nothing of it was stored."""
+        """It cannot be run at all, or not any more: then there are results of it, whose files are to be written."""
         with transaction(self._database):
             open_ones = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
-            self._move(id, open_ones, BatchStatus.FAILED, now, errors=json.dumps(errors))
+            begun = self._database.execute("SELECT 1 FROM results WHERE batch = ?", (id,)).fetchone()
+            status, ending = (BatchStatus.FINALIZING, BatchStatus.FAILED.value) if begun else (BatchStatus.FAILED, None)
+            self._move(id, open_ones, status, now, errors=json.dumps(errors), ending=ending)
 
     def cancel(self, id: str, now: float) -> None:
         """Nothing where it is cancelled or over already, or its files are being written."""

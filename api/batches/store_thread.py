@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -29,7 +29,7 @@ class StoreThread:
         except BaseException:
             self._thread.shutdown(wait=False)
             raise
-        self._waiting: list[ResultRecord] = []
+        self._waiting: list[tuple[ResultRecord, asyncio.Future[None]]] = []  # and who waits for it
         self._commit: asyncio.Task[None] | None = None  # of what waits now; it has not begun
 
     async def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -41,22 +41,46 @@ class StoreThread:
 
     async def add_result(self, result: ResultRecord) -> None:
         """Returns when it is on the disk: with all that came meanwhile, in one transaction. Raises OSError, and then it is
-        not there."""
-        self._waiting.append(result)
+        not there. Where the disk does not take all, it takes the small ones."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((result, stored))
         if self._commit is None:
             self._commit = asyncio.create_task(self._store())
-        await asyncio.shield(self._commit)
+        await asyncio.shield(stored)
 
     async def _store(self) -> None:
         await self.call(lambda: None)  # a turn of the thread: what comes until then goes with it
-        results, self._waiting, self._commit = self._waiting, [], None
-        await self.call(self.store.add_results, results)
+        waiting, self._waiting, self._commit = self._waiting, [], None
+        error = await self._stored([result for result, _ in waiting])
+        if error is None or len(waiting) == 1:
+            _tell(waiting, error)
+            return
+        error = None
+        for one in sorted(waiting, key=lambda one: len(one[0].text)):
+            error = error or await self._stored([one[0]])  # after one that is too large all are
+            _tell([one], error)
+
+    async def _stored(self, results: Sequence[ResultRecord]) -> OSError | None:
+        """Why not; None: they are."""
+        try:
+            await self.call(self.store.add_results, results)
+        except OSError as error:
+            return error
+        return None
 
     async def close(self) -> None:
         """When all that was asked for is done."""
         with contextlib.suppress(OSError):
             await self.call(self.store.close)
         self._thread.shutdown()
+
+
+def _tell(waiting: Sequence[tuple[ResultRecord, asyncio.Future[None]]], error: OSError | None) -> None:
+    for _, stored in waiting:
+        if error is None:
+            stored.set_result(None)
+        else:
+            stored.set_exception(error)
 
 
 def open_store(settings: Settings) -> StoreThread | None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from blockwright.api.batches.folder import PartFile
 from blockwright.api.errors import ApiError, bad_request
 
+EMPTY = 4  # times the requests that a file may have: lines, empty ones included
+
 
 class UploadedFile:
     """See the module. Raises ApiError for what is refused, OSError for what the disk does not take. ``most_lines``,
@@ -51,6 +53,9 @@ class UploadedFile:
         self._number += 1
         self._check_length(len(line), self._number)
         if not line.strip():
+            if self._number > EMPTY * self._most_lines:
+                message = f"the file has more than {EMPTY * self._most_lines} lines, most of them empty; leave those out"
+                raise bad_request(message, "file", "invalid_jsonl")
             return
         self.lines += 1
         if self.lines > self._most_lines:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 KINDS: dict[str, Callable[[str], Any]] = {
     "temperature": float, "top_p": float, "top_k": int, "max_tokens": int, "seed": int, "stop": str,
 }  # fmt: skip
-HELP = '''/model [ID]          another model, or which there are
-/system [TEXT]       another system message, or none
-/set [NAME VALUE]    temperature, top_p, top_k, max_tokens, seed or stop; without a value: as the model has it
-/reset               forget what was said
+HELP = '''/model [ID]          switch to another model, or list them
+/system [TEXT]       set the system message, or remove it
+/set [NAME VALUE]    temperature, top_p, top_k, max_tokens, seed or stop; without a value: the model's default
+/reset               clear the conversation
 /quit                end, as Ctrl-D
 """                  begins a text of several lines, which the next """ ends
 Ctrl-C               clears the line, or stops the answer'''
@@ -51,7 +51,7 @@ class Conversation:
                 return HELP
             case "/reset" | "/clear":
                 self.messages = []
-                return "what was said is forgotten"
+                return "the conversation is cleared"
             case "/system":
                 self.system = rest
                 return "the system message is set" if rest else "there is no system message now"
@@ -75,12 +75,12 @@ class Conversation:
     def _set(self, name: str = "", value: str = "") -> str:
         if not name:
             shown = {key: self.options[key] for key in KINDS if key in self.options}
-            return ", ".join(f"{key} {told}" for key, told in shown.items()) or "all as the model has it"
+            return ", ".join(f"{key} {told}" for key, told in shown.items()) or "everything is at the model's defaults"
         if name not in KINDS:
             return f"there is no {name!r} to set; {suggestion(name, list(KINDS))}"
         if not value:
             self.options.pop(name, None)
-            return f"{name} is as the model has it"
+            return f"{name} is back to the model's default"
         try:
             self.options[name] = KINDS[name](value)
         except ValueError:

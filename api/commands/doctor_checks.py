@@ -84,7 +84,7 @@ def check_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> Check:
     flags = set(" ".join(re.findall(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)).split())
     found = f"{name[1] if name else platform.machine()}: {' '.join(s for s in SETS if s in flags) or 'none that is used'}"
     if flags and not flags & {"avx2", "asimd"}:
-        fix = "nothing need be done, but a processor with AVX2 or AVX-512 is several times faster"
+        fix = "nothing to do, but a processor with AVX2 or AVX-512 is several times faster"
         return Check("instruction sets", WARNING, found, fix)
     return Check("instruction sets", OK, found)
 
@@ -128,7 +128,9 @@ def check_cores() -> Check:
 
 
 def check_memory(free: int) -> Check:
-    text = f"{free / (1 << 30):.1f} GiB free, control groups considered; workers take 60 % of it unless --set memory=..."
+    text = (
+        f"{free / (1 << 30):.1f} GiB free (within the container's limits); workers take 60 % of it unless --set memory=..."
+    )
     if free < LEAST_MEMORY:
         return Check("memory", FAILED, text, "end other programs, or raise the container's limit (docker run --memory 4g)")
     return Check("memory", OK, text)
@@ -196,7 +198,7 @@ def check_encryption() -> Check:
 def check_gpu(command: str = "nvidia-smi") -> Check:
     """Informs: what is served today runs on CPUs."""
     if shutil.which(command) is None:
-        return Check("gpu", OK, f"none is looked for: there is no {command} (serving uses the CPU)")
+        return Check("gpu", OK, f"not checked: there is no {command} (serving uses the CPU)")
     asked = [command, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)

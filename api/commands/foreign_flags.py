@@ -10,10 +10,10 @@ from typing import get_type_hints
 _LENGTH = "--max-model-len N is the longest prompt and answer together"
 _ROWS = "--set max_rows=N says how many sequences run at a time"
 _MEMORY = "there is no GPU back end yet; --set memory=2GiB says how much each worker may take"
-_CACHE = "equal prompt beginnings are always cached; --set prefix_cache=no turns that off"
+_CACHE = "equal prefixes of prompts are always cached; --set prefix_cache=no turns that off"
 _ADAPTER = "an adapter is a model like any other: --app NAME=FOLDER beside its base"
-_TOOLS = "tools are not there yet"
-_FLOAT = "quantised weights and KV are not there yet; serve the checkpoint in float32, bfloat16 or float16"
+_TOOLS = "tools are not supported yet"
+_FLOAT = "quantised weights and KV are not supported yet; serve the checkpoint in float32, bfloat16 or float16"
 _MODEL = "the checkpoint is given without a flag: blockwright serve PATH_OR_HUB_ID"
 _ANSWERS = {
     "--model": _MODEL, "-m": _MODEL, "--hf-repo": _MODEL, "-hf": _MODEL,

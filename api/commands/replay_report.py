@@ -89,7 +89,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def as_lines(report: Report) -> Iterator[str]:
     header = report.header
-    yield f"{header.worker}, life {header.incarnation}, part {header.part}, written by blockwright {header.version}"
+    yield f"{header.worker}, incarnation {header.incarnation}, part {header.part}, written by blockwright {header.version}"
     done = f"{report.sweeps} sweeps (up to {report.last}), {report.events} events, {report.commits} commits replayed"
     yield f"{done}: {'all plans agree' if report.agrees else 'DIFFERENT'}"
     for name, part in report.shown.items():

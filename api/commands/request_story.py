@@ -85,20 +85,20 @@ def _sentence(event: Mapping[str, Any]) -> str:
             hops = " -> ".join(f"{hop['worker']} [{hop['first']}:{hop['last']}]" for hop in event["hops"])
             return f"attempt {event['attempt']} on {hops}"
         case "first_plan":
-            return "first plan: the home worker has begun"
+            return "started on its worker"
         case "resumed":
-            return f"attempt {event['attempt']} has begun where the last one ended"
+            return f"attempt {event['attempt']} continues where the last one ended"
         case "prefill":
             cached = f", {event['cached']:,} of them found in the cache" if event["cached"] else ""
             return f"prefill: {event['computed']:,} of {event['of']:,} tokens{cached}"
         case "first_token":
             return "first token"
         case "preempted":
-            return "preempted: memory was needed; its tokens are computed again later"
+            return "preempted: its memory was needed; its tokens will be recomputed"
         case "worker_died":
             return f"worker {event['worker']} died ({event['cause']})"
         case "returned":
-            return f"given back by its worker ({event['reason']})"
+            return f"returned by its worker ({event['reason']})"
         case "moving":
             return f"moves from {event['source']} to {event['target']}: {event['pages']:,} pages are copied meanwhile"
         case "paused":

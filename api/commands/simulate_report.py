@@ -144,7 +144,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {moved} for {overload['stall_mean']:,.2f} s on average, {overload['stall_max']:,.2f} s at most"
     for name, says in found["costs"].items() if found["from"] else ():
         yield f"what a sweep of {name} takes: {says}"
-    yield f"a second: {', '.join(rates)}; {found['sweeps']:,} sweeps; digest {found['digest']}"
+    yield f"per second: {', '.join(rates)}; {found['sweeps']:,} sweeps; digest {found['digest']}"
     yield from (f"not answered: {error}" for error in found["errors"])
 
 

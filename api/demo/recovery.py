@@ -75,7 +75,7 @@ async def show_recovery(
     """Stream, kill the first worker, compare."""
     expected = [KilledStream(f"repeat {n}: stream {n} =") for n in range(1, STREAMS + 1)]
     await asyncio.gather(*(listen(session, model, one, lambda: None) for one in expected))
-    print(f"\n{STREAMS} streams of {TOKENS} tokens from {model}, and kill -9 of a worker under them:")
+    print(f"\n{STREAMS} streams of {TOKENS} tokens from {model}; then a worker is killed (kill -9):")
     streams = [KilledStream(one.prompt) for one in expected]
     view = await _cluster(session)
     victim, seen = view["workers"][0], max((event["number"] for event in view["events"]), default=0)
@@ -143,7 +143,7 @@ def judge(streams: list[KilledStream], expected: list[KilledStream], back: bool)
     moved = [one for one in streams if one.moved]
     worst = max((one.pause for one in moved), default=0.0)
     return [
-        TourCheck(f"{same} of {len(streams)} streams have the tokens that they have without a kill", same == len(streams)),
-        TourCheck(f"{len(moved)} lost their worker; the longest pause was {worst:.2f} s", bool(moved)),
+        TourCheck(f"{same} of {len(streams)} streams have the same tokens as without the kill", same == len(streams)),
+        TourCheck(f"{len(moved)} streams lost their worker; the longest pause was {worst:.2f} s", bool(moved)),
         TourCheck("the killed worker serves again", back),
     ]

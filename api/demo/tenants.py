@@ -90,10 +90,10 @@ def judge(exams: Sequence[TenantExam], streaming: int) -> list[TourCheck]:
     least = min(right(exam.tenant) / len(exam.tenant) for exam in exams)
     most = max(right(exam.foundation) / len(exam.foundation) for exam in exams)
     return [
-        TourCheck(f"{len(outcomes) - failed} of {len(outcomes)} requests of tenants completed", not failed),
-        TourCheck(f"every tenant {least:.0%} right or better (at least {GOOD:.0%})", least >= GOOD),
-        TourCheck(f"their base alone {most:.0%} or worse (at most {POOR:.0%})", most <= POOR),
-        TourCheck(f"one added while {streaming} requests streamed", streaming > 0),
+        TourCheck(f"{len(outcomes) - failed} of {len(outcomes)} requests to fine-tunes completed", not failed),
+        TourCheck(f"every fine-tune is right in {least:.0%} or more (at least {GOOD:.0%})", least >= GOOD),
+        TourCheck(f"their base alone in {most:.0%} or less (at most {POOR:.0%})", most <= POOR),
+        TourCheck(f"one was added while {streaming} requests streamed", streaming > 0),
     ]
 
 
@@ -126,7 +126,7 @@ async def show_tenants(session: aiohttp.ClientSession, base: str, family: Mappin
     live = Live([exam.tenant[0] for exam in exams], sys.stdout)
     await asyncio.gather(*(ask(session, exam.tenant[0], live.changed) for exam in exams))
     rest = [outcome for row in zip(*(exam.pairs[1:] for exam in exams), strict=True) for outcome in row]
-    print(f"\n{len(rest)} more at once to them and to their base, and meanwhile {HOT} is added:")
+    print(f"\n{len(rest)} more requests at once to them and their base, while {HOT} is added:")
     begun, last = asyncio.Event(), TenantExam.of(HOT, base)
     asked = asyncio.create_task(sit(session, rest, begun))
     watcher = asyncio.create_task(watching(session, watch))

@@ -176,13 +176,13 @@ async def tour(session: aiohttp.ClientSession, trained: bool) -> list[TourCheck]
     """Stream twelve requests at once, one chat among them, then one over the pipeline, then the examination."""
     model = await replicated(session)
     shown = [ExampleOutcome(example, model, judged=trained) for example in examination(SEED, 1, (HELD_OUT,))]
-    print(f"\n{len(shown)} requests at once to {model}, which has two replicas (the last one is a chat):")
+    print(f"\n{len(shown)} requests at once to {model}, which has two replicas (the last is a chat):")
     live = Live(shown, sys.stdout)
     await asyncio.gather(
         *(ask(session, item, live.changed, chat=place == len(shown) - 1) for place, item in enumerate(shown))
     )
     piped = ExampleOutcome(examination(SEED + 2, 1, (HELD_OUT,))[1], PIPELINE, judged=trained)
-    print(f"\none more to {PIPELINE}, a pipeline over both workers:")
+    print(f"\none more to {PIPELINE}, a pipeline across both workers:")
     await ask(session, piped, Live([piped], sys.stdout).changed)
     examined = await examine(session, model) if trained else []
     table = f"\n\n{accuracy_table(examined)}" if trained else "\n\n(random weights: the text is noise)"

@@ -62,8 +62,8 @@ class Cors:
         if (origin and not _same(origin, request.host)) or (site and not origin):
             raise ApiError(
                 403,
-                f"a page of {origin[:200] or 'another site'} may not ask this server without a key of its own; list its "
-                "origin (--set cors_origins=...), or set api_keys and send one as Bearer",
+                f"web pages of {origin[:200] or 'another site'} may not send requests to this server without a key; list "
+                "their origin (--set cors_origins=...), or set api_keys and send one as Bearer",
                 code="permission_denied",
             )
 

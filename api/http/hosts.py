@@ -32,7 +32,7 @@ class Hosts:
             return
         raise ApiError(
             421,
-            f"the host {host[:200]!r} is not served here; ask for localhost, an address, or a name in --set allowed_hosts",
+            f"the host {host[:200]!r} is not allowed here; use localhost or an IP address, or add it to --set allowed_hosts",
         )
 
     def _known(self, host: str) -> bool:

@@ -63,5 +63,5 @@ def check_count(front: Front, prompts: int, n: int) -> None:
     """A 400 for more choices than there can be places for: to come back, as a 503 says, would be in vain."""
     most = part(front.settings.max_waiting, 0, 0, front.settings.gateways)
     if prompts * n > most:
-        message = f"{prompts * n} choices are more than a gateway ever takes at a time ({most}, by max_waiting and gateways)"
+        message = f"{prompts * n} choices are more than a gateway accepts at a time ({most}, from max_waiting and gateways)"
         raise bad_request(f"{message}; send fewer", "n" if n > 1 else "prompt")

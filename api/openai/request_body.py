@@ -30,7 +30,7 @@ async def read_body(request: web.Request, check: Callable[[Body], T]) -> T:
         raise refusal from None
     except TimeoutError:
         seconds = request.app[FRONT].settings.read_timeout
-        late = ApiError(408, f"the body did not come within {seconds:g} s and one for each 16 KiB; send it faster")
+        late = ApiError(408, f"the body did not arrive within {seconds:g} s plus one for each 16 KiB; send it faster")
         late.headers["Connection"] = "close"
         raise late from None
     if len(raw) < _LARGE:

@@ -80,7 +80,7 @@ class Cluster(Session):
         from blockwright.api.http.context import FRONT
 
         if self._runner is None:
-            raise RuntimeError("the cluster is not there; use it inside 'async with'")
+            raise RuntimeError("the cluster is not running; use it inside 'async with'")
         return self._runner.app[FRONT]
 
     @property

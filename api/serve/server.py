@@ -12,6 +12,7 @@ import errno
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -22,6 +23,7 @@ from blockwright.actors.logs import set_up
 from blockwright.actors.resources import cores
 from blockwright.actors.supervision_tree import in_head
 from blockwright.api.app.application import make_app
+from blockwright.api.batches.folder import SERVER, FolderLock
 from blockwright.api.http.context import FRONT, PEER, Front
 from blockwright.api.http.listening import make_runner, tls
 from blockwright.api.http.starting import Stages, StartingPort
@@ -84,13 +86,17 @@ class Server:
             app.on_response_prepare.append(_last)
         runner = make_runner(app)
         await runner.setup()
+        lock: FolderLock | None = None
         try:
+            lock = _claimed(self._settings.batch_dir)
             await self._listen(runner)
             return await self._serve(app, runner, port)
         except (SettingsError, CheckpointError) as error:
             return self._speaker.fatal(error)
         finally:
             await runner.cleanup()
+            if lock is not None:
+                lock.release()
             loop.remove_signal_handler(signal.SIGTERM)
             loop.remove_signal_handler(signal.SIGINT)
 
@@ -216,3 +222,19 @@ async def _last(request: web.Request, response: web.StreamResponse) -> None:
     """The next request belongs to a gateway, which another connection finds."""
     response.headers["Connection"] = "close"
     response.force_close()
+
+
+def _claimed(batch_dir: str) -> FolderLock | None:
+    """The folder of batches belongs to one server: whichever ran them, a batch may name models that it does not have.
+    Raises SettingsError."""
+    if not batch_dir:
+        return None
+    lock = FolderLock(Path(batch_dir).expanduser(), SERVER)
+    try:
+        claimed = lock.claim()
+    except OSError as error:
+        raise SettingsError(f"batch_dir: {batch_dir} cannot be locked ({error}); name another folder") from None
+    if not claimed:
+        message = f"batch_dir: {batch_dir} is in use by another server (process {lock.holder or 'unknown'})"
+        raise SettingsError(f"{message}; stop that one, or name another folder")
+    return lock

@@ -79,7 +79,7 @@ def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tupl
     for name in found.saved:
         if name not in weights:
             raise CheckpointError(
-                f"{folder / WEIGHTS}: tensor {named(PREFIX + name)} is of no module of the base {base.path}; "
+                f"{folder / WEIGHTS}: tensor {named(PREFIX + name)} belongs to no module of the base {base.path}; "
                 "name the base that the adapter was trained on"
             )
     if form == "LORA":
@@ -183,7 +183,7 @@ def _check_targets(folder: Path, rules: LoraRules, modules: dict[str, list[Role]
     if outside:
         there = ", ".join(sorted({name.rpartition(".")[2] for name in modules}))
         raise CheckpointError(
-            f"{folder / WEIGHTS}: module {named(outside[0])} is no linear module of the base (it has: {there}); "
+            f"{folder / WEIGHTS}: module {named(outside[0])} is not a linear module of the base (it has: {there}); "
             "name the base that the adapter was trained on, or train it without that module"
         )
     wanted = {module for module in modules if rules.targets(module)}

@@ -135,8 +135,8 @@ def _sorted(
         place = (int(parts[1]), parts[2]) if parts else (-1, "")
         if parts is None or place not in found:
             raise CheckpointError(
-                f"{file}: tensor {named(name)} is of no bottleneck that the configuration and the base have; {BASE}, or use "
-                "the adapter_config.json that was saved with the weights"
+                f"{file}: tensor {named(name)} belongs to no bottleneck that the configuration and the base have; {BASE}, "
+                "or use the adapter_config.json that was saved with the weights"
             )
         names.add(parts[3])
         found[place][ROLES[parts[4] + parts[5]]] = ref

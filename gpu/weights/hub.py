@@ -59,7 +59,7 @@ def fetch(source: str, judge: Callable[[Path], None]) -> Path:
     except Exception as error:  # the client raises a dozen kinds: network, permission, unknown name, disk
         kind, reason = _why(error)
         raise CheckpointError(
-            f"{source} is no folder here and could not be fetched from the hub ({kind}: {reason}); "
+            f"{source} is not a folder here and could not be fetched from the hub ({kind}: {reason}); "
             "check the name and the network, or name a local folder"
         ) from None
 

@@ -99,6 +99,6 @@ def _content(tensor: torch.Tensor) -> memoryview:
 
 def changed(ref: TensorRef) -> CheckpointError:
     return CheckpointError(
-        f"{ref.path}: tensor {ref.name} is not what it was when the model was added: its folder was written again in place; "
+        f"{ref.path}: tensor {ref.name} has changed since the model was added: its folder was overwritten; "
         "save models to new folders, and replace the application or restart"
     )

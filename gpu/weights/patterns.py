@@ -40,7 +40,7 @@ def matches(source: str, pattern: str, name: str, *, anywhere: bool = False) -> 
     except (re.error, OverflowError, RecursionError, _Unknown) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise CheckpointError(
-            f"{source}: {shown(pattern)} is no regular expression that is supported ({reason}); correct it, or list the "
+            f"{source}: {shown(pattern)} is not a supported regular expression ({reason}); correct it, or list the "
             "modules by name"
         ) from None
 

@@ -85,7 +85,7 @@ def read_header(path: Path) -> dict[str, TensorRef]:
         raise CheckpointError(f"{path} is a pointer of git-lfs, not the weights; run 'git lfs pull' in {path.parent}")
     if length == 0 or len(raw) != length:
         raise CheckpointError(
-            f"{path} is truncated or no safetensors file ({size} bytes, header of {length}); download it again"
+            f"{path} is truncated or not a safetensors file ({size} bytes, header of {length}); download it again"
         )
     try:
         header = parse(raw, unique=True)

@@ -10,7 +10,7 @@ def admit(tokens: int, capacity: int) -> str | None:
     if tokens <= capacity:
         return None
     return (
-        f"the sequence needs memory for {tokens} tokens and a worker has room for {max(capacity, 0)}; "
+        f"the sequence needs memory for {tokens} tokens and a worker has memory for {max(capacity, 0)}; "
         "lower max_tokens, shorten the prompt, or give workers more memory (--set memory=...)"
     )
 

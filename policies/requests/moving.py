@@ -72,7 +72,7 @@ def destination(
             return Unmovable(f"it is on route {route} already; name another one", "route")
         routes = [one for one in routes if one.id == route]
         if not routes:
-            return Unmovable(f"route {route} of model {name} is not in force; /admin/cluster lists those that are", "route")
+            return Unmovable(f"route {route} of model {name} is not active; /admin/cluster lists those that are", "route")
     elif worker:
         if worker == current.home:
             return Unmovable(f"it is on worker {worker} already; name another one", "worker")

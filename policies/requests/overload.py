@@ -98,21 +98,21 @@ class Overload:
         """
         if not alone and (crowd := self._crowd(account, tokens)):
             wait = self.pace.forecast(1 + waiting, now)
-            message = f"{account!r} has {crowd}, the rest is for others; try again in about {wait:.0f} s"
+            message = f"{account!r} has {crowd}; the rest is reserved for others; try again in about {wait:.0f} s"
             return RequestRefused(Refusal.OVERLOADED, message, wait)
         if self.requests >= self.most:
             return self._full(f"{self.requests} requests, its limit", waiting, now)
         if not self._all.tokens or not self.requests or self.work + tokens <= self._most.tokens:
             return None
-        return self._full(f"{self.work} tokens to compute and takes {self._most.tokens}", waiting, now)
+        return self._full(f"{self.work} tokens to compute and accepts {self._most.tokens}", waiting, now)
 
     def _crowd(self, account: str, tokens: int) -> str:
         """What an account holds where that is as much as it may now; empty where it may have more."""
         requests, work = self._by_account.get(account, (0, 0))
         if requests and requests >= ALPHA * (self.most - self.requests):
-            return f"{requests} of the {self.most} requests that the gateway takes"
+            return f"{requests} of the {self.most} requests that the gateway accepts"
         if self._all.tokens and work and work + tokens > ALPHA * (self._most.tokens - self.work):
-            return f"{work} of the {self._most.tokens} tokens to compute that the gateway takes"
+            return f"{work} of the {self._most.tokens} tokens to compute that the gateway accepts"
         return ""
 
     def _part(self, held: Held) -> Held:

@@ -37,7 +37,7 @@ class Deaths:
 
     def refusal(self) -> RequestRefused:
         """What its client is told when it is not tried again."""
-        message = f"the request was present when {self.present} workers died, the last time alone; it is not tried again"
+        message = f"the request was running when {self.present} workers died, the last time alone; it is not retried"
         return RequestRefused(Refusal.POISON, message)
 
     @property

@@ -1,7 +1,7 @@
 """Offline sequences beside online ones: they fill the rows, tokens and pages that these leave, and give way within a sweep.
 
 A plan is made as if there were no offline sequence; then they fill it up. Beside online rows they ride only as far as the
-cost model says that the sweep takes no more than a part longer. Where no online sequence is here they have a sweep of their
+cost model says that answers take no more than a part longer. Where no online sequence is here they have a sweep of their
 own, which is short and not planned ahead, so that whoever comes waits for no more than what is left of one. Rows and pages
 that an online sequence lacks are taken from them: the one that loses the least work goes first, back to its gateway.
 """

@@ -30,6 +30,6 @@ class SweepConfig:
     tenant_kv_share: dict[str, float] = field(default_factory=dict)  # account: most of KV memory, 0 to 1; "*" as above
     kv_reserve: float = 0.0  # of the memory that the largest application leaves: what others do not take from KV, 0 to 1
     lookahead: int = 3  # times round a pipeline over which its prompts are spread while others wait; 0: as in a single sweep
-    offline_delay: float = 0.03  # part by which offline rows may make a sweep of others longer
+    offline_delay: float = 0.03  # part by which offline rows may make answers of others slower
     offline_sweep: float = 0.02  # seconds of a sweep of offline rows alone, but that one row may take as long as it takes
     costs: Coefficients | None = None  # what its sweeps cost, as far as is known: ``CostsLearned`` brings better ones

@@ -9,11 +9,11 @@ from blockwright.policies.sweep.local_routes import LocalRoutes
 
 
 class SweepLoad:
-    """``seconds`` of all that was added."""
+    """``seconds`` of all that was added; of these ``fixed`` are what they would be at least, however few its rows are."""
 
     def __init__(self, costs: Coefficients, routes: LocalRoutes) -> None:
         self._costs, self._routes = costs, routes
-        self.seconds = 0.0
+        self.seconds = self.fixed = 0.0
         self._tokens: dict[int, int] = {}  # of each run, by number
         self._passes: dict[str, list[tuple[int, float, float, bool]]] = {}  # route id -> of each run: number, shares, head
 
@@ -42,8 +42,11 @@ class SweepLoad:
     def add(self, local: LocalRoute, tokens: int, drawn: int, near: int, far: int) -> None:
         """They are in it."""
         self.seconds += self.price(local, tokens, drawn, near, far)
-        for number, _, _, head in self._runs(local):
+        self.fixed += 0.0 if self._tokens else self._costs.base
+        for number, share, _, head in self._runs(local):
             if count := drawn if head else tokens:
+                if number not in self._tokens:
+                    self.fixed += self._costs.step + self._costs.read * share
                 self._tokens[number] = self._tokens.get(number, 0) + count
 
     def _runs(self, local: LocalRoute) -> list[tuple[int, float, float, bool]]:
@@ -65,15 +68,19 @@ class SweepLoad:
 class Ride:
     """How much longer offline rows may make a sweep.
 
-    load: what is in it already; online: whether anybody waits for that. delay: part of its seconds by which it may take
-    longer then. alone: seconds that it may take otherwise; None: not known, twice what the first row takes. The first row
-    always fits such a sweep, and with it what takes no longer than ``delay`` more.
+    load: what is in it already; online: whether anybody waits for that. delay: how much longer answers may take then. alone:
+    seconds that it may take otherwise; None: not known, twice what the first row takes. The first row always fits such a
+    sweep, and with it what takes no longer than ``delay`` more.
+
+    ``delay`` is a part of the sweep's ``fixed`` seconds, not of all: a longer sweep finds more tokens waiting at its end.
+    Where requests bring r tokens a second of t seconds each, sweeps of b fixed seconds take s = b + t * r * s, which is
+    b / (1 - t * r); with d * b more in each s is 1 + d times that, with d * s more it is 1 / (1 - d / (1 - t * r)) times.
     """
 
     def __init__(self, load: SweepLoad, delay: float, alone: float | None, *, online: bool) -> None:
         self._load, self._delay, self._alone = load, delay, alone
         self._first = not online
-        self._left = delay * load.seconds
+        self._left = delay * load.fixed
 
     @property
     def over(self) -> bool:

@@ -197,7 +197,7 @@ class ActorInstance:
         return min((delivery.since for delivery in self.running), default=None)
 
     def _died(self) -> ActorDied:
-        return ActorDied(f"actor {self.name} (life {self.life}) is over: {self.over}")
+        return ActorDied(f"actor {self.name} (incarnation {self.life}) has ended: {self.over}")
 
     def _put(self, delivery: Delivery) -> bool:
         # What will run next as soon as the loop turns does not count as waiting.

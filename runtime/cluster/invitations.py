@@ -69,7 +69,7 @@ class Invitations:
     def issue(self, until: float) -> str:
         """A new secret. Raises ValueError when too many are open."""
         if len(self._open) >= MOST:
-            raise ValueError(f"{MOST} invitations are open; wait until some are used or over")
+            raise ValueError(f"{MOST} invitations are open; wait until some are used or expired")
         secret = secrets.token_hex(32)
         self._open[_digest(secret)] = until
         return secret
@@ -94,7 +94,7 @@ class Invitations:
             for digest in self._open:
                 if hmac.compare_digest(digest, wanted):
                     return digest
-        raise HandshakeRefused("the invitation was used, is over, or is none; ask the head for another")
+        raise HandshakeRefused("the invitation is used, expired or invalid; ask the head for a new one")
 
 
 def _digest(secret: str) -> bytes:

@@ -126,7 +126,7 @@ class LocalCluster:
         """Once; returns when all nodes are up. Raises LaunchError, NodeDown with the cause of the first that ended; then
         nothing is left. RuntimeError when it was started before."""
         if self._started:
-            raise RuntimeError("this cluster was started before; make another")
+            raise RuntimeError("this cluster has been started before; make a new one")
         self._started = True
         await self.hub.start()
         try:
@@ -184,7 +184,7 @@ class LocalCluster:
     def _follow(self, plan: Plan) -> None:
         if plan.give_up and not self.gave_up:
             self.gave_up = plan.give_up
-            log.error("no node is restarted any more: %s", plan.give_up)
+            log.error("nodes are no longer restarted: %s", plan.give_up)
         self._look()
 
     def _look(self) -> None:

@@ -79,9 +79,9 @@ class LocalActors:
     def missing(self, name: str, number: int = 0) -> RuntimeFault:
         """Why there is no such actor, or not that life of it."""
         living = self.current.get(name)
-        now = f"; its current life is {living.address.life}" if living is not None else ""
+        now = f"; its current incarnation is {living.address.life}" if living is not None else ""
         if (cause := self.cause(name, number)) is not None:
-            return ActorDied(f"actor {name[:80]} (life {number}) of node {self._node} is over: {cause}{now}")
+            return ActorDied(f"actor {name[:80]} (incarnation {number}) of node {self._node} has ended: {cause}{now}")
         return NoSuchActor(f"node {self._node} has no actor {name[:80]!r}{now}")
 
     def cause(self, name: str, number: int) -> str | None:
@@ -89,7 +89,7 @@ class LocalActors:
         last, cause = self._over.get(name, (0, ""))
         if not number:
             return None
-        return cause if number == last else "replaced by a later life" if number < last else None
+        return cause if number == last else "replaced by a later incarnation" if number < last else None
 
     # ---- beginning
 
@@ -150,7 +150,7 @@ class LocalActors:
         if old is None or old.owner is None:
             return
         if old.owner != owner and (old.owner.node, old.owner.name) == (owner.node, owner.name):
-            self.end(old, f"owner {old.owner} is over: it was restarted")
+            self.end(old, f"owner {old.owner} has ended: it was restarted")
         if old.ending is not None:
             await self._within(old.actor.stop_limit + GRACE, [], old.over)
 

@@ -85,4 +85,4 @@ class Links:
             self._actors.end(life, f"linked {down.ref} died: {down.cause}"[:CAUSE_LIMIT])
 
     def _owner_over(self, life: ActorLife, down: Down) -> None:
-        self._actors.end(life, f"owner {down.ref} is over: {down.cause}"[:CAUSE_LIMIT])
+        self._actors.end(life, f"owner {down.ref} has ended: {down.cause}"[:CAUSE_LIMIT])

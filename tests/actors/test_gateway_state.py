@@ -84,7 +84,7 @@ def test_virtual_tokens_are_the_workers_business_alone():
     (fail,) = bench.generate(prompt=4000, max_tokens=94)
     assert "more than the 4093 of model" in fail.refused.message
     (fail,) = bench.generate(prompt=40, max_tokens=8)
-    assert "memory for 48 tokens and a worker has room for 47" in fail.refused.message
+    assert "memory for 48 tokens and a worker has memory for 47" in fail.refused.message
     sampling = SamplingParams(seed=7, prompt_logprobs=1)
     (submit,) = bench.generate(prompt=5, max_tokens=4, sampling=sampling)
     tokens, submission = [-1, -1, -1, 1, 2, 3, 4, 5], submit.submission

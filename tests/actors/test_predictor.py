@@ -71,7 +71,7 @@ async def test_a_replica_that_differs_is_thrown_away(caplog: pytest.LogCaptureFi
             await until(lambda: rig.predictor.figures()["feeds"] == 2)
         await rig.follows()
         assert rig.predictor.figures()["disagreements"] == 1
-        assert "the replica of w0 differs, and begins anew: the worker made PlanMade(" in caplog.text
+        assert "the replica of w0 differs and starts again: the worker made PlanMade(" in caplog.text
         assert await ask(rig) is not None
 
 

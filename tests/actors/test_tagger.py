@@ -132,7 +132,7 @@ async def test_a_setting_that_changed_begins_anew_and_so_does_a_damaged_file(
         (tmp_path / "trained.json").unlink()
         async with House(settings) as house:
             assert (await house.tagger.share([], "")).estimator["kind"] == "history"
-    assert "the tagger begins anew, what it had kept cannot be read" in caplog.text
+    assert "the tagger starts from nothing, because its file cannot be read" in caplog.text
     assert "the tagger begins with nothing: tagger: " in caplog.text
 
 

@@ -74,7 +74,7 @@ async def test_slow_bodies(folder: Path, headers: bytes, start: bytes, trickle: 
         said = await let_go(server, post(headers, body=start), trickle)
         assert said.startswith(b"HTTP/1.1 408 "), said
         assert b'"code": "request_timeout"' in said
-        assert f"the body did not come within {SHORT:g} s".encode() in said
+        assert f"the body did not arrive within {SHORT:g} s".encode() in said
         assert b"Connection: close" in said
         assert server.port.streams == []
 

@@ -36,6 +36,21 @@ def test_a_simulated_load_is_measured() -> None:
     assert share > 0.5
 
 
+def test_where_tokens_take_their_time_online_requests_lose_little_and_more_than_is_possible_is_not_had() -> None:
+    """At 90 % 3 % of every sweep's seconds would make answers a quarter slower."""
+    made = harness.Report("offline_online", {}, packages=())
+    offline_online.simulate(made, "linear/load90", offline_online.LINEAR, 90, 60.0)
+    values = {name: made.median("linear/load90", name, OURS) or 0.0 for name in ("token_mean_ratio", "ttft_mean_ratio")}
+    assert all(0.95 < value < 1.05 for value in values.values()), values
+    share, most = (made.median("linear/load90", name, OURS) or 0.0 for name in ("filled_share", "possible_share"))
+    assert 0 < share < most < 0.8
+
+
+def test_what_is_possible_is_bounded_by_idle_time_and_the_fixed_part() -> None:
+    assert offline_online.possible(400.0, 0.0, 0.0025, 1.0) == pytest.approx(1.0)
+    assert offline_online.possible(400.0, 200.0, 0.0025, 0.0) == pytest.approx(0.05 / 1.05)
+
+
 def test_the_page_has_a_row_for_each_load(report: harness.Report) -> None:
     document = {"benchmark": "offline_online", "rows": report.rows(), "settings": {}}
     text = page.SECTIONS["offline_online"][1](Result(document))

@@ -68,7 +68,7 @@ def test_figures_of_a_result_are_on_the_page_and_a_missed_bar_is_listed(tmp_path
     assert "`python benchmarks/contended.py`, 1 cores of Z80, 2026-01-02, commit cccccccccc" in " ".join(text.split())
     assert "- contended: S/bf16/c1/always share: 0.5, the bar is at least 0.6" in text
     assert "S/bf16/c1/quarter share" not in text
-    assert "Not measured on the state of this page: `python benchmarks/serving.py` does." in text
+    assert "Not measured for this page yet; `python benchmarks/serving.py` measures it." in text
 
 
 def test_numbers_have_three_digits_that_count() -> None:

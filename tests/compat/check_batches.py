@@ -1,4 +1,4 @@
-"""What the openai package (2.x and 3.x) gets of files and batches: ``check_batches.py URL MODEL``. Prints what it checks."""
+"""What the openai package (1.x to 3.x) gets of files and batches: ``check_batches.py URL MODEL``. Prints what it checks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def batches() -> None:
         same = found[id]["response"]["body"]["choices"][0]["message"]["content"] == answer.choices[0].message.content
         check(f"batches answer of {id}", same)
     usage = sum(one["response"]["body"]["usage"]["total_tokens"] for one in found.values())
-    check("batches usage", batch.usage.total_tokens == usage and batch.model == MODEL)
+    told = batch.usage if isinstance(batch.usage, dict) else batch.usage.model_dump()  # 1.x does not know the field
+    check("batches usage", told["total_tokens"] == usage and batch.model == MODEL)
     check("batches own key", batch.model_extra["blockwright"]["models"][MODEL]["done"] == 6)
     check("files.list of batches", batch.output_file_id in [one.id for one in client.files.list(purpose="batch_output")])
     text = lines(

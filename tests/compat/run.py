@@ -52,6 +52,7 @@ class Suite:
 OPENAI = ("python {here}/check_openai.py {url} {model}", "python {here}/check_batches.py {url} {model}")
 SUITES = (
     Suite("clients", (*OPENAI, "python -W ignore {here}/check_clients.py {url} {model}")),
+    Suite("openai1", OPENAI[1:]),
     Suite("openai3", OPENAI),
     Suite(
         "schemathesis",

@@ -26,7 +26,7 @@ def test_speed_is_the_range_of_all_that_is_measured() -> None:
 
 
 def test_the_pause_is_that_of_two_replicas() -> None:
-    (pause,) = re.findall(r"milliseconds: ([\d,]+) ", " ".join(section("Dying").split()))
+    (pause,) = re.findall(r"milliseconds: ([\d,]+) ", " ".join(section("Failover").split()))
     assert f"{float(pause.replace(',', '')) / 1000:.2f} s: the longest pause" in figure("survival")
 
 

@@ -50,7 +50,7 @@ async def test_a_killed_process_takes_its_actors_and_nobody_else(hub, until):
     await until(lambda: len(downs) == 2)
     assert {(d.ref, d.cause.partition(":")[0]) for d in downs} == {
         ("w0/p#1.1", "node down"),
-        ("w1/y#1.1", "owner w0/inner#1.1 is over"),
+        ("w1/y#1.1", "owner w0/inner#1.1 has ended"),
     }
     with pytest.raises(NoSuchActor):
         await node.lookup("placed")

@@ -68,8 +68,8 @@ def test_chat_in_one_message_and_as_a_conversation(url: str, run: Any, monkeypat
     assert code == 0
     assert re.findall(r"\w+", out.replace(">>> ", "")) == ["123", "ba"]
     assert err.splitlines()[0] == f"demo-checkpoint at {url}; /help lists the commands"
-    assert "forget what was said" in err
-    assert "what was said is forgotten" in err
+    assert "clear the conversation" in err
+    assert "the conversation is cleared" in err
     assert "there is no /what;" in err
     assert err.count("tok/s") == 2
 
@@ -127,7 +127,7 @@ def test_explain(url: str, run: Any) -> None:
     for said in (
         "attempt 1 on w0 [0:",
         "-> w1 [",
-        "first plan",
+        "started on its worker",
         "prefill: 8 of 20",
         "prefill: 16 of 20",
         "first token",

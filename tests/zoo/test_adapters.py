@@ -180,7 +180,7 @@ def test_bad_adapters_change_nothing(checkpoint: Make, tmp_path: Path) -> None:
     strange = broken("strange")
     tensors = load_file(strange / WEIGHTS)
     save_file({name.replace("layers.2.", "layers.7."): tensor for name, tensor in tensors.items()}, strange / WEIGHTS)
-    refused(r"module model\.layers\.7\..* is no linear module of the base", strange)
+    refused(r"module model\.layers\.7\..* is not a linear module of the base", strange)
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])

@@ -180,8 +180,8 @@ def test_bad_input_changes_nothing(checkpoint: Make, tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_becomes_no_zoo(checkpoint: Make, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     text = refused(tmp_path, checkpoint("llama"), "base")
-    assert text == f"{tmp_path} is no zoo and holds other files (thesis.tex); name an empty or a new folder"
-    with pytest.raises(ZooError, match=r"is no zoo, it has no zoo\.json; make one"):
+    assert text == f"{tmp_path} is not a zoo and holds other files (thesis.tex); name an empty or a new folder"
+    with pytest.raises(ZooError, match=r"is not a zoo: it has no zoo\.json; make one"):
         Zoo(tmp_path)
 
 

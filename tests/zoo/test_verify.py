@@ -86,7 +86,7 @@ def test_any_missing_file_is_found(zoo: Path) -> None:
         else:
             (zoo / name).write_bytes(content)
     (zoo / "zoo.json").unlink()
-    with pytest.raises(ZooError, match=r"is no zoo, it has no zoo\.json"):
+    with pytest.raises(ZooError, match=r"is not a zoo: it has no zoo\.json"):
         verify(zoo)
 
 

@@ -76,11 +76,38 @@ def test_after_a_restart_it_goes_on_where_the_store_says() -> None:
     seen = (batch("a", status=BatchStatus.IN_PROGRESS), batch("b", status=CANCEL), batch("c", status=BatchStatus.FINALIZING))
     late = batch("d", expires_at=5)
     assert state.handle(BatchesSeen((*seen, late)), 6) == [
-        LoadBatch("a"),
         WriteBatch("b", BatchStatus.CANCELLED),
         WriteBatch("c", BatchStatus.COMPLETED),
         WriteBatch("d", BatchStatus.EXPIRED),
+        LoadBatch("a"),
     ]
+
+
+def test_few_are_checked_ahead_of_their_turn() -> None:
+    """Each holds its prompts and an open file: a thousand batches are not."""
+    state = BatchesState(2)
+    many = tuple(batch(f"a{i}", "a") for i in range(1000))
+    others = tuple(batch(f"{name}", name) for name in "bcd")
+    loads = state.handle(BatchesSeen((*many, *others)), 0)
+    assert loads == [LoadBatch("a0"), LoadBatch("a1"), LoadBatch("b"), LoadBatch("c")]
+    assert state.handle(BatchChecked("a1"), 0) == [RunBatch("a1")]
+    assert state.handle(BatchEnded("a1"), 0) == [WriteBatch("a1", BatchStatus.COMPLETED), LoadBatch("a2")]
+    assert state.handle(BatchEnded("c", failed=True), 0) == [LoadBatch("d")]
+
+
+def test_what_cannot_be_checked_keeps_nobody_from_it() -> None:
+    """No model is there that two batches ask."""
+    state = BatchesState(1)
+    assert state.handle(BatchesSeen((batch("a"), batch("b"), batch("c"))), 0) == [LoadBatch("a"), LoadBatch("b")]
+    assert state.handle(BatchStuck("a"), 0) == [LoadBatch("c")]
+    assert state.handle(BatchChecked("c"), 0) == [RunBatch("c")]
+
+
+def test_a_clock_that_is_put_back_keeps_nobody_waiting() -> None:
+    state = BatchesState(1)
+    state.handle(BatchesSeen((batch("a", expires_at=1e9),)), 1e6)
+    state.handle(BatchStuck("a"), 1e6)
+    assert state.handle(BatchesSeen(()), 0) == [LoadBatch("a")]
 
 
 def test_a_batch_that_fails_as_a_whole_is_done_with() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from blockwright.actors.batches.actor import Batches
 from blockwright.api.batches.desk import Desk
 from blockwright.api.http.context import FRONT
 from blockwright.runtime import ManualClock, Node
+from blockwright.tests.api.fake_port import one_by_one
 from blockwright.tests.waiting import until
 
 URL = "/v1/completions"
+Start = Callable[..., Awaitable[tuple["BatchRig", Any]]]
 OVER = ("completed", "failed", "expired", "cancelled")
 
 
@@ -57,7 +60,7 @@ class BatchRig:
         form.add_field("file", io.BytesIO(data), filename=name, content_type="application/jsonl")
         return await self.ask("POST", "/v1/files", data=form)
 
-    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+    async def ask(self, method: str, path: Any, **more: Any) -> tuple[int, Any]:
         async with self.client.request(method, path, headers=self.headers, **more) as answer:
             return answer.status, await answer.json()
 
@@ -101,3 +104,16 @@ class BatchRig:
 def parts(folder: Path) -> list[str]:
     """What lies in the folder of files."""
     return sorted(path.name for path in (folder / "files").iterdir())
+
+
+def held(port_steps: list[asyncio.Event]) -> Any:
+    """A script: the first sequence ends at once, every other waits for an event of its own."""
+
+    def script(generation: Any) -> Any:
+        if not port_steps:
+            port_steps.append(asyncio.Event())
+            return one_by_one([9, 9])
+        port_steps.append(asyncio.Event())
+        return [port_steps[-1], *one_by_one([9, 9])]
+
+    return script

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +10,9 @@ import pytest
 
 from blockwright.api.batches.lines import LONG
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.tests.api.batches.batch_rig import URL, BatchRig, line, parts
-from blockwright.tests.api.fake_port import MAX_LENGTH, one_by_one
+from blockwright.tests.api.batches.batch_rig import URL, BatchRig, Start, held, line, parts
+from blockwright.tests.api.fake_port import MAX_LENGTH
 from blockwright.tests.waiting import until
-
-Start = Callable[..., Awaitable[tuple[BatchRig, Any]]]
-
-
-@pytest.fixture
-async def start(serve: Any, tmp_path: Path) -> AsyncIterator[Start]:
-    """``rig, port = await start(script, settings={...}, key="")``: batches run."""
-    rigs = []
-
-    async def make(script: Any, settings: dict[str, Any] | None = None, key: str = "") -> tuple[BatchRig, Any]:
-        client, port = await serve(script, settings={"batch_dir": str(tmp_path), **(settings or {})})
-        rigs.append(BatchRig(client, key))
-        await rigs[-1].start()
-        return rigs[-1], port
-
-    yield make
-    for rig in rigs:
-        await rig.stop()
 
 
 async def test_a_batch_from_file_to_files(start: Start, say: Any) -> None:
@@ -145,19 +125,6 @@ async def test_a_file_without_a_single_request_fails(start: Start, say: Any) -> 
     assert "is failed; there is nothing left to cancel" in body["error"]["message"]
 
 
-def held(port_steps: list[asyncio.Event]) -> Any:
-    """A script: the first sequence ends at once, every other waits for an event of its own."""
-
-    def script(generation: Any) -> Any:
-        if not port_steps:
-            port_steps.append(asyncio.Event())
-            return one_by_one([9, 9])
-        port_steps.append(asyncio.Event())
-        return [port_steps[-1], *one_by_one([9, 9])]
-
-    return script
-
-
 async def test_cancel_stops_what_runs_and_keeps_what_is_done(start: Start) -> None:
     rig, port = await start(held([]))
     id = await rig.create([line(str(i)) for i in range(9)])
@@ -237,35 +204,27 @@ async def test_what_has_no_room_now_is_asked_again(start: Start, say: Any) -> No
     assert (await rig.view(id))["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
 
 
-async def test_a_full_disk_keeps_answers_until_there_is_room(
-    start: Start, say: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig, port = await start(say("x"))
-    monkeypatch.setattr("blockwright.api.batches.desk.AGAIN", 0.01)
-    id = await rig.create([line(str(i)) for i in range(20)])
-    database = rig.desk._store._database
+async def test_a_file_as_vllms_run_batch_takes_it(start: Start, say: Any) -> None:
+    """The shapes of its own tests: system and user messages, an empty line, a model and a url that do not exist, stream."""
+    rig, _ = await start(say("hello"))
+    chat = "/v1/chat/completions"
 
-    def shrink() -> None:
-        database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0]}")
+    def asked(id: str, url: str = chat, model: str = "tiny", **more: Any) -> bytes:
+        messages = [{"role": "system", "content": "Be helpful."}, {"role": "user", "content": "Hello world!"}]
+        body = {"model": model, "messages": messages, "max_completion_tokens": 5, **more}
+        return json.dumps({"custom_id": id, "method": "POST", "url": url, "body": body}).encode() + b"\n"
 
-    await rig.desk._thread.call(shrink)
-
-    async def full() -> bool:
-        await rig.ref.look()
-        return bool(rig.desk.trouble)
-
-    await until(full)
-    assert "full" in rig.desk.trouble
-    await rig.desk._thread.call(lambda: database.execute("PRAGMA max_page_count = 100000"))
-
-    async def ended() -> bool:
-        rig.clock.advance(2.0)
-        await rig.ref.look()
-        return (await rig.view(id))["status"] == "completed"
-
-    await until(ended)
-    assert len(await rig.lines((await rig.view(id))["output_file_id"])) == 20
-    assert len(port.streams) == 20, "none was computed again"
+    lines = [asked("1"), asked("2", max_tokens=5), b"\n", asked("3", model="NonExistModel"), asked("4", url="/bad_url")]
+    batch = await rig.ended(await rig.create([*lines, asked("5", stream=True)], endpoint=chat))
+    assert (batch["status"], batch["request_counts"]) == ("completed", {"total": 5, "completed": 2, "failed": 3})
+    found, failed = await rig.lines(batch["output_file_id"]), await rig.lines(batch["error_file_id"])
+    assert {one["response"]["body"]["choices"][0]["message"]["content"] for one in found.values()} == {"hello"}
+    assert {id: one["response"] and one["response"]["status_code"] for id, one in failed.items()} == {
+        "3": 404,
+        "4": None,
+        "5": 400,
+    }
+    assert failed["4"]["error"]["code"] == "invalid_url"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import FormData
+from yarl import URL
 
 from blockwright.actors.config import SettingsError
 from blockwright.api.batches.folder import PartFile
@@ -59,6 +60,7 @@ async def test_a_file_comes_is_read_listed_and_deleted(rig: BatchRig, tmp_path: 
         (b"\x89PNG\r\n\x1a\n\xff\xfe", "invalid_jsonl", "line 1 is not valid JSON"),
         (b"[" * 900 + b"\n", "invalid_jsonl", "line 1"),
         (line("a", prompt="x" * 1200), "invalid_jsonl", "line 1 is longer than 1000 bytes (max_body)"),
+        (b"\n" * 40, "invalid_jsonl", "the file has more than 36 lines, most of them empty; leave those out"),
         (b"{}\n" * 10, "too_many_requests", "more than 9 requests (batch_requests); split it"),
     ],
 )
@@ -112,6 +114,28 @@ async def test_fields_of_the_form_are_checked(rig: BatchRig, fields: dict[str, s
     assert says in body["error"]["message"]
 
 
+async def test_a_form_of_very_many_fields_is_refused(rig: BatchRig) -> None:
+    status, body = await rig.upload(line("a"), **{f"field{i}": "x" for i in range(20)})
+    assert (status, body["error"]["message"]) == (400, "the form has more than 16 fields; send file and purpose")
+
+
+async def test_a_file_that_somebody_has_removed_from_the_disk(rig: BatchRig, tmp_path: Path) -> None:
+    _, file = await rig.upload(line("a"))
+    (tmp_path / "files" / file["id"]).unlink()
+    status, body = await rig.ask("GET", f"/v1/files/{file['id']}/content")
+    assert (status, body["error"]["code"]) == (404, "not_found")
+    assert "somebody has removed it from batch_dir; delete the file" in body["error"]["message"]
+    assert (await rig.ask("DELETE", f"/v1/files/{file['id']}"))[0] == 200
+
+
+@pytest.mark.parametrize("id", ["..%2F..%2Fetc%2Fpasswd", "file-a%2Fb", "%2e%2e", "a%00b", "x" * 3000, "%ff"])
+async def test_ids_that_nobody_gave(rig: BatchRig, id: str) -> None:
+    for path in (f"/v1/files/{id}", f"/v1/files/{id}/content", f"/v1/batches/{id}"):
+        status, body = await rig.ask("GET", URL(path, encoded=True))
+        assert status in (400, 404), path
+        assert body["error"]["message"]
+
+
 async def test_forms_that_are_none(rig: BatchRig, tmp_path: Path) -> None:
     status, body = await rig.ask("POST", "/v1/files", json={"purpose": "batch"})
     assert (status, "multipart/form-data" in body["error"]["message"]) == (400, True)
@@ -120,9 +144,12 @@ async def test_forms_that_are_none(rig: BatchRig, tmp_path: Path) -> None:
     status, body = await rig.ask("POST", "/v1/files", data=form)
     assert (status, body["error"]["message"]) == (400, "purpose is missing; give it")
     torn = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n{"a": 1}\n'
+    forbidden = b'--x\r\nContent-Disposition: form-data; name="file"; filename="\0"\r\n\r\n{}\r\n--x--\r\n'
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    async with rig.client.post("/v1/files", data=torn, headers=headers) as answer:
-        assert answer.status == 400
+    for body in (torn, forbidden):
+        async with rig.client.post("/v1/files", data=body, headers=headers) as answer:
+            assert answer.status == 400
+            assert "the form cannot be read" in (await answer.json())["error"]["message"]
     assert parts(tmp_path) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from blockwright.actors.batches.port import BatchStatus
 from blockwright.api.batches.database import StoreError
-from blockwright.api.batches.folder import PART, PartFile, RunnerLock
+from blockwright.api.batches.folder import PART, RUNNER, FolderLock, PartFile
 from blockwright.api.batches.records import INPUT, BatchRecord, FileRecord, ResultRecord
 from blockwright.api.batches.results import write_files
 from blockwright.api.batches.store import DATABASE, BatchStore, FileInUse
@@ -163,7 +163,7 @@ def test_what_a_death_leaves_is_swept_and_what_is_written_is_not(store: BatchSto
 
 
 def test_one_process_runs_batches(store: BatchStore) -> None:
-    first, second = RunnerLock(store.folder), RunnerLock(store.folder)
+    first, second = FolderLock(store.folder, RUNNER), FolderLock(store.folder, RUNNER)
     assert [first.claim(), first.claim(), second.claim()] == [True, True, False]
     first.release()
     first.release()

@@ -129,11 +129,11 @@ def test_there_is_no_new_flag(name: str) -> None:
         (["zoo", "add", "x"], "blockwright zoo add: the following arguments are required: --name\n"),
         (
             ["zoo", "list", "--zoo", "/nowhere"],
-            "blockwright: /nowhere is no zoo, it has no zoo.json; make one with 'blockwright zoo add'\n",
+            "blockwright: /nowhere is not a zoo: it has no zoo.json; make one with 'blockwright zoo add'\n",
         ),
         (
             ["serve", "--zoo", "/nowhere"],
-            "blockwright: /nowhere is no zoo, it has no zoo.json; make one with 'blockwright zoo add'\n",
+            "blockwright: /nowhere is not a zoo: it has no zoo.json; make one with 'blockwright zoo add'\n",
         ),
         (["sevre"], "blockwright: there is no command 'sevre'; did you mean serve?\n"),
         (["xyzzy"], f"blockwright: there is no command 'xyzzy'; there are: {', '.join(COMMANDS)}\n"),

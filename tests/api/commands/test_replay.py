@@ -51,7 +51,7 @@ def test_a_log_that_agrees(tape, tmp_path, capsys):
     assert (code, out.splitlines()) == (
         0,
         [
-            "w0, life 3, part 2, written by blockwright 0.1.0",
+            "w0, incarnation 3, part 2, written by blockwright 0.1.0",
             f"{commits} sweeps (up to {commits}), {events} events, {commits} commits replayed: all plans agree",
         ],
     )

@@ -76,7 +76,7 @@ async def test_a_worker_is_killed_under_streams_and_each_is_compared(capsys: pyt
     async with session_to(server) as session:
         checks = await show_recovery(session, "demo", server.kill)
     assert [check.passed for check in checks] == [True, True, True]
-    assert checks[1].text.startswith(f"{STREAMS // 2} lost their worker; the longest pause was 0.")
+    assert checks[1].text.startswith(f"{STREAMS // 2} streams lost their worker; the longest pause was 0.")
     shown = capsys.readouterr().out
     assert "w0 (pid 70) is killed after " in shown
     assert "worker w0 serves again" in shown

@@ -15,8 +15,8 @@ from blockwright.api.http.elsewhere import _SENTENCES
     [
         ("POST", "/v1/messages", "OpenAI's is: POST /v1/chat/completions"),
         ("POST", "/api/chat", "ollama's API is not served; OpenAI's is, at /v1"),
-        ("GET", "/slots", "GET /v1/requests lists what runs"),
-        ("POST", "/v1/responses", "the Responses API is not there yet"),
+        ("GET", "/slots", "GET /v1/requests lists running and waiting requests"),
+        ("POST", "/v1/responses", "the Responses API is not supported yet"),
         ("GET", "/nowhere", "see /docs for what is"),
         ("GET", "/apium", "see /docs for what is"),
     ],

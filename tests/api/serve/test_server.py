@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import re
 import socket
 from dataclasses import replace
@@ -285,6 +286,22 @@ async def test_a_checkpoint_with_a_broken_tokenizer(tmp_path: Path, capsys: pyte
     assert await Session(cluster).task == 2
     assert "tokenizer.json cannot be loaded" in capsys.readouterr().err
     assert cluster.stopped
+
+
+async def test_one_server_uses_a_folder_of_batches(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster, batches = FakeCluster(folder), str(tmp_path / "batches")
+    first = Session(cluster, batch_dir=batches)
+    await first.until("listening")
+    assert await Session(FakeCluster(folder), batch_dir=batches).task == 2
+    error = capsys.readouterr().err
+    assert f"batch_dir: {batches} is in use by another server (process {os.getpid()}); stop that one, or name" in error
+    first.server.stop()
+    assert await first.task == 0
+    cluster.gate.set()
+    again = Session(cluster, batch_dir=batches)
+    await again.until("ready at")
+    again.server.stop()
+    assert await again.task == 0
 
 
 async def test_a_port_that_is_taken_and_an_open_host(

@@ -113,7 +113,7 @@ def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Fold
         ("r", 5, r"lora_A.weight has shape \[4, 112\] where .*down_proj .* ask for \[5, 112\]; name the base"),
         ("r", 65, "the rank of .* is 65, more than its 64 rows or its width [0-9]*; merge the adapter"),
         ("rank_pattern", {"q_proj": "x"}, "the rank of model.layers.0.self_attn.q_proj is 'x', not 1 to 4096"),
-        ("rank_pattern", {"(": 3}, "is no regular expression"),
+        ("rank_pattern", {"(": 3}, "is not a supported regular expression"),
         ("alpha_pattern", {"q_proj": None}, "the alpha of .*q_proj is None, not a number"),
         ("alpha_pattern", {"q_proj": 10**400}, "the alpha of .*q_proj is 1000.*, not a number"),
         ("lora_alpha", "8", "lora_alpha is '8', not a finite number"),
@@ -121,7 +121,7 @@ def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Fold
         ("target_modules", [1], "target_modules is .1., not a name or a list of names"),
         ("target_modules", ["q_proj"], "module model.layers.0.mlp.down_proj is not among target_modules"),
         ("target_modules", ["q_proj", "down_proj", "v_proj"], "lacks lora_A and lora_B of model.layers.0.self_attn.v_proj"),
-        ("target_modules", "(", "is no regular expression"),
+        ("target_modules", "(", "is not a supported regular expression"),
         ("target_modules", "(a|a)*b", "lacks lora_A|is not among target_modules"),
         ("layers_to_transform", [-1], "layers_to_transform is .-1., not a layer"),
     ],
@@ -143,14 +143,20 @@ def renamed(tensors: dict[str, torch.Tensor], old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda t: renamed(t, "q_proj", "query"), "module model.layers.0.self_attn.query is no linear module of the base"),
-        (lambda t: renamed(t, "layers.2", "layers.9"), "module model.layers.9.* is no linear module of the base"),
+        (
+            lambda t: renamed(t, "q_proj", "query"),
+            "module model.layers.0.self_attn.query is not a linear module of the base",
+        ),
+        (lambda t: renamed(t, "layers.2", "layers.9"), "module model.layers.9.* is not a linear module of the base"),
         (lambda t: renamed(t, "base_model.model.", ""), "does not begin with base_model.model."),
         (lambda t: t.pop(f"{Q}.lora_B.weight"), "has lora_A of model.layers.0.self_attn.q_proj alone"),
         (lambda t: t.clear(), "lacks lora_A and lora_B of"),
         (lambda t: renamed(t, "q_proj.lora_A", "q_proj.lora_embedding_A"), "lora_embedding_A.weight is not supported"),
         (lambda t: t.update({f"{Q}.lora_magnitude_vector": torch.ones(4)}), "lora_magnitude_vector is not supported"),
-        (lambda t: t.update({"base_model.model.extra.weight": torch.ones(4)}), "extra.weight is of no module of the base"),
+        (
+            lambda t: t.update({"base_model.model.extra.weight": torch.ones(4)}),
+            "extra.weight belongs to no module of the base",
+        ),
         (lambda t: t.update({f"{Q}.base_layer.bias": torch.ones(64)}), "replaces a bias that the base .* does not have"),
         (lambda t: t.update({f"{Q}.beft_bias": torch.ones(1, 63)}), r"has shape \[63\] where"),
         (lambda t: t.update({f"{Q}.lora_B.weight": torch.ones(65, 4)}), r"has shape \[65, 4\] where"),
@@ -170,7 +176,7 @@ def test_an_adapter_of_another_base_is_refused(made: tuple[Path, Path], checkpoi
     wider = checkpoint("llama", hidden_size=96)
     with pytest.raises(CheckpointError, match=re.escape(str(wider)) + ".*name the base that the adapter was trained on"):
         open_source(made[1], wider)
-    with pytest.raises(CheckpointError, match=r"is no linear module of the base .it has: dense"):
+    with pytest.raises(CheckpointError, match=r"is not a linear module of the base .it has: dense"):
         open_source(made[1], checkpoint("gpt-neox"))
 
 

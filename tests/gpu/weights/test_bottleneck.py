@@ -78,7 +78,11 @@ def test_the_kinds_differ_in_what_is_read(
         ({}, {"residual_before_ln": False}, "original_ln_after is True, not what adds the residual once"),
         ({}, {"leave_out": ["a"]}, "leave_out is .'a'., not a list of layers"),
         ({}, {"leave_out": [0, 1, 2]}, "mh_adapter, output_adapter and leave_out leave no adapter"),
-        ({}, {"leave_out": [0]}, "layers.0.output_adapters.* is of no bottleneck that the configuration and the base have"),
+        (
+            {},
+            {"leave_out": [0]},
+            "layers.0.output_adapters.* belongs to no bottleneck that the configuration and the base have",
+        ),
         ({}, {"mh_adapter": True}, "lacks down of the adapter behind the attention of layer 0"),
     ],
 )
@@ -98,8 +102,8 @@ def test_a_field_that_does_not_fit_is_named(
         ({f"{UP}.weight": torch.ones(64, 5)}, r"adapter_up.weight has shape \[64, 5\] where"),
         ({f"{UP}.bias": torch.ones(0)}, "lacks up_bias of the adapter behind the output of layer 0"),
         ({f"{UP.replace('task', 'other')}.bias": torch.ones(64)}, "has adapters other, task; save each in a folder"),
-        ({"model.layers.9.output_adapters.adapters.task.adapter_up.bias": torch.ones(64)}, "is of no bottleneck"),
-        ({"model.invertible_adapters.task.F.0.weight": torch.ones(4)}, "invertible_adapters.* is of no bottleneck"),
+        ({"model.layers.9.output_adapters.adapters.task.adapter_up.bias": torch.ones(64)}, "belongs to no bottleneck"),
+        ({"model.invertible_adapters.task.F.0.weight": torch.ones(4)}, "invertible_adapters.* belongs to no bottleneck"),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(

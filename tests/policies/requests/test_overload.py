@@ -35,7 +35,7 @@ def test_too_many_tokens() -> None:
     assert overload.refusal("a", 10, 0, 1.0, alone=True) is None
     refused = holding(overload, 1).refusal("a", 10, 0, 1.0, alone=True)
     assert refused is not None
-    assert "20 tokens to compute and takes 25" in refused.message
+    assert "20 tokens to compute and accepts 25" in refused.message
     overload.charge("a", -5)
     assert overload.refusal("a", 10, 0, 1.0, alone=True) is None, "what was computed meanwhile counts no more"
 

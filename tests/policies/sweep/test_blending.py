@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.cost import cost
+from blockwright.policies.plan.cost import cost, features
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.account import offline_account
 from blockwright.policies.requests.urgency import offline_urgency
@@ -100,9 +100,35 @@ def test_online_rows_are_those_of_a_worker_without_offline_ones_and_their_sweeps
             if expected is not None and expected.row:
                 assert mine == requests(before, expected)
                 if known:
-                    assert cost(plan, COSTS) <= (1 + delay) * cost(expected, COSTS) + 1e-9
+                    assert cost(plan, COSTS) <= cost(expected, COSTS) + delay * fixed(expected) + 1e-9
             commit(state, plan)
             state.check()
+
+
+def fixed(plan: SweepPlan) -> float:
+    """Seconds that the sweep takes however few its rows are."""
+    _, steps, read, *_ = features(plan, COSTS.parameters, COSTS.kv)
+    return COSTS.base + COSTS.step * steps + COSTS.read * read
+
+
+def test_what_rides_beside_a_long_prompt_is_measured_by_what_a_short_sweep_takes() -> None:
+    """Answers take 1 + delay times as long however many tokens come a second; a fifth of a long one is 20 tokens."""
+    linear = Coefficients(base=0.01, token=0.0025)
+    wide = {"max_rows": 16, "sweep_tokens": 128, "chunk_size": 128, "pages": 900}
+    state = world(offline_delay=0.2, costs=linear, **wide).workers["w0"].state
+    busy(state, 10)
+    state.apply(online("long", [1] * 99, 20), 0.0)
+    plan = state.plan(0.0)
+    assert plan is not None
+    assert requests(state, plan) == {"long": 99}
+    commit(state, plan)
+    state.parts.config = replace(state.config, offline_delay=0.3)
+    state.apply(online("next", [2] * 20, 20), 0.0)
+    plan = state.plan(0.0)
+    assert plan is not None
+    told = requests(state, plan)
+    assert (told.pop("long"), told.pop("next")) == (1, 20)
+    assert [*told.values()] == [1], "a token is a quarter of the fixed part"
 
 
 def _is_offline(state: SweepState, request: str) -> bool:

@@ -36,16 +36,16 @@ async def test_a_pinned_reference_fails_and_a_name_follows(node, caller):
     pinned, named = caller.ref(str(first)), caller.ref("a/x")
     assert await pinned.echo(1) == await named.echo(1) == 1
     await node.despawn("x")
-    with pytest.raises(ActorDied, match=r"x \(life 1\).*stopped$"):
+    with pytest.raises(ActorDied, match=r"x \(incarnation 1\).*stopped$"):
         await pinned.echo(2)
     with pytest.raises(NoSuchActor):
         await named.echo(2)
     second = await node.spawn(Mortal(), name="x")
     assert second.life == 2
-    with pytest.raises(ActorDied, match=r"life 1.*stopped; its current life is 2"):
+    with pytest.raises(ActorDied, match=r"incarnation 1.*stopped; its current incarnation is 2"):
         await pinned.echo(2)
     assert await named.echo(3) == await caller.ref(str(second)).echo(3) == 3
-    with pytest.raises(NoSuchActor, match="current life is 2"):
+    with pytest.raises(NoSuchActor, match="current incarnation is 2"):
         await caller.ref("a/x#1.7").echo(1)
     pinned.echo.cast(4)
     await turns()

@@ -100,7 +100,7 @@ async def test_what_never_was_and_what_is_over(nodes, node, at):
         assert n
     oldest = downs_of(node, ref)
     await turns()
-    assert [d.cause for d in oldest] == ["replaced by a later life"]
+    assert [d.cause for d in oldest] == ["replaced by a later incarnation"]
 
 
 async def test_a_start_that_fails_is_an_end(nodes, node, other):

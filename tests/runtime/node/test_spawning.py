@@ -230,7 +230,7 @@ async def test_an_owned_actor_does_not_outlive_its_owner(nodes, node, other):
             owner.crash.cast("bad")
         await turns(40)
         for ref in (here, there):
-            with pytest.raises(ActorDied, match=r"owner a/owner#1.* is over: "):
+            with pytest.raises(ActorDied, match=r"owner a/owner#1.* has ended: "):
                 await ref.echo(1)
     with pytest.raises(ActorDied, match="owner"):  # the owner is over when its child begins
         await (await owned(owner, "b", "late")).echo(1)
