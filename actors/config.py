@@ -181,7 +181,7 @@ class Settings:
     batch_requests: Annotated[int, "most requests in a batch"] = 50_000
     batch_bytes: Annotated[int, "maximum size of a batch's input file in bytes (or 200MiB)"] = 200 << 20
     otlp_traces_endpoint: Annotated[
-        str, "URL to send request spans to (http://HOST:4318/v1/traces; needs the extra otlp); empty: off"
+        str, "URL to send trace spans of requests to (http://HOST:4318/v1/traces; needs the extra otlp); empty: off"
     ] = ""
     directory: Annotated[str, "folder for the cluster's sockets; empty: a fresh private one"] = ""
     check: Annotated[bool, "verify the memory accounts after every step, not only when idle"] = False

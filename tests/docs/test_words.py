@@ -12,7 +12,7 @@ import pytest
 from blockwright.tests.docs.pages import BLOCK, ROOT
 
 OURS = re.compile(r"\b(sweep|span|home|lineage|desk)s?\b", re.IGNORECASE)
-EXPLAINED = re.compile(r"\((?:a )?sweep\)|the worker a sweep|A \*sweep\*, in the names of some metrics,")
+EXPLAINED = re.compile(r"\((?:a )?sweep\)|the worker a sweep|A \*sweep\*, in the names of some metrics,|trace spans?")
 CODE = re.compile(r"`[^`]*`|\]\([^)]*\)|https?://\S+")
 FOR_DEVELOPERS = {
     "adding-an-architecture",
