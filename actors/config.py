@@ -180,6 +180,9 @@ class Settings:
     ] = ""
     batch_requests: Annotated[int, "most requests in a batch"] = 50_000
     batch_bytes: Annotated[int, "maximum size of a batch's input file in bytes (or 200MiB)"] = 200 << 20
+    otlp_traces_endpoint: Annotated[
+        str, "URL to send trace spans of requests to (http://HOST:4318/v1/traces; needs the extra otlp); empty: off"
+    ] = ""
     directory: Annotated[str, "folder for the cluster's sockets; empty: a fresh private one"] = ""
     check: Annotated[bool, "verify the memory accounts after every step, not only when idle"] = False
     event_log: Annotated[str, "folder for the workers' event logs (with prompts and answers as token ids); empty: off"] = ""
@@ -324,6 +327,8 @@ class Settings:
         for origin in filter(None, (part.strip() for part in self.cors_origins.split(","))):
             if origin != "*" and "://" not in origin:
                 raise SettingsError(f"cors_origins names {origin!r}; give origins like https://example.org, or *")
+        if (traces := self.otlp_traces_endpoint) and not traces.startswith(("http://", "https://")):
+            raise SettingsError(f"otlp_traces_endpoint is {traces!r}; give a URL like http://localhost:4318/v1/traces")
         tenants = {*self.api_keys.values(), *self.admin_keys.values()}
         for tenant in sorted(filter(is_offline_account, tenants)):
             raise SettingsError(f"tenant {tenant!r} begins with ':', as the accounts of batches do; give it another name")

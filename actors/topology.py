@@ -108,7 +108,7 @@ class Running:
     @property
     def peer(self) -> Ref:
         """Whom the head's front asks for what other fronts have."""
-        return self.cluster.node.ref(f"{HEAD}/peer", GatewayPeer)
+        return self.cluster.node.ref(f"{HEAD}/peer", GatewayPeer).ref
 
     async def ready(self, *, whole: bool = False) -> None:
         """Until every application can be served; with ``whole``, until every planned route of each is in force.
@@ -255,7 +255,7 @@ async def start(
             **configs,
             **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
         }
-        tell_of_nodes(cluster, running.controller, running.answering, configs.keys(), processes)
+        tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
         running.reached("checkpoints opened")
 

@@ -282,6 +282,35 @@ class ForecastsAnswer(TypedDict):
     data: list[ForecastedRequest]
 
 
+class HistoryMemory(TypedDict):
+    """Bytes of all workers: parameters, KV in use, KV cached, free. ``tenants``: KV by tenant, cached pages included."""
+
+    parameters: float
+    kv: float
+    cached: float
+    free: float
+    tenants: dict[str, float]
+
+
+class HistoryRow(TypedDict):
+    """Means from ``at``, in seconds since 1970. ``p50``, ``p95``: seconds to the first token; null where there was none."""
+
+    at: int
+    running: float
+    waiting: float
+    tokens_per_second: float
+    p50: float | None
+    p95: float | None
+    memory: HistoryMemory | None
+
+
+class HistoryAnswer(TypedDict):
+    """``step``: seconds of a row. The last row may not be full yet."""
+
+    step: int
+    rows: list[HistoryRow]
+
+
 class ParameterBytes(TypedDict):
     """``shared`` with other applications."""
 

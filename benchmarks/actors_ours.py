@@ -19,7 +19,7 @@ import numpy as np
 from actors_echo import Echo
 from actors_timing import CALLERS, LARGE_CALLS, SIZES, SMALL_CALLS, WARM, bulk, percentiles, tell, timed, together
 
-from blockwright.runtime import Node, Ref, run
+from blockwright.runtime import Node, run
 from blockwright.runtime.cluster.local_cluster import LocalCluster
 
 CASTS, ITEMS = 50_000, 50_000
@@ -47,7 +47,7 @@ async def main() -> None:
     await node.stop()
 
 
-async def one_by_one(ref: Ref, transport: str, sizes: dict[str, int], part: float) -> None:
+async def one_by_one(ref: Echo, transport: str, sizes: dict[str, int], part: float) -> None:
     """Calls one after the other: small ones, or with arguments of several sizes."""
     if not sizes:
         calls = await timed(lambda: ref.echo(DATA), max(300, int(SMALL_CALLS * part)), WARM)
@@ -57,13 +57,13 @@ async def one_by_one(ref: Ref, transport: str, sizes: dict[str, int], part: floa
         tell(f"call/{transport}/{name}", bulk(times, size))
 
 
-async def callers(ref: Ref, number: int, part: float) -> None:
+async def callers(ref: Echo, number: int, part: float) -> None:
     """Calls side by side."""
     rate = await together(lambda: ref.echo(DATA), number, int(CALLERS[number] * part))
     tell(f"calls/{number}callers/ipc", rate)
 
 
-async def casts(ref: Ref, part: float) -> None:
+async def casts(ref: Echo, part: float) -> None:
     total, before = int(CASTS * part), await ref.noted()
     began = time.perf_counter()
     for number in range(total):
@@ -75,7 +75,7 @@ async def casts(ref: Ref, part: float) -> None:
     tell("cast/ipc/100B", {"per_s": total / (time.perf_counter() - began)})
 
 
-async def stream(ref: Ref, part: float) -> None:
+async def stream(ref: Echo, part: float) -> None:
     items = int(ITEMS * part)
     began = time.perf_counter()
     async for _ in ref.items(items, DATA):

@@ -29,7 +29,7 @@ import zmq
 from harness import OURS, Bar, Options, Report
 from links_peer import Sink
 
-from blockwright.runtime import Node, Ref
+from blockwright.runtime import Node
 from blockwright.transport.address import PeerId
 from blockwright.transport.link import Link, Traffic
 
@@ -53,7 +53,7 @@ class Rig:
 
     directory: Path
     links: dict[str, Link]
-    sink: Ref  # reached through the node that shares memory
+    sink: Sink  # reached through the node that shares memory
 
 
 @contextlib.asynccontextmanager
@@ -94,7 +94,7 @@ async def until(condition: Callable[[], bool]) -> None:
     raise TimeoutError("the other process did not start within a minute")
 
 
-async def under_load(link: Link, sink: Ref, kind: Traffic, load: int) -> tuple[list[float], float, float]:
+async def under_load(link: Link, sink: Sink, kind: Traffic, load: int) -> tuple[list[float], float, float]:
     """One-way seconds of activations sent as ``kind`` while ``load`` bytes of KV move; the time of a chunk; and by how much
     this process woke too late from its pauses at most: what the machine, not the link, took."""
     await sink.taken()
@@ -111,12 +111,12 @@ async def under_load(link: Link, sink: Ref, kind: Traffic, load: int) -> tuple[l
         chunks.append(link.inspect()["chunk_bytes"] / RATE)
     link.rate = None
     await link.send(kind)
-    latencies = await sink.taken(returns=list[float])
+    latencies = await sink.taken()
     assert len(latencies) == sent, f"{sent} activations were sent and {len(latencies)} came"
     return latencies, statistics.median(chunks), stalled
 
 
-async def measure_priorities(report: Report, links: Mapping[str, Link], sink: Ref, *, runs: int, load: int = LOAD) -> None:
+async def measure_priorities(report: Report, links: Mapping[str, Link], sink: Sink, *, runs: int, load: int = LOAD) -> None:
     """``link/priorities`` and ``link/none``, in turn; also called by ``actors.py``."""
     link = links["frames"]
     spread: list[dict[str, float]] = []  # of every run: the median of a few hides the one that was slow

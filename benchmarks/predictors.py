@@ -73,7 +73,6 @@ async def asked(running: int, waiting: int, states: int) -> dict[str, float]:
     from blockwright.actors.worker.feed_format import write_batch
     from blockwright.policies.plan.coefficients import Coefficients
     from blockwright.policies.plan.sweep_plan import SweepResult
-    from blockwright.policies.prediction.candidate import Candidate
     from blockwright.policies.sweep.event_log import Began, Committed
     from blockwright.policies.sweep.feed import Priced, made
     from blockwright.runtime import Actor, Node, endpoint
@@ -103,12 +102,12 @@ async def asked(running: int, waiting: int, states: int) -> dict[str, float]:
         ref = await node.spawn(predictor, name="predictor-w0")
         while not predictor.figures()["replica"]:  # noqa: ASYNC110 - it comes at once
             await asyncio.sleep(0.001)
-        answer: Any = Candidate | None
         for target in targets:
             for kept, wanted in ((loads, False), (every, True)):
                 began = time.perf_counter()
-                found = await ref.ask(Query(target, "m@w0", wanted, wanted), returns=answer)
+                found = await ref.ask(Query(target, "m@w0", wanted, wanted))
                 kept.append(1e3 * (time.perf_counter() - began))
+                assert found is not None
                 assert (found.running, found.forecast is not None) == (running, wanted), found
         await node.stop()
     return {

@@ -81,7 +81,8 @@ async def start_tree(
     nodes: where its processes are launched. Raises what the first child raises that cannot start; then nothing is left.
     """
     root = tree.supervisor(values, nodes)
-    return await node.spawn(root.actor, name=root.name, args=root.args, kwargs=root.kwargs, owner=owner)
+    started: Ref = await node.spawn(root.actor, name=root.name, args=root.args, kwargs=root.kwargs, owner=owner)
+    return started
 
 
 async def start_inside(node: Node, tree: Branch, values: Mapping[str, Any]) -> Ref:

@@ -10,6 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 GUESSES = (
+    ("what the page's charts show of the last hours: load history", "actors/load_history.py", "LoadHistory"),
+    ("which endpoint holds an event loop", "runtime/node/stall_watch.py", "StallWatch"),
+    ("what mypy knows of an endpoint", "runtime/actor/typed_endpoint.py", "TypedCall"),
+    ("spans of requests for a collector: OTLP", "api/http/otlp.py", "OtlpSpans"),
     ("who starts next among tenants: fair share", "policies/sweep/fair_share.py", "FairShare"),
     ("how much KV an account holds", "policies/memory/accounts.py", "PageAccounts"),
     ("whose account a request is on", "policies/requests/account.py", "account_of"),

@@ -133,8 +133,8 @@ def own_address(host: str, port: int) -> str:
 
 
 def remove_directory(path: Path) -> None:
-    """Delete the sockets and keys in a cluster's directory, and the directory unless it holds something else."""
-    for pattern in ("*.sock", "*.keys"):
+    """Delete the sockets, keys and notes in a cluster's directory, and the directory unless it holds something else."""
+    for pattern in ("*.sock", "*.keys", "*.stall"):
         for found in path.glob(pattern):
             found.unlink(missing_ok=True)
     with contextlib.suppress(OSError):

@@ -158,7 +158,7 @@ class Blocks(Actor):
             one = self._deployed.get(name)
             if one is None:
                 actor = BlockActor(name, self._worker, self.ref)
-                ref = await self.node.spawn(actor, name=name, owner=self.ref.address)
+                ref = (await self.node.spawn(actor, name=name, owner=self.ref.address)).ref
                 one = self._deployed[name] = Deployed(ref, frozenset(ids), LastUse(UNUSED, self.node.clock.now()))
                 self.monitor(ref)
             one.busy += 1

@@ -187,6 +187,11 @@ class Controller(Actor):
         self.handle(m.Observed(measured, predicted))
 
     @endpoint
+    async def recovered(self, worker: str, told: str) -> None:
+        """What became of a gateway's requests when that worker died."""
+        self._history.note(self.node.clock.now(), "recovered", worker, told)
+
+    @endpoint
     async def groups(self, known: int) -> MemoryGroups | None:
         """Who holds which parameters; None where that is what the memory actor knows already."""
         return memory_groups(self._state, known)

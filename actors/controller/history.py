@@ -24,7 +24,7 @@ class Happened:
 
     number: int
     at: float
-    event: str  # "starting" | "up" | "ready" | "down" | "routes" | "gateway" | "scaling"
+    event: str  # "starting" | "up" | "ready" | "down" | "routes" | "gateway" | "scaling" | "recovered"
     subject: str  # worker, application or gateway process
     text: str
 

@@ -336,7 +336,8 @@ class Gateway(Actor):
         if self._autoscale and (seen := self.state.asking.seen(self.state.active, self.node.clock.now())) is not None:
             self.node.ref(self._controller).observed.cast(*seen)
         self._tagging.look(self.node)
-        self._recoveries.look()
+        for worker, told in self._recoveries.look():
+            self.node.ref(self._controller).recovered.cast(worker, told)
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # a worker's

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import ForecastPoint, ModelInfo, MovesBegun, RequestLine, RequestView
+from blockwright.actors.load_history import LoadRow, merged
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import RuntimeFault
@@ -59,6 +60,8 @@ class LocalFront(Protocol):
     def families(self) -> list[Family]: ...
 
     def forecasts(self) -> list[ForecastPoint]: ...
+
+    def load_rows(self, step: int, after: int) -> list[LoadRow]: ...
 
     async def drain(self, seconds: float) -> None: ...
 
@@ -107,6 +110,11 @@ class GatewayPeer(Actor):
         return self._front.forecasts()
 
     @endpoint(concurrent=True)
+    async def load_rows(self, step: int, after: int) -> list[LoadRow]:
+        """How busy this process was (``load_history.py``)."""
+        return self._front.load_rows(step, after)
+
+    @endpoint(concurrent=True)
     async def drain(self, seconds: float) -> None:
         """See ``GatewayPort``."""
         await self._front.drain(seconds)
@@ -150,6 +158,11 @@ class GatewayPeer(Actor):
     async def forecasts_anywhere(self) -> list[ForecastPoint]:
         """Of all processes that answer."""
         return [point for points in [self._front.forecasts(), *await self._ask("forecasts")] for point in points]
+
+    @endpoint(concurrent=True)
+    async def history_anywhere(self, step: int, after: int) -> list[LoadRow]:
+        """Of all processes that answer, added up."""
+        return merged([self._front.load_rows(step, after), *await self._ask("load_rows", step, after)])
 
     @endpoint(concurrent=True)
     async def drain_all(self, seconds: float) -> None:

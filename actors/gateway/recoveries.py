@@ -1,4 +1,4 @@
-"""What became of the requests of a worker that died, for the log: where they went on, and after how long.
+"""What became of the requests of a worker that died, for people: where they went on, and after how long.
 
 Looks at records and changes nothing. Each gateway tells of its own requests, once all of them run again or have ended.
 """
@@ -36,11 +36,12 @@ class Recoveries:
             log.info("%s died (%s); requests that ran there: %d", worker, cause, len(ran))
             self._open.append(_Loss(worker, now, ran))
 
-    def look(self) -> None:
-        """To be called now and then."""
-        for loss in [loss for loss in self._open if all(map(_settled, *zip(*loss.requests, strict=True)))]:
+    def look(self) -> list[tuple[str, str]]:
+        """To be called now and then: the workers whose requests have all settled since, and what is to be told of each."""
+        settled = [loss for loss in self._open if all(map(_settled, *zip(*loss.requests, strict=True)))]
+        for loss in settled:
             self._open.remove(loss)
-            log.info("%s", _told(loss))
+        return [(loss.worker, _told(loss)) for loss in settled]
 
 
 def _settled(record: RequestRecord, attempt: int) -> bool:
@@ -57,7 +58,7 @@ def _told(loss: _Loss) -> str:
             continue
         homes[record.route.home] += 1
         worst = max(worst, min(again) - loss.at)
-    moved = ", ".join(f"{count} requests moved to {home}" for home, count in sorted(homes.items()))
+    moved = ", ".join(f"{count} request{'s' * (count != 1)} moved to {home}" for home, count in sorted(homes.items()))
     said = [f"{moved}, the last after {worst:.2f} s"] if homes else []
-    said += [f"{ended} ended before they ran again"] if ended else []
+    said += [f"{ended} ended before {'they' if ended > 1 else 'it'} ran again"] if ended else []
     return f"after the death of {loss.worker}: {'; '.join(said)}"

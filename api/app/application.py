@@ -13,7 +13,7 @@ import logging
 
 from aiohttp import HttpVersion11, web
 
-from blockwright.actors.config import Settings
+from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ADMIN, ENDPOINTS, PUBLIC, Handler
@@ -27,11 +27,13 @@ from blockwright.api.http.context import BEGUN, CALLER, FAULT, FRONT, MODEL, PEE
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.elsewhere import instead
 from blockwright.api.http.headers import log_names, mark
+from blockwright.api.http.history import keep
 from blockwright.api.http.hosts import Hosts
 from blockwright.api.http.info import REFERENCE
 from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Metrics
 from blockwright.api.http.request_log import LEFT, note_call
+from blockwright.api.http.spans import Spans
 from blockwright.api.http.starting import Stages
 from blockwright.api.http.throughput import tell
 from blockwright.api.version import VERSION
@@ -48,7 +50,8 @@ def make_app(
     *,
     stages: Stages | None = None,
 ) -> web.Application:
-    """``stages``: of the start-up. Raises SettingsError for a ``batch_dir`` that cannot be used."""
+    """``stages``: of the start-up. Raises SettingsError for a ``batch_dir`` that cannot be used, and for packages that a
+    setting needs and that are not there."""
     batches = open_store(settings)
     front = Front(
         port=port,
@@ -68,6 +71,7 @@ def make_app(
         cors=Cors(settings.cors_origins),
         hosts=Hosts(settings),
         stages=stages or Stages(),
+        spans=_spans(settings),
     )
     if batches is not None:
         desk = Desk(front, batches)
@@ -79,13 +83,25 @@ def make_app(
     app[PEER] = []
     app.on_response_prepare.append(mark)
     app.on_cleanup.append(_close)
-    app.cleanup_ctx.append(tell)
+    app.cleanup_ctx.extend([tell, keep])
     app[REFERENCE] = json.dumps(document(ENDPOINTS, VERSION)).encode()
     posted = [one for one in ENDPOINTS if one.method != "GET"]
     app.add_routes([web.route(one.method, one.path, one.handler, expect_handler=_expected) for one in posted])
     read = [one for one in ENDPOINTS if one.method == "GET"]
     app.add_routes([web.get(one.path, one.handler, expect_handler=_expected) for one in read])
     return app
+
+
+def _spans(settings: Settings) -> Spans | None:
+    """Who is told of requests that are over; nobody where nothing is set. Raises SettingsError without the packages."""
+    if not settings.otlp_traces_endpoint:
+        return None
+    try:
+        from blockwright.api.http.otlp import OtlpSpans
+    except ImportError as error:
+        lacking = f"a package that is not installed ({error.name})"
+        raise SettingsError(f"otlp_traces_endpoint needs {lacking}; pip install 'blockwright[otlp]'") from None
+    return OtlpSpans(settings.otlp_traces_endpoint, VERSION)
 
 
 async def _expected(request: web.Request) -> web.StreamResponse | None:
@@ -102,6 +118,8 @@ async def _expected(request: web.Request) -> web.StreamResponse | None:
 
 async def _close(app: web.Application) -> None:
     app[FRONT].catalog.close()
+    if (spans := app[FRONT].spans) is not None:
+        await spans.close()
     if (batches := app[BATCHES]) is not None:
         await batches.close()
 

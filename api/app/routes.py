@@ -14,7 +14,7 @@ from aiohttp import web
 from blockwright.api import answers
 from blockwright.api.batches import endpoints as batches
 from blockwright.api.batches import files, views
-from blockwright.api.http import admin, health, info, models, page_files
+from blockwright.api.http import admin, health, history, info, models, page_files
 from blockwright.api.openai import applications, moves
 from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
 from blockwright.api.openai.chat import CHAT
@@ -335,6 +335,14 @@ ENDPOINTS = (
         handler=admin.metrics,
         text="Metrics in Prometheus' text format.",
         media="text/plain",
+    ),
+    Endpoint(
+        method="GET",
+        path="/metrics/history",
+        handler=history.history,
+        text="Load and memory of the last `seconds` (120, a day at most), in rows of 1, 10 or 60 s; `after`: from there on.",
+        answer=answers.HistoryAnswer,
+        errors=(400,),
     ),
     Endpoint(
         method="GET",

@@ -9,6 +9,7 @@ import logging
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from blockwright.actors.load_history import memory_of
 from blockwright.api.checks import shown
 from blockwright.api.errors import ApiError, bad_request
 from blockwright.api.http.context import CALLER, FRONT, PEER
@@ -19,7 +20,10 @@ _CLUSTER_SECONDS = 2.0  # a scrape answers without the workers' numbers rather t
 
 
 async def cluster(request: web.Request) -> web.Response:
-    return web.json_response(await request.app[FRONT].port.cluster())
+    front = request.app[FRONT]
+    view = await front.port.cluster()
+    front.history.memory = memory_of(view)
+    return web.json_response(view)
 
 
 async def actors(request: web.Request) -> web.Response:

@@ -26,12 +26,14 @@ from blockwright.actors.gateway.port import (
     RequestView,
     StreamProgress,
 )
+from blockwright.actors.load_history import LoadHistory, LoadRow
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.hosts import Hosts
 from blockwright.api.http.limits import TenantLimits
 from blockwright.api.http.metrics import Meter, Metrics
+from blockwright.api.http.spans import Spans
 from blockwright.api.http.starting import Stages
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.requests.request_ownership import ChosenNames, may_see, request_id
@@ -76,7 +78,9 @@ class Front:
     cors: Cors
     hosts: Hosts
     names: ChosenNames = field(default_factory=ChosenNames)
+    history: LoadHistory = field(default_factory=LoadHistory)
     desk: BatchDesk | None = None  # of the batches, if there are any
+    spans: Spans | None = None  # who is told of requests that are over, if anybody is
 
     def describe(self, name: str, key: str) -> RequestView | None:
         """A request of this process, by our id or the one its client chose. To other keys it does not exist."""
@@ -102,6 +106,10 @@ class Front:
     def families(self) -> list[Family]:
         """What this process has counted."""
         return self.metrics.families()
+
+    def load_rows(self, step: int, after: int) -> list[LoadRow]:
+        """How busy this process was."""
+        return self.history.rows(step, after)
 
     def forecasts(self) -> list[ForecastPoint]:
         """Of the last requests of this process's gateway."""
@@ -131,6 +139,7 @@ NAME = web.RequestKey("name", str)  # the id that the client chose
 TRACE = web.RequestKey("trace", str)  # the traceparent of what is done for it
 _anything: Any = object
 PROGRESS: web.RequestKey[Callable[[], StreamProgress]] = web.RequestKey("progress", _anything)  # of the first choice
+ASKED: web.RequestKey[Mapping[str, float]] = web.RequestKey("asked", _anything)  # sampling that the request named
 METER = web.RequestKey("meter", Meter)  # what it has come to so far
 FAULT = web.RequestKey("fault", str)  # why it was refused
 BEGUN = web.RequestKey("begun", float)  # when the request came, on the loop's clock

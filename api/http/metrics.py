@@ -87,6 +87,18 @@ class TokenCounts:
     hits: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class MeterFigures:
+    """Of one request. queued, first_token: seconds from its arrival; None before the first token. reasons: why choices
+    ended."""
+
+    prompt: int
+    tokens: int
+    queued: float | None
+    first_token: float | None
+    reasons: tuple[str, ...]
+
+
 class Tally:
     """The numbers of one model."""
 
@@ -111,6 +123,7 @@ class Meter:
         "_longest",
         "_prompt",
         "_queued",
+        "_reasons",
         "_tally",
         "_times",
         "_waits",
@@ -122,6 +135,7 @@ class Meter:
         self._first: float | None = None
         self._queued = 0.0  # seconds before the first plan
         self._count = self._longest = 0  # tokens of all choices; of the longest that has ended
+        self._reasons: list[str] = []  # why choices ended
         tally.active += 1
 
     def began(self, progress: StreamProgress, *, looked: bool, first: bool) -> None:
@@ -157,9 +171,16 @@ class Meter:
 
     def finished(self, reason: str, tokens: int) -> None:
         """A choice ended with its finish reason."""
+        self._reasons.append(reason)
         self._tally.success[reason] = self._tally.success.get(reason, 0) + 1
         self._tally.histograms["vllm:request_generation_tokens"].observe(tokens)
         self._longest = max(self._longest, tokens)
+
+    def figures(self) -> MeterFigures:
+        """What the request has come to."""
+        first = None if self._first is None else self._first - self._begun
+        queued = None if self._first is None else self._queued
+        return MeterFigures(self._prompt, self._count, queued, first, tuple(self._reasons))
 
     def told(self) -> list[str]:
         """For the log: tokens, and where the time went."""
@@ -240,6 +261,11 @@ class Metrics:
         tallies = self._tallies.values()
         names = ("prompt_tokens", "generation_tokens", "cache_queries", "cache_hits")
         return TokenCounts(*(sum(getattr(tally, name) for tally in tallies) for name in names))
+
+    def first_tokens(self) -> list[int]:
+        """Requests of all models by how long their first token took: a number for each of ``SECONDS``, and one for more."""
+        found = [tally.histograms["vllm:time_to_first_token_seconds"].counts for tally in self._tallies.values()]
+        return [sum(column) for column in zip([0] * (len(SECONDS) + 1), *found, strict=True)]
 
     @property
     def active(self) -> int:

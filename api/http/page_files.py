@@ -1,4 +1,4 @@
-"""The page at ``/``: three files of the package, served as they are. Everything it shows it asks the API for.
+"""The page at ``/``: files of the package, served as they are. Everything it shows it asks the API for.
 
 With keys a browser is asked for one (as the password; any name) and sends it with every question of the page.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from aiohttp import web
 
 FOLDER = Path(__file__).parent / "page"
-_KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+_KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
 # Nothing from elsewhere is loaded or asked, and no other page may frame this one.
 _POLICY = "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'"
 

@@ -1,20 +1,24 @@
 """What the log says of an HTTP request once it is over: one line at level info, at debug for what is asked again and again.
 
-Counts the answer, too. Never refuses and never fails a request.
+Counts the answer, too, and tells of generations as spans where somebody listens. Never refuses and never fails a request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from aiohttp import web
 
-from blockwright.api.http.context import BEGUN, CALL_ID, CALLER, FAULT, FRONT, METER, MODEL, PROGRESS
+from blockwright.api.http.context import ASKED, BEGUN, CALL_ID, CALLER, FAULT, FRONT, METER, MODEL, PROGRESS, TRACE
 from blockwright.api.http.headers import log_names
+from blockwright.api.http.spans import FinishedRequest
+from blockwright.runtime.base.scope import parse_traceparent
 
 LEFT = 499  # status of who went before the answer, as nginx has it
 _POLLED = ("/health", "/ping", "/load", "/metrics", "/admin/cluster", "/admin/forecasts", "/page/")
+_GENERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}  # path -> GenAI operation
 log = logging.getLogger(__name__)
 
 
@@ -22,7 +26,10 @@ def note_call(request: web.Request, status: int) -> None:
     """The request is over. ``status``: of its answer, or ``LEFT``."""
     resource = request.match_info.route.resource
     path = "none" if resource is None else resource.canonical
-    request.app[FRONT].metrics.answered(path, request.method, status)
+    front = request.app[FRONT]
+    front.metrics.answered(path, request.method, status)
+    if front.spans is not None and path in _GENERATIONS and request.method == "POST":
+        front.spans.note(_finished(request, _GENERATIONS[path], status))
     polled = path == "/" or path.startswith(_POLLED)
     level = logging.DEBUG if polled and status < 500 else logging.INFO
     if log.isEnabledFor(level):
@@ -46,3 +53,28 @@ def _line(request: web.Request, path: str, status: int) -> str:
         if now.preemptions:
             parts.append(f"preempted {now.preemptions} times")
     return ", ".join(parts)
+
+
+def _finished(request: web.Request, operation: str, status: int) -> FinishedRequest:
+    seconds = asyncio.get_running_loop().time() - request.get(BEGUN, 0.0)
+    caller, meter = request.get(CALLER), request.get(METER)
+    found = meter.figures() if meter is not None else None
+    own = parse_traceparent(request[TRACE]) if TRACE in request else b""
+    return FinishedRequest(
+        operation=operation,
+        model=request.get(MODEL, ""),
+        id=request.get(CALL_ID, ""),
+        tenant=caller.tenant if caller is not None else "",
+        trace=own,
+        parent=parse_traceparent(request.headers["traceparent"]) if own else b"",
+        began=time.time() - seconds,
+        seconds=seconds,
+        status=status,
+        error=request.get(FAULT, "") or ("client_left: the client left" if status == LEFT else ""),
+        asked=request.get(ASKED) or {},
+        reasons=found.reasons if found is not None else (),
+        prompt_tokens=found.prompt if found is not None else None,
+        tokens=found.tokens if found is not None else None,
+        queued=found.queued if found is not None else None,
+        first_token=found.first_token if found is not None else None,
+    )

@@ -22,7 +22,19 @@ from blockwright.api.answers import Usage
 from blockwright.api.checks import Body
 from blockwright.api.errors import ApiError, error_body, in_words
 from blockwright.api.http.catalog import ServedModel
-from blockwright.api.http.context import CALL_ID, CALLER, FRONT, IGNORED, METER, NAME, OFFLINE, PROGRESS, Asker, Front
+from blockwright.api.http.context import (
+    ASKED,
+    CALL_ID,
+    CALLER,
+    FRONT,
+    IGNORED,
+    METER,
+    NAME,
+    OFFLINE,
+    PROGRESS,
+    Asker,
+    Front,
+)
 from blockwright.api.http.headers import log_names
 from blockwright.api.http.limits import CHARGE
 from blockwright.api.http.metrics import Meter
@@ -198,6 +210,8 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
         call.created = int(time.time())
         count, tenant = call.usage()["prompt_tokens"], asking[CALLER].tenant
         told = call.info.id, count, options.n, options.limit, tenant
+        named = {"max_tokens": options.limit, "temperature": options.temperature, "top_p": options.top_p, "n": options.n}
+        asking[ASKED] = {name: value for name, value in named.items() if value is not None}
         asking[METER] = meter = front.metrics.begin(*told, offline=offline)
         ends = _Ends(meter)
         yield ends

@@ -10,9 +10,9 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar, Unpack
+from typing import Any, Protocol, Self, TypeVar, Unpack, overload
 
-from blockwright.api.program.client import GenerateCall, Message, Prompt
+from blockwright.api.program.client import GenerateCall, GenerateCalls, Message, Prompt, is_list
 from blockwright.api.program.options import ConversationOptions, GenerateOptions
 from blockwright.api.program.results import Answer, Piece
 
@@ -28,7 +28,14 @@ class AsyncSession(Protocol):
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> GenerateCall: ...
+    @overload
+    def generate(  # type: ignore[overload-overlap] # as ``Session.generate``
+        self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]
+    ) -> GenerateCall: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], *, model: str | None = None, **options: Unpack[GenerateOptions]
+    ) -> GenerateCalls: ...
 
     def chat(
         self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
@@ -154,11 +161,26 @@ class BlockingSession:
         finally:
             loop.close()
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> Answer:
-        """As ``Session.generate``, complete."""
-        return self.stream(prompt, model=model, **options).wait()
+    @overload
+    def generate(  # type: ignore[overload-overlap] # as ``Session.generate``
+        self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]
+    ) -> Answer: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], *, model: str | None = None, **options: Unpack[GenerateOptions]
+    ) -> list[Answer]: ...
+    def generate(
+        self, prompt: Any, *, model: str | None = None, **options: Unpack[GenerateOptions]
+    ) -> Answer | list[Answer]:
+        """As ``Session.generate``, complete: a list of prompts gives a list of answers."""
+        call: Any = self._session.generate(prompt, model=model, **options)
+        found: Answer | list[Answer] = self._thread.run(call.whole())
+        return found
 
     def stream(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> BlockingCall:
+        """The answer in pieces, of one prompt. Raises TypeError for a list."""
+        if is_list(prompt):
+            raise TypeError("stream takes one prompt; call it for each, or generate for the whole answers")
         return BlockingCall(self._session.generate(prompt, model=model, **options), self._thread)
 
     def chat(

@@ -6,11 +6,12 @@ stream cancels it at the server.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import warnings
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Unpack, cast, overload
 
 import aiohttp
 
@@ -18,6 +19,7 @@ from blockwright.api.program.options import ConversationOptions, GenerateOptions
 from blockwright.api.program.results import Answer, Choice, Piece, RequestError
 
 Prompt = str | Sequence[int]
+AT_ONCE = 64  # requests of one list that are under way
 Message = Mapping[str, Any]
 
 
@@ -74,18 +76,66 @@ class GenerateCall:
         self.answer = _answer(self.id, model, tuple(_joined(i, pieces[i]) for i in sorted(pieces)), usage)
 
 
+class GenerateCalls:
+    """A list of prompts that has not been sent yet: ``await`` it for the answers, in the order of the prompts. Raises
+    RequestError for the first one that fails, and ends the others."""
+
+    def __init__(self, calls: Sequence[GenerateCall]) -> None:
+        self._calls = calls
+
+    def __await__(self) -> Generator[Any, None, list[Answer]]:
+        return self.whole().__await__()
+
+    async def whole(self) -> list[Answer]:
+        """What ``await`` gives."""
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def one(call: GenerateCall) -> Answer:
+            async with room:
+                return await call.whole()
+
+        tasks = [asyncio.ensure_future(one(call)) for call in self._calls]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def is_list(prompt: str | Sequence[Any]) -> bool:
+    """Whether these are several prompts: texts, or lists of token ids. One of no tokens is one."""
+    return not isinstance(prompt, str) and len(prompt) > 0 and hasattr(prompt[0], "__len__")
+
+
 class Session:
     """Requests to one server. ``options`` of ``generate`` and ``chat`` are the API's fields by their names."""
 
     def __init__(self) -> None:
         self._http: aiohttp.ClientSession | None = None
 
-    def generate(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> GenerateCall:
-        """Continue a prompt: text, or token ids. ``model``: the first one that is served by default. Raises TypeError for an
-        option that there is not."""
+    @overload
+    def generate(  # type: ignore[overload-overlap] # a text is a sequence of texts, too: the first wins
+        self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]
+    ) -> GenerateCall: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], *, model: str | None = None, **options: Unpack[GenerateOptions]
+    ) -> GenerateCalls: ...
+    def generate(
+        self, prompt: Prompt | Sequence[Prompt], *, model: str | None = None, **options: Unpack[GenerateOptions]
+    ) -> GenerateCall | GenerateCalls:
+        """Continue a prompt (text, or token ids), or each of a list of them. ``model``: the first one that is served by
+        default. Raises TypeError for an option that there is not."""
         check_options(options, GenerateOptions)
-        given = prompt if isinstance(prompt, str) else list(prompt)
-        return GenerateCall(self, "/v1/completions", asked(model, options, prompt=given))
+
+        def call(one: Prompt) -> GenerateCall:
+            given = one if isinstance(one, str) else list(one)
+            return GenerateCall(self, "/v1/completions", asked(model, options, prompt=given))
+
+        if is_list(prompt):
+            return GenerateCalls([call(one) for one in cast(Sequence[Prompt], prompt)])
+        return call(cast(Prompt, prompt))
 
     def chat(
         self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]

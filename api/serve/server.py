@@ -30,15 +30,23 @@ from blockwright.api.http.starting import Stages, StartingPort
 from blockwright.api.serve.console import Herald, RunningCluster, Speaker
 from blockwright.api.serve.neighbour import served_there
 from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.hub import TOLD
 
+FETCHING = "fetching weights"  # a stage
 Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front of this process, and the port
 
 
 def run(settings: Settings) -> int:
     """Serve until a signal; the exit code."""
     from blockwright.actors.topology import Http, start
+    from blockwright.gpu.weights.checkpoint import check_here
 
     set_up(settings.log_format, settings.log_level, "head")
+    try:
+        for source in settings.applications.values():
+            check_here(source)
+    except CheckpointError as error:  # before the port is taken, or said to be
+        return Speaker(settings.log_format, Stages()).fatal(error)
     return uvloop.run(Server(settings, lambda chosen, front, port: start(chosen, http=Http(front, port, front.desk))).run())
 
 
@@ -135,6 +143,12 @@ class Server:
     async def _serve(self, app: web.Application, runner: web.AppRunner, port: StartingPort) -> int:
         """The cluster's life; it is stopped whatever happens after it was started."""
         offset = self._speaker.stages.now()
+        loop = asyncio.get_running_loop()
+
+        def told(sentence: str) -> None:
+            loop.call_soon_threadsafe(self._fetching, sentence)
+
+        TOLD.set(told)
         starting = asyncio.ensure_future(self._start(self._settings, app[FRONT], self.port))
         if not await self._first(starting):
             starting.cancel()
@@ -172,6 +186,13 @@ class Server:
                 task.cancel()
             await running.stop()
             self._speaker.reach("stopped")
+
+    def _fetching(self, sentence: str) -> None:
+        """The hub tells how far a fetch is."""
+        if all(name != FETCHING for name, _ in self._speaker.stages.reached):
+            self._speaker.reach(FETCHING, sentence)
+        else:
+            self._speaker.note(sentence)
 
     async def _first(self, *tasks: asyncio.Future[Any]) -> bool:
         """Wait for one of the tasks or for the signal to end; False for the signal."""

@@ -226,8 +226,21 @@ def _component(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, 
     return component_of(config, id, sum(ref.nbytes for ref in roles.values()), kv)
 
 
+def check_here(source: str | Path) -> None:
+    """Raises CheckpointError for a folder that cannot be served by its config.json, and for what is neither a folder nor a
+    hub id; the hub is not asked. Opening it finds out the rest."""
+    if (folder := _folder(source)) is not None and (config := folder / "config.json").is_file():
+        _judge_file(config)
+
+
 def locate(source: str | Path) -> Path:
     """The folder of a path or hub id."""
+    folder = _folder(source)
+    return fetch(str(source), _judge_file) if folder is None else folder
+
+
+def _folder(source: str | Path) -> Path | None:
+    """The folder of a path; None for a hub id."""
     try:
         path = Path(source).expanduser()
         if path.is_dir():
@@ -244,7 +257,7 @@ def locate(source: str | Path) -> Path:
         raise CheckpointError(f"there is no folder {source}; did you mean {path.parent / near}?")
     if not HUB_ID.fullmatch(str(source)):
         raise CheckpointError(f"{named(str(source))} is neither a folder nor a hub id (owner/name); check the path")
-    return fetch(str(source), _judge_file)
+    return None
 
 
 def _judge(fields: Fields) -> Architecture:

@@ -1,13 +1,17 @@
 """Checkpoints of the hub: ``owner/name`` or ``owner/name@revision``, fetched by the hub's client into its cache.
 
-config.json comes first and is judged, so that nothing large is fetched that cannot be served; then its size is said.
+config.json comes first and is judged, so that nothing large is fetched that cannot be served; then its size is said, and,
+while it is fetched, how far that is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -17,7 +21,16 @@ from blockwright.policies.binary_size import binary_size
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 _WEIGHTS = ("model*.safetensors", "adapter*.safetensors")
 _FILES = ["*.json", *_WEIGHTS, "tokenizer*", "*.jinja"]
+TELL_EVERY = 5.0  # seconds
 log = logging.getLogger(__name__)
+
+
+def _log(sentence: str) -> None:
+    log.warning("%s", sentence)
+
+
+# Who is told how far a fetch is, of those that begin in this context; called in any thread. The log, where nobody asks.
+TOLD: ContextVar[Callable[[str], None]] = ContextVar("told", default=_log)
 
 
 def fetch(source: str, judge: Callable[[Path], None]) -> Path:
@@ -34,9 +47,13 @@ def fetch(source: str, judge: Callable[[Path], None]) -> Path:
             config = None
         if config is not None:
             judge(Path(config))
-        if size := _size(name, revision):
-            log.warning("%s has %s of weights, which need as much memory; fetching what the cache lacks", source, size)
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=_FILES))
+        size = _size(name, revision)
+        if size:
+            TOLD.get()(
+                f"{source} has {binary_size(size)} of weights, which need as much memory; fetching what the cache lacks"
+            )
+        with _progress(source, _cached(name), size, TOLD.get()):
+            return Path(snapshot_download(name, revision=revision or None, allow_patterns=_FILES))
     except CheckpointError:
         raise
     except Exception as error:  # the client raises a dozen kinds: network, permission, unknown name, disk
@@ -68,13 +85,53 @@ def _why(error: Exception) -> tuple[str, str]:
     return type(error).__name__, " ".join(str(error).split())[:200]
 
 
-def _size(name: str, revision: str) -> str:
-    """Of the weights; empty where the hub does not say, as without a network."""
+def _size(name: str, revision: str) -> int:
+    """Bytes of the weights; 0 where the hub does not say, as without a network."""
     from huggingface_hub import HfApi
 
     try:
         files = HfApi().model_info(name, revision=revision or None, files_metadata=True).siblings or []
     except Exception:  # what is in the cache is served without it
-        return ""
-    weights = [file.size or 0 for file in files if any(fnmatch(file.rfilename, kind) for kind in _WEIGHTS)]
-    return binary_size(sum(weights)) if weights else ""
+        return 0
+    return sum(file.size or 0 for file in files if any(fnmatch(file.rfilename, kind) for kind in _WEIGHTS))
+
+
+def _cached(name: str) -> Path:
+    """Where the client writes what it fetches."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "blobs"
+
+
+@contextlib.contextmanager
+def _progress(source: str, folder: Path, size: int, told: Callable[[str], None]) -> Iterator[None]:
+    """A thread that says how much of ``size`` bytes has come, when that has grown; nothing where it all was there."""
+    over, there = threading.Event(), _held(folder)
+
+    def follow() -> None:
+        last = there
+        while not over.wait(TELL_EVERY):
+            if (now := _held(folder)) > last:
+                last = now
+                of = f" of {binary_size(size)} ({min(99, 100 * now // size)} %)" if size else ""
+                told(f"{source}: {binary_size(now)}{of} fetched")
+
+    thread = threading.Thread(target=follow, name="hub-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    if (came := _held(folder) - there) > 0:
+        told(f"{source} is fetched: {binary_size(came)} came")
+
+
+def _held(folder: Path) -> int:
+    """Bytes of its files, those that are not complete, too."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for file in folder.iterdir():
+            with contextlib.suppress(OSError):  # it has just got another name
+                total += file.stat().st_size
+    return total

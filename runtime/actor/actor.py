@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar, overload
 
 from blockwright.runtime.actor.endpoint import RESERVED, ActorEndpoint, EndpointMark
-from blockwright.runtime.actor.ref import CALL_TIMEOUT, Ref
+from blockwright.runtime.actor.ref import CALL_TIMEOUT, HasRef, Ref
 from blockwright.runtime.base.address import Address
 from blockwright.runtime.base.down import Down, OnDown
 from blockwright.runtime.base.node_view import NodeView
@@ -23,6 +23,7 @@ from blockwright.transport.wire import Traffic
 
 log = logging.getLogger("blockwright.runtime")
 MAILBOX = 1024  # messages in each lane of an actor
+A = TypeVar("A", bound="Actor")  # to type checkers a reference is the actor (``typed_endpoint.py``)
 OnLink = Callable[[str, bytes, list[memoryview]], None]  # sender node, header, buffers
 
 
@@ -68,9 +69,24 @@ class ActorNode(Protocol):
     def links(self) -> ActorLinks: ...
     @property
     def dead_letters(self) -> Counter[str]: ...
+    @overload
     async def spawn(
         self,
-        actor: Actor | type[Actor] | str,
+        actor: A | type[A],
+        *,
+        name: str,
+        on: str = ...,
+        args: Sequence[Any] = ...,
+        kwargs: Mapping[str, Any] | None = ...,
+        mailbox: int = ...,
+        patience: float = ...,
+        owner: Address | None = ...,
+        restarts: int = ...,
+    ) -> A: ...
+    @overload
+    async def spawn(
+        self,
+        actor: str,
         *,
         name: str,
         on: str = "",
@@ -81,20 +97,26 @@ class ActorNode(Protocol):
         owner: Address | None = None,
         restarts: int = 0,
     ) -> Ref: ...
-    async def stop_actor(self, ref: Ref, *, drain: float = 5.0) -> None: ...
-    async def kill_actor(self, ref: Ref) -> None: ...
+    async def stop_actor(self, ref: HasRef, *, drain: float = 5.0) -> None: ...
+    async def kill_actor(self, ref: HasRef) -> None: ...
     async def despawn(self, name: str) -> None: ...
     def post(self, actor: Address, work: Callable[[], Awaitable[None]]) -> None: ...
     def end(self, actor: Address, cause: str) -> None: ...
-    def ref(self, address: str, actor: type[Actor] | None = None) -> Ref: ...
-    async def register(self, name: str, ref: Ref, *, wait: float = 0.0) -> None: ...
-    async def unregister(self, name: str, ref: Ref | None = None) -> bool: ...
-    async def lookup(self, name: str, actor: type[Actor] | None = None, *, wait: float = 0.0) -> Ref: ...
+    @overload
+    def ref(self, address: str) -> Ref: ...
+    @overload
+    def ref(self, address: str, actor: type[A]) -> A: ...
+    async def register(self, name: str, ref: HasRef, *, wait: float = 0.0) -> None: ...
+    async def unregister(self, name: str, ref: HasRef | None = None) -> bool: ...
+    @overload
+    async def lookup(self, name: str, *, wait: float = 0.0) -> Ref: ...
+    @overload
+    async def lookup(self, name: str, actor: type[A], *, wait: float = 0.0) -> A: ...
     async def names(self) -> dict[str, Ref]: ...
     def peers(self) -> Mapping[str, PeerInfo]: ...
     def current_incarnation(self, node: str) -> int: ...
     def last_down(self, node: str) -> Down | None: ...
-    def monitor(self, node: str | Ref, on_down: OnDown) -> Callable[[], None]: ...
+    def monitor(self, node: str | HasRef, on_down: OnDown) -> Callable[[], None]: ...
     def on_arrival(self, callback: Callable[[], None]) -> Callable[[], None]: ...
     def on_heartbeat(self, callback: Callable[[PeerInfo], None]) -> Callable[[], None]: ...
     def link(self, node: str) -> Link: ...
@@ -148,14 +170,14 @@ class Actor:
         """What should live under this actor and does not, and why: what ``inspect`` shows of supervisors."""
         return {}
 
-    def monitor(self, ref: Ref) -> Callable[[], None]:
+    def monitor(self, ref: HasRef) -> Callable[[], None]:
         """Have ``on_down`` called once when that life is over, whatever the cause. Returns what undoes this."""
-        return self.node.links.monitor(self.ref.address, ref.address)
+        return self.node.links.monitor(self.ref.address, ref.ref.address)
 
-    def link(self, ref: Ref) -> None:
+    def link(self, ref: HasRef) -> None:
         """When either of the two dies abnormally (all but being stopped in order), so does the other."""
-        self.node.links.link(self.ref.address, ref.address)
+        self.node.links.link(self.ref.address, ref.ref.address)
 
-    def unlink(self, ref: Ref) -> None:
+    def unlink(self, ref: HasRef) -> None:
         """Undo ``link``; the reference is the one that it was given."""
-        self.node.links.unlink(self.ref.address, ref.address)
+        self.node.links.unlink(self.ref.address, ref.ref.address)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar, overload
+from typing import Any, Concatenate, overload
 
+from blockwright.runtime.actor.typed_endpoint import CallEndpoint, Decorator, P, R, StreamEndpoint
 from blockwright.runtime.base.codec import Decoder, decoder
 from blockwright.runtime.base.errors import DecodeError
 
-Method = TypeVar("Method", bound=Callable[..., Awaitable[Any] | AsyncIterator[Any]])
-RESERVED = frozenset(("node", "name", "incarnation", "life", "address"))  # of a Ref
+RESERVED = frozenset(("node", "name", "incarnation", "life", "address", "ref"))  # of a Ref
 _RESERVED_PARAMETERS = frozenset(("timeout", "returns"))
 
 
@@ -30,9 +30,11 @@ class EndpointMark:
 
 
 @overload
-def endpoint(method: Method, /) -> Method: ...
+def endpoint(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> CallEndpoint[P, R]: ...
 @overload
-def endpoint(*, urgent: bool = False, concurrent: bool = False) -> Callable[[Method], Method]: ...
+def endpoint(method: Callable[Concatenate[Any, P], AsyncIterator[R]], /) -> StreamEndpoint[P, R]: ...
+@overload
+def endpoint(*, urgent: bool = False, concurrent: bool = False) -> Decorator: ...
 def endpoint(method: Any = None, /, *, urgent: bool = False, concurrent: bool = False) -> Any:
     """Make an ``async def`` method reachable by name; an async generator (``-> AsyncIterator[T]``) is a stream.
 

@@ -26,12 +26,19 @@ class EndpointCaller(Protocol):
 
     def stream(
         self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
-    ) -> Stream:
+    ) -> Stream[Any]:
         """``patience``: seconds to wait for each item."""
 
     def cast(self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
 
     def current_incarnation(self, node: str) -> int: ...
+
+
+class HasRef(Protocol):
+    """An actor by its reference: a ``Ref``, one that is typed as its actor's class, or the actor itself."""
+
+    @property
+    def ref(self) -> Ref: ...
 
 
 class HasEndpoints(Protocol):
@@ -79,7 +86,7 @@ class StreamMethod:
     def __init__(self, caller: EndpointCaller, target: Address, name: str, returns: Any) -> None:
         self._caller, self._target, self._name, self._returns = caller, target, name, returns
 
-    def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Stream:
+    def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Stream[Any]:
         """``async for`` over the items. ``timeout``: seconds to wait for each; ``returns``: annotation of one item."""
         wanted = self._returns if returns is None else returns
         return self._caller.stream(self._target, self._name, args, kwargs, timeout, wanted)
@@ -105,9 +112,9 @@ class CallOrStream(Coroutine[Any, Any, T]):
 
     __slots__ = ("_call", "_make", "_stream")
 
-    def __init__(self, call: Coroutine[Any, Any, T], make: Callable[[], Stream]) -> None:
+    def __init__(self, call: Coroutine[Any, Any, T], make: Callable[[], Stream[Any]]) -> None:
         self._call, self._make = call, make
-        self._stream: Stream | None = None
+        self._stream: Stream[Any] | None = None
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._call.__await__()
@@ -121,13 +128,13 @@ class CallOrStream(Coroutine[Any, Any, T]):
     def close(self) -> None:
         self._call.close()
 
-    def __aiter__(self) -> Stream:
+    def __aiter__(self) -> Stream[Any]:
         if self._stream is None:
             self._call.close()  # never started; closed, it does not complain of not being awaited
             self._stream = self._make()
         return self._stream
 
-    async def __aenter__(self) -> Stream:
+    async def __aenter__(self) -> Stream[Any]:
         return await self.__aiter__().__aenter__()
 
     async def __aexit__(self, *error: Any) -> None:
@@ -138,12 +145,20 @@ class CallOrStream(Coroutine[Any, Any, T]):
 
 
 class Ref:
-    """``await ref.add(3)``, ``ref.add.cast(3)``, ``async for item in ref.items()``."""
+    """``await ref.add(3)``, ``ref.add.cast(3)``, ``async for item in ref.items()``.
+
+    One that is made with its actor's class is that class to type checkers (``typed_endpoint.py``); ``.ref`` is this there.
+    """
 
     __slots__ = ("__dict__", "_actor", "_caller", "address")
 
     def __init__(self, caller: EndpointCaller, address: Address, actor: type[HasEndpoints] | None = None) -> None:
         self._caller, self.address, self._actor = caller, address, actor
+
+    @property
+    def ref(self) -> Ref:
+        """Itself, as an actor's ``ref`` is."""
+        return self
 
     @property
     def node(self) -> str:

@@ -12,7 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from blockwright.runtime.actor.endpoint import ActorEndpoint
 from blockwright.runtime.base.errors import DeadlineExceeded, RuntimeFault
@@ -20,6 +20,7 @@ from blockwright.runtime.base.scope import inherited_deadline
 from blockwright.runtime.base.window import WINDOW_BYTES, WINDOW_ITEMS, Window
 from blockwright.transport.clock import Clock
 
+T_co = TypeVar("T_co", covariant=True)
 _SMALL = 64  # bytes that any other object counts for where nothing is encoded
 
 
@@ -123,7 +124,7 @@ def _late(waiter: asyncio.Future[None], label: str, seconds: float) -> None:
         waiter.set_exception(DeadlineExceeded(f"{label} gave no item within {seconds:g} s"))
 
 
-class Stream(AsyncIterator[Any]):
+class Stream(AsyncIterator[T_co]):
     """What ``ref.g(...)`` gives for a streaming endpoint.
 
         async for item in ref.g(3): ...
@@ -146,11 +147,12 @@ class Stream(AsyncIterator[Any]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> T_co:
         if self._closed:
             raise StopAsyncIteration
         try:
-            return await self._start().next(self._patience)
+            item: T_co = await self._start().next(self._patience)
+            return item
         except (RuntimeFault, StopAsyncIteration, asyncio.CancelledError):
             self._closed = True  # like a generator: over after the first error
             raise

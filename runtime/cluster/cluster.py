@@ -6,7 +6,7 @@ Owns incarnation numbers and the declaration of a node's end, made exactly once 
     "left"          it had joined by hand and stopped in order
     "disconnected"  the connection broke and no launcher explains it; "disconnected from W" if only worker W says so
     "unreachable"   pings of the transport stay unanswered: the host, the network, or a stopped process
-    "hung"          pings are answered, but the node's event loop sends no heartbeats: it is stuck in Python or native code
+    "hung"          pings are answered, but the node's event loop sends no heartbeats: it is stuck (in what: stall_watch.py)
 
 Silence is counted only while this loop itself runs, so a head that stalls blames nobody. Whoever is declared down is fenced
 everywhere and killed. Whether to start a node again is not decided here.
@@ -32,6 +32,7 @@ from blockwright.runtime.cluster.launcher import Launcher, LaunchError, NodeSpec
 from blockwright.runtime.cluster.node_process import encode_config
 from blockwright.runtime.node.node import Node
 from blockwright.runtime.node.peers import Peer
+from blockwright.runtime.node.stall_watch import hung
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.clock import Clock, Timer
 from blockwright.transport.curve import NodeKeys
@@ -357,8 +358,8 @@ class ClusterHead:
                 member.heard, member.silent, member.unanswered = peer.heard, 0.0, -math.inf
             member.silent += step
             if member.state == "up" and member.silent > self._silence:
-                # Pings that were tried again have failed or been answered long before as much time has passed.
-                self._declare(member, "hung" if now - member.unanswered > self._silence else UNREACHABLE)
+                stuck = now - member.unanswered > self._silence  # pings that were tried again have ended long before
+                self._declare(member, hung(self._launcher.directory, member.id) if stuck else UNREACHABLE)
             elif member.state == "starting" and member.silent > self._startup:
                 self._declare(member, f"not up within {self._startup:g} s")
 

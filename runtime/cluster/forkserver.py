@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from blockwright.runtime.base.codec import pack, unpack
+from blockwright.runtime.base.last_resort import log_as
 from blockwright.runtime.base.loop import loop_factory
 from blockwright.runtime.base.names import import_module
 from blockwright.runtime.cluster.launcher import NodeSpec
@@ -159,9 +160,10 @@ def run_child(spec: NodeSpec, parent: int) -> NoReturn:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             random.seed()
+            log_as(spec.name)
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 # The runner takes SIGINT over unless it is ignored already, which it is since the fork.
-                runner.run(run_node(spec))
+                runner.run(run_node(spec, watched=True))
             status = 0
     except BaseException:
         traceback.print_exc()

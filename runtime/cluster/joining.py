@@ -7,6 +7,7 @@ brings an invitation (over TCP) or may enter its directory (over a socket file);
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -18,10 +19,13 @@ from blockwright.runtime.base import envelope
 from blockwright.runtime.base.clock import first_within
 from blockwright.runtime.cluster.invitations import PREFIX, Invitation
 from blockwright.runtime.node.node import Node
+from blockwright.runtime.node.stall_watch import StallWatch
 from blockwright.transport.address import own_address, tcp_parts
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.join_request import ask_to_join
 
+log = logging.getLogger("blockwright.runtime")
+STALL = 1.0  # seconds without a turn of the loop after which it is told what holds it
 _RECEIVED = "was received"
 LEAVE_PATIENCE = 1.0  # seconds that the head may take to hear that a node leaves
 
@@ -74,11 +78,14 @@ async def stay(node: Node, told: Callable[[str], None]) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, node.close, f"{number.name} {_RECEIVED}")
+    # The head may be on another machine: who looks after this one reads it here.
+    watch = StallWatch(node.actors.instances.values, STALL, lambda sentence: log.warning("%s", sentence), lambda: None)
     try:
         await node.closed.wait()
         told(node.farewell)
         return node.dismissed.is_set() or node.farewell.endswith(_RECEIVED)
     finally:
+        watch.close()
         await node.stop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

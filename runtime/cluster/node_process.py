@@ -7,7 +7,9 @@ Owns the resolution of entry points and of their configuration's type (by annota
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import logging
 import typing
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,11 +20,14 @@ from blockwright.runtime.base.codec import decode, encode, pack, unpack
 from blockwright.runtime.base.names import import_module
 from blockwright.runtime.cluster.launcher import NodeSpec
 from blockwright.runtime.node.node import Node
+from blockwright.runtime.node.stall_watch import StallWatch, note_of
 from blockwright.transport.address import parse_identity
 from blockwright.transport.clock import Clock
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
 
+log = logging.getLogger("blockwright.runtime")
+STALL = 1.0  # heartbeats without a turn of the loop until it is told what holds it; a silence has two at least
 Entry = Callable[[Node, Any], Awaitable[None]]
 
 
@@ -51,8 +56,11 @@ async def idle(node: Node, config: Any) -> None:
     """The entry of a node that waits for actors to be spawned on it."""
 
 
-async def run_node(spec: NodeSpec, *, transport: Transport | None = None, clock: Clock | None = None) -> None:
-    """A node's whole life. Raises what the entry function raises."""
+async def run_node(
+    spec: NodeSpec, *, transport: Transport | None = None, clock: Clock | None = None, watched: bool = False
+) -> None:
+    """A node's whole life. ``watched``: by a thread that says what holds its loop, should it stand still. Raises what the
+    entry function raises."""
     node = Node(
         spec.name,
         directory=Path(spec.directory) if spec.directory else None,
@@ -65,8 +73,10 @@ async def run_node(spec: NodeSpec, *, transport: Transport | None = None, clock:
     )
     ended = asyncio.ensure_future(node.closed.wait())
     started: asyncio.Future[None] | None = None
+    watch: StallWatch | None = None
     try:
         await node.start()
+        watch = _watch(node, spec) if watched else None
         node.peering.join(parse_identity(spec.head), spec.head_endpoint)
         entry, annotation = load_entry(spec.entry)
         config = decode(annotation, unpack(spec.config[0], [memoryview(b) for b in spec.config[1:]]))
@@ -77,7 +87,21 @@ async def run_node(spec: NodeSpec, *, transport: Transport | None = None, clock:
             node.peering.announce_ready()
             await ended
     finally:
+        if watch is not None:
+            watch.close()
         for task in (ended, started):
             if task is not None:
                 task.cancel()
         await node.stop()
+
+
+def _watch(node: Node, spec: NodeSpec) -> StallWatch:
+    """What it says lies in the cluster's directory, where the head finds it when it declares the node hung."""
+    note = note_of(spec.directory, spec.id)
+
+    def told(sentence: str) -> None:
+        log.debug("%s", sentence)
+        with contextlib.suppress(OSError):
+            note.write_text(sentence)
+
+    return StallWatch(node.actors.instances.values, STALL * spec.heartbeat, told, lambda: note.unlink(missing_ok=True))

@@ -114,7 +114,7 @@ class Calls:
 
     def stream(
         self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
-    ) -> Stream:
+    ) -> Stream[Any]:
         """A stream that asks for its first item when it is read."""
         return Stream(partial(self._open, target, endpoint, args, kwargs, returns), seconds("timeout", patience))
 

@@ -12,10 +12,10 @@ import contextvars
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
-from blockwright.runtime.actor.actor import MAILBOX, Actor, OnLink, PeerInfo
-from blockwright.runtime.actor.ref import CALL_TIMEOUT, Ref
+from blockwright.runtime.actor.actor import MAILBOX, A, Actor, OnLink, PeerInfo
+from blockwright.runtime.actor.ref import CALL_TIMEOUT, HasRef, Ref
 from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_address
 from blockwright.runtime.base.clock import LoopClock, seconds
 from blockwright.runtime.base.down import Down, OnDown
@@ -206,6 +206,34 @@ class Node:
 
     # ---- actors
 
+    @overload
+    async def spawn(
+        self,
+        actor: A | type[A],
+        *,
+        name: str,
+        on: str = ...,
+        args: Sequence[Any] = ...,
+        kwargs: Mapping[str, Any] | None = ...,
+        mailbox: int = ...,
+        patience: float = ...,
+        owner: Address | None = ...,
+        restarts: int = ...,
+    ) -> A: ...
+    @overload
+    async def spawn(
+        self,
+        actor: str,
+        *,
+        name: str,
+        on: str = ...,
+        args: Sequence[Any] = ...,
+        kwargs: Mapping[str, Any] | None = ...,
+        mailbox: int = ...,
+        patience: float = ...,
+        owner: Address | None = ...,
+        restarts: int = ...,
+    ) -> Ref: ...
     async def spawn(
         self,
         actor: Actor | type[Actor] | str,
@@ -218,8 +246,8 @@ class Node:
         patience: float = CALL_TIMEOUT,
         owner: Address | None = None,
         restarts: int = 0,
-    ) -> Ref:
-        """Start an actor under a name that is free, and return a reference to this life.
+    ) -> Any:
+        """Start an actor under a name that is free, and return a reference to this life: a ``Ref``, typed as the class.
 
         actor: an instance (on this node only), a class, or its import name "module:Qualname". on: a node, this one if empty.
         args, kwargs: for the class; on another node typed by the annotations of its ``__init__``. mailbox: messages in
@@ -230,23 +258,27 @@ class Node:
         patience, spawner = seconds("patience", patience), self.parts.spawner
         return await (spawner.here(request) if on in ("", self.name) else spawner.elsewhere(request, on, patience))
 
-    async def stop_actor(self, ref: Ref, *, drain: float = 5.0) -> None:
+    async def stop_actor(self, ref: HasRef, *, drain: float = 5.0) -> None:
         """End an actor anywhere in order: it takes nothing new, handles what waits (``drain`` seconds at most), runs
         ``on_stop``; returns when it is over. Also when it is over already; raises NoSuchActor for a name that nobody has,
         NodeDown, RemoteError with what ``on_stop`` raised."""
-        await self.parts.spawner.end(ref.address, seconds("drain", drain))
+        await self.parts.spawner.end(ref.ref.address, seconds("drain", drain))
 
-    async def kill_actor(self, ref: Ref) -> None:
+    async def kill_actor(self, ref: HasRef) -> None:
         """End an actor anywhere at once, without ``on_stop``. Raises as ``stop_actor`` does."""
-        await self.parts.spawner.end(ref.address, None)
+        await self.parts.spawner.end(ref.ref.address, None)
 
     async def despawn(self, name: str) -> None:
         """Stop an actor of this node; what waits for it fails with ActorDied. Raises NoSuchActor; what ``on_stop`` does."""
         await self.actors.stop(name)
 
-    def ref(self, address: str, actor: type[Actor] | None = None) -> Ref:
+    @overload
+    def ref(self, address: str) -> Ref: ...
+    @overload
+    def ref(self, address: str, actor: type[A]) -> A: ...
+    def ref(self, address: str, actor: type[Actor] | None = None) -> Any:
         """``node/actor`` (follows the current life), ``node/actor#3`` or ``node/actor#3.1`` (``ref.py``). With ``actor``,
-        answers are decoded by its annotations."""
+        answers are decoded by its annotations, and type checkers know its endpoints."""
         return Ref(self.parts.calls, parse_address(address), actor)
 
     def post(self, actor: Address, work: Callable[[], Awaitable[None]]) -> None:
@@ -273,19 +305,23 @@ class Node:
 
     # ---- names in the cluster
 
-    async def register(self, name: str, ref: Ref, *, wait: float = 0.0) -> None:
+    async def register(self, name: str, ref: HasRef, *, wait: float = 0.0) -> None:
         """Give that life of an actor (without a number: the current one) a name in the whole cluster, until it is over.
 
         wait: seconds for an earlier holder to go. Raises ValueError when another actor holds the name, NoSuchActor; as all
         four, NodeDown when the head is gone.
         """
-        await self.parts.names.register(name, ref, wait=wait)
+        await self.parts.names.register(name, ref.ref, wait=wait)
 
-    async def unregister(self, name: str, ref: Ref | None = None) -> bool:
+    async def unregister(self, name: str, ref: HasRef | None = None) -> bool:
         """Free a name; with ``ref`` only if that life holds it. Whether it was held so."""
-        return await self.parts.names.unregister(name, ref)
+        return await self.parts.names.unregister(name, None if ref is None else ref.ref)
 
-    async def lookup(self, name: str, actor: type[Actor] | None = None, *, wait: float = 0.0) -> Ref:
+    @overload
+    async def lookup(self, name: str, *, wait: float = 0.0) -> Ref: ...
+    @overload
+    async def lookup(self, name: str, actor: type[A], *, wait: float = 0.0) -> A: ...
+    async def lookup(self, name: str, actor: type[Actor] | None = None, *, wait: float = 0.0) -> Any:
         """The life that holds a name. wait: seconds for one to come, as while it is restarted. Raises NoSuchActor."""
         return await self.parts.names.lookup(name, actor, wait=wait)
 
@@ -299,11 +335,11 @@ class Node:
         """Nodes that are up, by name."""
         return {name: peer for name, peer in self.table.current.items() if not peer.lost}
 
-    def monitor(self, node: str | Ref, on_down: OnDown) -> Callable[[], None]:
+    def monitor(self, node: str | HasRef, on_down: OnDown) -> Callable[[], None]:
         """Call ``on_down`` once when the node's, or the actor's, life is over; soon, if it is. Returns what undoes this."""
-        if isinstance(node, Ref):
-            return self.parts.monitors.watch(node.address, on_down)
-        return self.table.monitor(node, on_down)
+        if isinstance(node, str):
+            return self.table.monitor(node, on_down)
+        return self.parts.monitors.watch(node.ref.address, on_down)
 
     def link(self, node: str) -> Link:
         """The one sender to the node's current life. Raises NodeDown."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from typing import Any
 
@@ -12,6 +13,10 @@ from blockwright.api.http.page_files import FOLDER
 
 KEYS = {"api_keys": {"alpha-key": "ann"}}
 BASIC = {"Authorization": "Basic " + base64.b64encode(b"anyone:alpha-key").decode()}
+VENDORED = {  # marked 18.2.1, DOMPurify 3.4.18
+    "marked.js": "5371fea86fd0656b4fc7bea7c94c663109d82789b69433eeee78d42895aa44de",
+    "purify.js": "8053ee2a6a09f9d50f7fcd6fb7f07072f52c7f3fa9aa12147cab4feaf65ee970",
+}
 ADDRESS = re.compile(r"(?:src|href)=\"([^\"]+)\"|from \"([^\"]+)\"")
 
 
@@ -27,6 +32,14 @@ async def test_the_page_and_all_that_it_names_are_served_from_here(serve: Any) -
             assert not named.startswith(("http:", "https:", "//")), "nothing comes from elsewhere"
     for name in ("none.js", "..%2fapp.py"):
         assert (await client.get(f"/page/{name}")).status == 404
+
+
+def test_what_others_wrote_is_as_they_published_it() -> None:
+    """decisions/0055: package, release; a change of a byte is a change of the release."""
+    found = {name: hashlib.sha256((FOLDER / name).read_bytes()).hexdigest() for name in VENDORED}
+    assert found == VENDORED
+    for name in ("marked", "dompurify"):
+        assert "opyright" in (FOLDER / f"LICENSE-{name}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", ["/", "/page/page.js", "/admin/cluster", "/v1/models"])

@@ -32,9 +32,46 @@ PICTURES = os.environ.get("BLOCKWRIGHT_PICTURES")  # folder to keep them in
 SEND = "document.getElementById('text').value = {text!r}; document.getElementById('ask').requestSubmit(); true"
 
 
+HOSTILE = [  # what an answer might say to run, load or change something; none of it may
+    "<script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 1'>",
+    "<svg/onload=window.hacked=1><style>*{display:none}</style>",
+    "[a](javascript:window.hacked=1) [b](jAvAsCrIpT:window.hacked=1) [c](&#106;avascript:window.hacked=1)",
+    "[a](data:text/html,<script>window.hacked=1</script>) [b](vbscript:hacked) [c](//evil.example/x)",
+    "<javascript:window.hacked=1> javascript:window.hacked=1",
+    "[a]: javascript:window.hacked=1\n\n[a]",
+    "![seen](https://evil.example/pixel.png) ![a](x' onerror='window.hacked=1)",
+    "<iframe srcdoc='<script>parent.hacked=1</script>'></iframe><object data=x></object><embed src=x>",
+    "<form action=https://evil.example><input name=x autofocus onfocus='window.hacked=1'><button>go</button></form>",
+    "<base href='https://evil.example/'><meta http-equiv=refresh content='0;url=https://evil.example'>",
+    "<a id=ask name=send href='https://a.example' style='position:fixed;inset:0' onclick='window.hacked=1'>x</a>",
+    "<math><mtext><table><mglyph><style><!--</style><img title='--&gt;&lt;img src=x onerror=window.hacked=1&gt;'>",
+    '[x](https://a.example "\\" onmouseover=\\"window.hacked=1")',
+    "```html' onclick='window.hacked=1\n<script>window.hacked = 1</script>\n```",
+    "- [ ] <b onmouseover=window.hacked=1>x</b>\n" + "> " * 300 + "deep",
+]
+FORMATTED = "# Title\n\n**bold** and `code`\n\n1. one\n2. two\n\n| a | b |\n| - | -: |\n| 1 | 2 |\n\n```py\nx < 1\n```\n[there](https://a.example)"
+SHOWN = """(async () => {
+  const { markdown } = await import('/page/markdown.js');
+  const place = document.body.appendChild(document.createElement('div'));
+  place.append(...TEXTS.map(markdown));
+  await new Promise((done) => setTimeout(done, 50));
+  const all = [...place.querySelectorAll('*')];
+  const found = {
+    tags: [...new Set(all.map((one) => one.localName))].sort(),
+    attributes: [...new Set(all.flatMap((one) => one.getAttributeNames()))].sort(),
+    links: all.map((one) => one.getAttribute('href')).filter((href) => href !== null),
+    text: place.textContent, hacked: window.hacked ?? null };
+  place.remove();
+  return found; })()"""
+
+
 def tuned(folder: Path) -> Path:
-    """The demo checkpoint with other weights in its upper layers."""
+    """The demo checkpoint with other weights in its upper layers, and no chat template: a base model."""
     shutil.copytree(DEMO, folder)
+    told = json.loads((folder / "tokenizer_config.json").read_text())
+    del told["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(told))
     tensors = load_file(folder / "model.safetensors")
     layers = sorted({int(found[1]) for name in tensors if (found := re.search(r"layers\.(\d+)\.", name))})
     upper = [name for name in tensors if any(f"layers.{layer}." in name for layer in layers[len(layers) // 2 :])]
@@ -43,12 +80,13 @@ def tuned(folder: Path) -> Path:
 
 
 async def flood(url: str, enough: asyncio.Event) -> None:
-    """Requests of two models, more and more at a time, until there were enough."""
+    """Requests of two models, longer and longer, until there were enough."""
 
     async def one(client: ClientSession, number: int) -> None:
         ask = {"model": ("demo-checkpoint", "tuned")[number % 2], "prompt": f"copy: {number}"}
         for round in itertools.count(1):
-            async with client.post("/v1/completions", json={**ask, "max_tokens": 20 * round, "ignore_eos": True}) as answer:
+            asked = {**ask, "max_tokens": min(200, 20 * round), "ignore_eos": True}
+            async with client.post("/v1/completions", json=asked) as answer:
                 assert answer.status == 200
                 await answer.read()
             if enough.is_set():
@@ -70,10 +108,71 @@ async def shares(browser: Browser) -> None:
     assert abs(first - second) < 1
 
 
+async def tells_of_a_recovery(browser: Browser) -> None:
+    """Under load, of a worker that is killed: in the events, and above them in one line."""
+    workers = await browser.look("fetch('admin/cluster').then(r => r.json()).then(v => v.workers)")
+    busiest = max(workers, key=lambda worker: worker["queue"]["running"])
+    name = busiest["id"]
+    os.kill(busiest["pid"], signal.SIGKILL)
+    await browser.wait(f"document.querySelector('#events [data-event=down]')?.textContent.includes('worker {name} died')")
+    await browser.wait(f"document.querySelector('#events').textContent.includes('worker {name} serves again')")
+    await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
+    line = "document.getElementById('recovery').textContent"
+    told = await browser.wait(f"{line}.includes(' moved to ') && {line}.includes('serves again') && {line}")
+    moved = r"\d+ requests? moved to w\d.*, the last after [\d.]+ s"
+    assert re.fullmatch(rf"Last recovery: worker {name} died: .* at .*; {moved}; {name} serves again .*", told), told
+
+
 async def tells_of_requests(browser: Browser) -> None:
     await browser.wait("document.querySelectorAll('#list tr[data-state=finished]').length > 0")
     await browser.look("document.querySelector('#list button').click(); true")
     await browser.wait("document.getElementById('story').textContent.includes('first_token')")
+
+
+async def shows_markdown(browser: Browser) -> None:
+    """Formatting is shown, and nothing else of an answer has any effect."""
+    formatted = await browser.look(SHOWN.replace("TEXTS", json.dumps([FORMATTED])))
+    assert {"h1", "strong", "code", "ol", "li", "table", "td", "pre", "a"} <= set(formatted["tags"])
+    assert formatted["links"] == ["https://a.example"]
+    assert "x < 1" in formatted["text"]
+    hostile = await browser.look(SHOWN.replace("TEXTS", json.dumps(HOSTILE)))
+    assert set(hostile["tags"]) <= {"a", "p", "pre", "code", "ul", "li", "blockquote", "br"}, "raw HTML is text"
+    assert set(hostile["attributes"]) <= {"href", "title", "target", "rel"}
+    assert all(link.startswith("https://") for link in hostile["links"]), hostile["links"]
+    assert "<script>window.hacked = 1</script>" in hostile["text"]
+    assert hostile["hacked"] is None
+    assert browser.errors == [], "not even tried: the policy had nothing to stop"
+
+
+async def keeps_its_past(browser: Browser, url: str) -> None:
+    """A reload has the minutes before it; the pointer shows what was then; other spans are there."""
+    rows = "fetch('metrics/history').then(r => r.json()).then(v => v.rows.length)"
+    before = await browser.look(rows)
+    assert before > 3
+    await browser.open(f"{url}/")
+    await browser.wait("document.querySelector('#tokens').ariaLabel?.startsWith('tokens/s ')")
+    pointing = "(() => { const c = document.getElementById('requests'); const { width } = c.getBoundingClientRect(); "
+    pointing += "for (let x = width - 5; x > 0; x -= 4) { c.dispatchEvent(new PointerEvent('pointermove', "
+    pointing += "{ clientX: c.getBoundingClientRect().left + x, clientY: c.getBoundingClientRect().top + 40 })); "
+    pointing += "const t = c.nextElementSibling.textContent; if (/running [1-9]/.test(t)) return t } return '' })()"
+    told = await browser.wait(pointing)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\nrunning [\d.]+\nwaiting [\d.]+", told), told
+    hour = "document.getElementById('span').value = '3600'; "
+    await browser.look(hour + "document.getElementById('span').dispatchEvent(new Event('change')); true")
+    await browser.wait("document.querySelector('#memory').ariaLabel.includes('KV in use')")
+
+
+async def continues_text(browser: Browser) -> None:
+    """A base model has no chat template: the page continues the text with it, and says so."""
+    await browser.wait("document.getElementById('model').options.length === 2")
+    anew = "document.getElementById('reset').click(); document.getElementById('temperature').value = ''; "
+    await browser.look(anew + "document.getElementById('model').value = 'tuned'; true")
+    await browser.look(SEND.format(text="copy: abc ="))
+    await browser.wait("document.getElementById('note').textContent.endsWith('; a base model: it continues your text')")
+    assert await browser.look("document.querySelector('#messages .assistant .said').textContent")
+    (told,) = browser.errors
+    assert "400" in told, "of /v1/chat/completions, which says that there is no template"
+    browser.errors.clear()
 
 
 async def keeps_what_was_said(browser: Browser, url: str) -> None:
@@ -145,18 +244,16 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         if PICTURES:
             await asyncio.sleep(14)  # a chart with something in it
         await browser.picture(pictures / "page-live.png")
+        await tells_of_a_recovery(browser)
+        await browser.picture(pictures / "page-recovery.png")
         enough.set()
         await load
 
-        pid = await browser.look("fetch('admin/cluster').then(r => r.json()).then(v => v.workers[0].pid)")
-        os.kill(pid, signal.SIGKILL)
-        await browser.wait("document.querySelector('#events [data-event=down]')?.textContent.includes('worker w0 died')")
-        await browser.wait("document.querySelector('#events').textContent.includes('worker w0 serves again')")
-        await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
-        await browser.picture(pictures / "page-recovery.png")
-
         await tells_of_requests(browser)
+        await shows_markdown(browser)
         await keeps_what_was_said(browser, server.url)
+        await keeps_its_past(browser, server.url)
+        await continues_text(browser)
         await fits(browser)
         assert browser.errors == []
         assert all(url.startswith((server.url, "data:", "about:")) for url in browser.asked), browser.asked

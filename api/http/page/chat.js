@@ -1,6 +1,7 @@
 // The chat. What was said is kept in the tab, and survives errors and a reload. A base model, which has no chat template, continues
-// the text instead.
+// the text instead. Answers are shown as the Markdown that they are, and copied as it.
 
+import { markdown } from "./markdown.js";
 import { $, node, seconds } from "./tools.js";
 
 const KEPT = "blockwright.chat";
@@ -13,12 +14,15 @@ function keep() {
 }
 
 function say(message) {
-  const line = node("li", { className: message.role }, node("span", { className: "said" }, message.content));
+  const said = node("div", { className: "said" });
+  const line = node("li", { className: message.role });
   if (message.role === "assistant") {
     const copy = node("button", { type: "button", className: "tool" }, "copy");
-    copy.addEventListener("click", () => navigator.clipboard?.writeText(line.querySelector(".said").textContent));
+    copy.addEventListener("click", () => navigator.clipboard?.writeText(message.content));
     line.append(copy);
-  }
+    said.append(markdown(message.content));
+  } else said.append(message.content);
+  line.append(said);
   $("messages").append(line);
   line.scrollIntoView({ block: "nearest" });
   return line;
@@ -48,30 +52,44 @@ function sampling() {
   return asked;
 }
 
+// Shows what has come so far, once for each frame of the screen.
+function painter(message, said) {
+  let waiting = false;
+  const paint = () => {
+    waiting = false;
+    said.replaceChildren(markdown(message.content));
+  };
+  return {
+    soon: () => { if (!waiting) waiting = Boolean(requestAnimationFrame(paint)); },
+    now: paint,
+  };
+}
+
 async function open() {
   const first = $("system").value.trim() ? [{ role: "system", content: $("system").value.trim() }] : [];
   const post = (path, body) => fetch(path, {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ ...sampling(), ...body }), signal: stopping.signal,
   });
   const response = await post("v1/chat/completions", { messages: [...first, ...history] });
-  if (response.ok) return response;
+  if (response.ok) return { response, base: "" };
   const { error } = await response.json();
   if (error.code !== "no_chat_template") throw new Error(error.message);
-  $("note").textContent = "a base model: it continues the text";
+  const base = "; a base model: it continues your text";
   const plain = await post("v1/completions", { prompt: history.map((one) => one.content).join("") });
   if (!plain.ok) throw new Error((await plain.json()).error.message);
-  return plain;
+  return { response: plain, base };
 }
 
 async function answer() {
   stopping = new AbortController();
   busy(true);
   const message = { role: "assistant", content: "" };
-  const line = say(message), shown = line.querySelector(".said");
+  const line = say(message), shown = painter(message, line.querySelector(".said"));
   const began = performance.now();
   let [first, usage] = [0, null];
   try {
-    for await (const event of events(await open())) {
+    const { response, base } = await open();
+    for await (const event of events(response)) {
       if (event.comment) { $("note").textContent = event.comment; continue; }
       if (event.error) throw new Error(event.error.message);
       usage = event.usage || usage;
@@ -79,15 +97,16 @@ async function answer() {
       const piece = choice ? choice.text ?? choice.delta.content ?? "" : "";
       if (piece && !first) first = performance.now();
       message.content += piece;
-      shown.textContent = message.content;
+      shown.soon();
     }
     const took = (performance.now() - began) / 1000;
-    $("note").textContent = usage ? `${usage.completion_tokens} tokens in ${seconds(took)}, the first after ${seconds((first - began) / 1000)}` : "";
+    $("note").textContent = usage ? `${usage.completion_tokens} tokens in ${seconds(took)}, the first after ${seconds((first - began) / 1000)}${base}` : "";
   } catch (error) { // what has come stays
     const stopped = error.name === "AbortError";
     $("note").textContent = stopped ? "stopped" : "";
     if (!stopped) line.append(node("p", { className: "error" }, error.message));
   }
+  shown.now();
   if (message.content) history.push(message);
   stopping = null;
   busy(false);

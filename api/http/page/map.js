@@ -50,7 +50,7 @@ export function drawChains(view) {
     const on = view.routes.filter((route) => route.application === name).map((route) => route.hops.map((hop) => hop.worker).join("+"));
     const text = (application.base ? `from ${application.base}; ` : "") + `${application.state}${on.length ? ` on ${on.join(", ")}` : ""}; ` +
       `${bytes(own.own)} of its own, ${bytes(own.shared)} shared; ` +
-      `KV ${bytes(kv.bytes)}, of it ${bytes(kv.shared)} shared; ${requests.running} running, ${requests.waiting} waiting`;
+      `KV ${bytes(kv.bytes)} (${bytes(kv.shared)} shared); ${requests.running} running, ${requests.waiting} waiting`;
     const bar = node("div", { className: "chainbar" }, ...application.segments.map((segment, place) => part(segment, place, most)));
     const made = node("div", { className: "chain" }, node("span", {}, name), node("span", { className: "quiet" }, text), bar);
     made.dataset.model = name;

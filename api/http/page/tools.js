@@ -8,6 +8,9 @@ export const node = (tag, attributes = {}, ...children) => {
   return made;
 };
 
+// What a figure of the page says: all places that are marked with its name.
+export const show = (name, text) => document.querySelectorAll(`[data-of=${name}]`).forEach((place) => (place.textContent = text));
+
 export const bytes = (n) => {
   for (const unit of ["B", "KiB", "MiB", "GiB"]) {
     if (n < 1024 || unit === "GiB") return `${n >= 100 || unit === "B" ? Math.round(n) : n.toFixed(1)} ${unit}`;

@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 import blockwright
+from blockwright.api.program.blocking import BlockingSession
 from blockwright.api.program.client import Client, _why
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.api.fake_port import EOS, one_by_one
@@ -76,6 +77,33 @@ async def test_an_answer_is_the_same_whole_and_streamed(serve: Any, say: Any, co
         assert port.streams[1].generation.prompt == [5, 6]
         assert (await client.generate("hi", model="org/other")).model == "org/other"
         assert (await client.chat("hi")).text == "hello there"
+
+
+async def test_a_list_of_prompts_gives_a_list_of_answers_in_its_order(serve: Any, codec: Any) -> None:
+    """The same with and without await. One that fails ends the others."""
+
+    def repeat(generation: Any) -> Any:
+        return one_by_one([*generation.prompt[-2:], EOS], "stop")
+
+    http, _ = await serve(repeat)
+    url = str(http.make_url("/"))
+    async with Client(url) as client:
+        answers = await client.generate(["ab", "cd", "ef"], max_tokens=3)
+        assert [answer.text for answer in answers] == ["ab", "cd", "ef"]
+        (one,) = await client.generate([[70, 71]], max_tokens=3)
+        assert one.token_ids[:2] == (70, 71)
+        with pytest.raises(blockwright.RequestError, match="empty"):
+            await client.generate([])
+        with pytest.raises(blockwright.RequestError, match="holds 64 tokens"):
+            await client.generate(["ab", "x" * 500])
+
+    def blocking() -> tuple[list[str], str]:
+        with BlockingSession(Client(url)) as session:
+            with pytest.raises(TypeError, match="stream takes one prompt"):
+                session.stream(["ab", "cd"])  # type: ignore[arg-type]
+            return [answer.text for answer in session.generate(["ab", "cd"], max_tokens=3)], session.generate("ef").text
+
+    assert await asyncio.to_thread(blocking) == (["ab", "cd"], "ef")
 
 
 async def test_choices_are_told_apart(serve: Any) -> None:

@@ -19,10 +19,11 @@ from blockwright.actors.gateway.peers import LocalFront
 from blockwright.actors.gateway.port import Readiness, Service
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
-from blockwright.api.serve import neighbour
+from blockwright.api.serve import neighbour, server
 from blockwright.api.serve.console import Herald, Speaker
 from blockwright.api.serve.server import Server
 from blockwright.gpu.weights.checkpoint import CheckpointError
+from blockwright.gpu.weights.hub import TOLD
 from blockwright.runtime import Measure
 from blockwright.tests.api.fake_port import FakePort, make_folder
 from blockwright.tests.waiting import PATIENCE
@@ -143,6 +144,40 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
     assert await session.task == 0
     assert cluster.gateway.drained == [30.0]
     assert cluster.stopped
+
+
+def test_the_path_is_looked_at_before_the_port(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a command with two mistakes the one that takes longer to mend is told first; nothing has listened."""
+    monkeypatch.setattr(server, "set_up", lambda *_: None)  # logging is the tests' own here
+    (tmp_path / "config.json").write_text('{"architectures": ["Mamba2ForCausalLM"]}')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for source, told in (
+            (tmp_path, "Mamba2ForCausalLM, which is not supported"),
+            (tmp_path / "none", "neither a folder"),
+        ):
+            settings = Settings(applications={"x": str(source)}, port=taken.getsockname()[1])
+            assert server.run(settings) == 2
+            out, err = capsys.readouterr()
+            assert (out, err.count("\n")) == ("", 1)
+            assert told in err
+
+
+async def test_how_far_a_fetch_is_is_a_stage_and_notes(folder: Path) -> None:
+    class Fetching(FakeCluster):
+        async def start(self, settings: Settings, front: LocalFront, port: int) -> FakeCluster:
+            for sentence in ("o/m has 8.0 GiB", "o/m: 4.0 GiB fetched"):
+                await asyncio.to_thread(TOLD.get(), sentence)
+            return await super().start(settings, front, port)
+
+    cluster = Fetching(folder)
+    session = Session(cluster)
+    await session.until("o/m: 4.0 GiB fetched")
+    assert (await session.json("/health/ready"))["stage"] == "fetching weights"
+    assert any(line.endswith("s] o/m has 8.0 GiB") for line in session.lines)
+    session.server.stop()
+    assert await session.task == 0
 
 
 async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,9 @@ from huggingface_hub.errors import (
 from blockwright.api.settings.options import model_id
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint import Checkpoint, locate
+from blockwright.gpu.weights.hub import TOLD
 from blockwright.tests.gpu.weights.test_checkpoint import MakeCheckpoint
+from blockwright.tests.waiting import PATIENCE
 
 
 class Hub:
@@ -92,6 +96,39 @@ def test_config_comes_first_and_the_size_is_said(
 def test_usual_failures_have_words_of_ours(hub: Hub, kind: type[Exception], says: str) -> None:
     hub.repositories["nothing"] = kind.__new__(kind)  # its constructor wants an answer of the hub
     assert says in refusal("owner/nothing")
+
+
+def test_how_far_a_fetch_is_is_told_to_who_asked(
+    hub: Hub, checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("blockwright.gpu.weights.hub.TELL_EVERY", 0.001)
+    blobs, told, heard = tmp_path / "models--owner--name" / "blobs", list[str](), threading.Event()
+    blobs.mkdir(parents=True)
+    (blobs / "config").write_bytes(bytes(1 << 10))
+    hub.sizes = [8 << 10]
+
+    def snapshot(repo: str, revision: str | None = None, allow_patterns: list[str] | None = None) -> str:
+        (blobs / "weights.incomplete").write_bytes(bytes(3 << 10))
+        assert heard.wait(PATIENCE)
+        (blobs / "weights.incomplete").write_bytes(bytes(8 << 10))
+        return str(checkpoint("llama"))
+
+    def hear(sentence: str) -> None:
+        told.append(sentence)
+        if "fetched" in sentence:
+            heard.set()
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    context = contextvars.copy_context()
+    context.run(TOLD.set, hear)
+    context.run(Checkpoint.open, "owner/name")
+    assert "owner/name: 4.0 KiB of 8.0 KiB (50 %) fetched" in told
+    assert told[-1] == "owner/name is fetched: 8.0 KiB came"
+    told.clear()
+    hub.sizes = []
+    context.run(Checkpoint.open, "owner/name")
+    assert told == [], "it was all there"
 
 
 def test_a_revision_is_handed_on_and_no_part_of_the_model_id(hub: Hub) -> None:

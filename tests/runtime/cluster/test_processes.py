@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError
 
 pytestmark = pytest.mark.system
+HELD = r": endpoint block of actor counter .* has held the event loop .*cluster_entries.py:\d+ in .*; .*asyncio.to_thread.*"
 
 
 class Rig:
@@ -156,7 +158,7 @@ async def test_a_hang_is_told_apart_from_a_process_that_cannot_be_reached(open_r
     call = asyncio.create_task(rig.ref("w0").add(1))
     async with asyncio.timeout(PATIENCE):
         await rig.down.wait()
-    assert rig.downs[0] == Down("w0", 1, how)
+    assert re.fullmatch(how + (HELD if how == "hung" else ""), rig.downs[0].cause)
     with pytest.raises(NodeDown, match=how):
         await call
     await rig.hub.members()["w0"].exited.wait()

@@ -1,0 +1,96 @@
+"""``/metrics/history``: what the charts of the page show, kept here so that a reload, or another browser, sees the past.
+
+Looks once a second, whether anybody asks or not. The rows, and how they are thinned out, are ``actors/load_history.py``'s;
+what other processes that answer have is added when somebody asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import AsyncIterator
+from time import time as wall_clock
+from typing import Any
+
+from aiohttp import web
+
+from blockwright.actors.load_history import RINGS, WINDOW, LoadRow, memory_of, quantile, step_of, windows
+from blockwright.api.answers import HistoryAnswer, HistoryRow
+from blockwright.api.checks import shown
+from blockwright.api.errors import bad_request
+from blockwright.api.http.context import FRONT, PEER, Front
+from blockwright.api.http.metrics import SECONDS
+
+INTERVAL = 1.0  # seconds between two looks
+MEMORY_EVERY = 10  # looks between two questions about the workers' memory; whoever asks for /admin/cluster tells of it, too
+PATIENCE = 2.0  # seconds for the answer to that
+LONGEST = RINGS[-1][0] * RINGS[-1][1]
+log = logging.getLogger(__name__)
+
+
+async def history(request: web.Request) -> web.Response:
+    """Of all processes that answer. ``seconds``: how far back; ``after``: only what may be new since that row."""
+    seconds, after = _number(request, "seconds", 120, 1, LONGEST), _number(request, "after", 0, 0, 1 << 53)
+    step, front, peers = step_of(seconds), request.app[FRONT], request.app[PEER]
+    since = max(after, int(wall_clock()) - seconds)
+    window = WINDOW if step == 1 else 1
+    asked = since - (window - 1) * step
+    found = await peers[0].history_anywhere(step, asked) if peers else front.load_rows(step, asked)
+    counts = windows(found, window)
+    rows = [_row(row, first) for row, first in zip(found, counts, strict=True) if row.at >= since]
+    return web.json_response(HistoryAnswer(step=step, rows=rows))
+
+
+def _row(row: LoadRow, first: list[int]) -> HistoryRow:
+    p50, p95 = (quantile(first, SECONDS, share) for share in (0.5, 0.95))
+    memory: Any = None if row.memory is None else dataclasses.asdict(row.memory)
+    return HistoryRow(
+        at=row.at, running=row.running, waiting=row.waiting, tokens_per_second=row.rate, p50=p50, p95=p95, memory=memory
+    )
+
+
+def _number(request: web.Request, name: str, default: int, least: int, most: int) -> int:
+    text = request.query.get(name, str(default))
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise bad_request(f"{name} is {shown(text)}; give a whole number from {least} to {most}", name)
+    return int(text)
+
+
+def look(front: Front, now: float) -> None:
+    """One look, at ``now`` seconds since 1970."""
+    census = front.port.census().values()
+    waiting = sum(sum(model.waiting.values()) for model in census)
+    running = sum(model.running for model in census)
+    front.history.note(now, running, waiting, front.metrics.counted().generated, front.metrics.first_tokens())
+
+
+async def keep(app: web.Application) -> AsyncIterator[None]:
+    """For ``cleanup_ctx``."""
+    task = asyncio.create_task(_keep(app[FRONT]))
+    yield
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def _keep(front: Front) -> None:
+    looks, asked = 0, None
+    began, at = time.monotonic(), wall_clock()  # one clock for the rows: it does not jump where the other is set
+    while True:
+        look(front, at + time.monotonic() - began)
+        if looks % MEMORY_EVERY == 0 and (asked is None or asked.done()):
+            asked = asyncio.create_task(_ask(front))
+        looks += 1
+        await asyncio.sleep(INTERVAL)
+
+
+async def _ask(front: Front) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            front.history.memory = memory_of(await front.port.cluster())
+    except Exception as error:  # it is starting, or the controller is away: the charts have a gap
+        log.debug("no numbers of the workers: %s", error)
+        front.history.memory = None
