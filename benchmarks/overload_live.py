@@ -2,12 +2,13 @@
 
     python benchmarks/overload_live.py [--quick] [--json PATH]
 
-Two and four worker processes whose parameters take half of their memory, held to the pace of a slower device (setting
-``pace``), so that they outnumber the cores. The pace is that of Qwen-2.5-14B on an H100 (``overload_runs.py``), ``SCALE``
-times as slow, and prompts and answers are as many times shorter, which leaves the parts of a sweep what they are: most of it
-is reading the parameters. Lengths are those of Azure's conversations with answers four times as long, gaps between arrivals
-those of the Azure trace. Requests come at the rate at which they use ``BASE`` of the KV memory, for ``burst`` seconds twice
-as often, then as before. Every system meets the same requests, greedy, seed by seed in turn.
+Two and four worker processes whose parameters take ``SHARE`` of their memory (as Llama-3.1-405B's on sixteen H100s), held to
+the pace of a slower device (setting ``pace``), so that they outnumber the cores. The pace is that of Qwen-2.5-14B on an H100
+(``overload_runs.py``), ``SCALE`` times as slow, and prompts and answers are as many times shorter, which leaves the parts of
+a sweep what they are: most of it is reading the parameters. Lengths are those of Azure's conversations with answers four
+times as long, gaps between arrivals those of the Azure trace. Requests come at the rate at which they use ``BASE`` of the KV
+memory, for ``burst`` seconds twice as often, then as before. Every system meets the same requests, greedy, seed by seed in
+turn.
 
 Times are seen by the client: to the first token (TTFT) from when a request was due, ``tpot_burst`` of each further one of
 those whose first token came in the burst, ``tpot_quiet`` of those that were over before it, ``tpot_after`` of those that
@@ -40,6 +41,7 @@ from server import Served, served
 
 SIZE, SCALE = "stages", 8
 LONGEST = 256  # tokens of a prompt, and of an answer
+SHARE = 0.6  # of a worker's memory that parameters take
 BASE, TIMES = 0.6, 2.0
 KNEE = 8  # rows up to which reading parameters is what takes the time (``policies/plan/cost.py``)
 COSTS = {name: SCALE * value for name, value in runs.COSTS.items()}  # of a sweep, of a token as many times as of eight
@@ -64,8 +66,8 @@ class Plan:
     workers: tuple[int, ...] = (2, 4)
     seeds: tuple[int, ...] = (1, 2)
     before: float = 25.0
-    burst: float = 30.0
-    after: float = 35.0
+    burst: float = 20.0
+    after: float = 40.0
     systems: tuple[str, ...] = tuple(SYSTEMS)
 
     @classmethod
@@ -179,7 +181,7 @@ async def run(server: Served, asked: Sequence[Asked]) -> Outcome:
 
 
 def figures(plan: Plan, asked: Sequence[Asked], outcome: Outcome, memory: int) -> dict[str, float]:
-    """Of one run. ``memory``: bytes of KV of a worker that has all parameters."""
+    """Of one run. ``memory``: bytes for KV of a worker that has all parameters."""
     answers, ends = outcome.answers, plan.before + plan.burst
     first = [answer.times[0] - request.at for request, answer in zip(asked, answers, strict=True)]
     found = runs.percentiles("ttft", first)
@@ -189,7 +191,7 @@ def figures(plan: Plan, asked: Sequence[Asked], outcome: Outcome, memory: int) -
         "tpot_after": _median([a for r, a in zip(asked, answers, strict=True) if r.at >= ends + SETTLED]),
     }
     used = [
-        (at, statistics.fmean(sum(worker["kv_by_tenant"].values()) / memory for worker in view["workers"]))
+        (at, statistics.fmean(worker["memory"]["kv"] / memory for worker in view["workers"]))
         for at, view in outcome.views.items()
     ]
     found = {f"{name}_s": seconds for name, seconds in found.items()}
@@ -252,13 +254,14 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
     parameters, size = await parameter_bytes(model), SIZES[SIZE]
     token = 2 * 4 * 64 * size.layers * size.kv_heads  # bytes of KV
     pace.write_text(json.dumps({**COSTS, "parameters": parameters - 4 * size.vocabulary * size.hidden, "kv": token}))
-    rate = quiet_rate(parameters / token)
-    report.settings |= {"memory": 2 * parameters, "kv_tokens": parameters // token, "rate": rate}
+    room = int(parameters * (1 - SHARE) / SHARE)
+    rate = quiet_rate(room / token)
+    report.settings |= {"parameter_bytes": parameters, "kv_tokens": room // token, "rate": rate}
     for workers in plan.workers:
         for seed in plan.seeds:
             asked, first = requests(seed, plan, rate * workers), list[Answer]()
             for name in plan.systems:
-                kv = parameters * (ENDLESS if name == FLOOR else 1)
+                kv = room * (ENDLESS if name == FLOOR else 1)
                 settings = {**SETTINGS, **SYSTEMS[name], "workers": workers, "memory": parameters + kv}
                 async with served(model, *words(settings | {"pace": pace, "profile": pace})) as server:
                     outcome = await run(server, asked)
@@ -272,7 +275,9 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
 
 def main(options: Options) -> None:
     plan = Plan.chosen(options.quick)
-    report = Report("overload_live", {"scale": SCALE, "base": BASE, "times": TIMES, "costs": COSTS, **SETTINGS})
+    report = Report(
+        "overload_live", {"scale": SCALE, "share": SHARE, "base": BASE, "times": TIMES, "costs": COSTS, **SETTINGS}
+    )
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(measure(report, plan, Path(folder)))
     harness.finish(report, options, plan.bars())

@@ -49,8 +49,8 @@ def test_what_is_read_off_views_and_answers() -> None:
     asked = [Asked(0.1, (1, 2), 3), Asked(0.6, (3, 4), 3), Asked(15.0, (5, 6), 2)]
     times = [[0.2, 0.3, 0.4], [1.6, 1.8, 2.0], [15.1, 15.4]]
     answers = [Answer([7] * len(seen), seen) for seen in times]
-    worker = {"counters": {"preemptions": 3}, "kv_by_tenant": {"": 60}}
-    view: dict[str, Any] = {"workers": [worker, {**worker, "kv_by_tenant": {}}]}
+    worker = {"counters": {"preemptions": 3}, "memory": {"kv": 60}}
+    view: dict[str, Any] = {"workers": [worker, {**worker, "memory": {"kv": 0}}]}
     found = live.figures(SMALL, asked, Outcome(answers, {0.3: view, 2.0: view}), 100)
     assert found["ttft_p99_s"] == pytest.approx(1.0, rel=0.05)
     assert [found[f"tpot_{when}_s"] for when in ("quiet", "burst", "after")] == pytest.approx([0.1, 0.2, 0.3])
@@ -72,7 +72,7 @@ async def test_a_burst_on_workers_with_little_memory_is_measured(tmp_path: Path,
     monkeypatch.setattr(fidelity, "PAUSE", 0.01)
     monkeypatch.setattr(live, "SAMPLING", 0.2)
     asked = live.requests(1, Plan(before=0.1, burst=0.4, after=0.1), 60.0)
-    settings = {**live.SETTINGS, **live.SYSTEMS[OURS], "workers": 2, "memory": 15 << 20, "pace": pace}
+    settings = {**live.SETTINGS, **live.SYSTEMS[OURS], "workers": 2, "memory": 22 << 20, "pace": pace}
     async with live.served(model, *live.words(settings)) as server:
         memory = (await server.get("/admin/cluster"))["workers"][0]["memory"]["free"]
         outcome = await live.run(server, asked)
