@@ -122,7 +122,7 @@ def of_overload_live(result: Result) -> str:
     ]
     return f"""Two and four real workers with parameters in {live.SHARE:.0%} of their memory, at the pace of the simulated
 H100 {live.SCALE} times as slow, for requests {live.SCALE} times shorter; {live.BASE:.0%} of the KV memory in use, then twice
-the load for {plan.burst:g} s ([decision 53](decisions/0053-a-burst-on-real-workers.md)). Seconds until the first token (TTFT),
+the load for {plan.burst:g} s ([decision 53](decisions/0053-a-burst-on-real-workers.md)). Seconds to the first token (TTFT),
 and of each further one (TPOT) before, in and after the burst; KV before it and at most, as shares of what replicas have;
 preemptions of a request; the part of the requests whose tokens are those of the first row.
 
