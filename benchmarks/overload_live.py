@@ -50,7 +50,7 @@ PREEMPT, PIPELINES, FLOOR = "preempt", "pipelines", "endless-memory"
 SYSTEMS: dict[str, dict[str, Any]] = {
     PREEMPT: {},
     PIPELINES: {"pipeline": 2},
-    OURS: {"overload": "on", "overload_quiet": 0.75},
+    OURS: {"overload": "on", "overload_quiet": 0.65},
     FLOOR: {},
 }
 ENDLESS = 8  # times the KV memory
