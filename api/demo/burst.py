@@ -19,7 +19,7 @@ from blockwright.api.demo.display import TourCheck
 from blockwright.api.demo.recovery import KilledStream, listen
 
 STREAMS, TOKENS = 16, 150  # of answers; the replicas have KV memory for some ten of them
-SPARE = 0.35  # memory for KV, as a part of the parameters
+SPARE, LEAST = 0.35, 640 << 10  # memory for KV, as a part of the parameters; bytes of it at least
 PACE = {"base": 0.01}  # seconds of a sweep
 BACK_SECONDS = 30.0  # until the parameters have to be there again
 LOOK = 0.1  # seconds between looks at the cluster
@@ -30,7 +30,8 @@ def command(checkpoint: Path, port: int, pace: Path) -> list[str]:
     """How its server is started; writes ``pace``."""
     pace.write_text(json.dumps(PACE))
     parameters = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
-    settings = {"overload": "on", "memory": int((1 + SPARE) * parameters), "pace": pace, "heartbeat": LOOK}
+    memory = parameters + max(int(SPARE * parameters), LEAST)
+    settings = {"overload": "on", "memory": memory, "pace": pace, "heartbeat": LOOK}
     words = (word for name, value in settings.items() for word in ("--set", f"{name}={value}"))
     return [
         *(sys.executable, "-m", "blockwright", "serve", str(checkpoint)),

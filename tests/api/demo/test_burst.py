@@ -89,6 +89,8 @@ async def test_a_burst_that_changes_nothing_fails_the_demo(monkeypatch: pytest.M
 def test_its_server_has_little_memory(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(bytes(1000))
     words = command(tmp_path, 1234, tmp_path / "pace.json")
-    assert "memory=1350" in words
+    assert f"memory={1000 + burst.LEAST}" in words
+    (tmp_path / "more.safetensors").write_bytes(bytes(10 * burst.LEAST - 1000))
+    assert f"memory={int((10 + 10 * burst.SPARE) * burst.LEAST)}" in command(tmp_path, 1234, tmp_path / "pace.json")
     assert "overload=on" in words
     assert Coefficients.from_table(json.loads((tmp_path / "pace.json").read_text())).base > 0
