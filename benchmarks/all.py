@@ -54,6 +54,7 @@ LONG = {
     "scheduling": 2700,
     "scheduling_live": 960,
     "overload": 2700,
+    "overload_live": 1200,
     "pipelines": 1800,
     "offline": 1800,
     "tenants": 2400,

@@ -1,5 +1,7 @@
 """Random Llamas of fixed size, for measuring: S has 27 million parameters, M 169 million, W 44 million.
 
+``tiny`` and ``stages`` (with a layer for each of four workers) are for what does not depend on arithmetic.
+
 Weights come from a fixed seed, so two machines measure the same model. The tokenizer covers the whole vocabulary (each
 token is one to three bytes), so that turning tokens into text costs what it costs with a real model. Writes nothing but
 the folder that it is given.
@@ -42,6 +44,7 @@ SIZES = {
     "M": Size(12, 1024, 16, 4, 2816, 16384),
     "W": Size(6, 768, 12, 4, 2048, 4096),
     "tiny": Size(2, 128, 2, 1, 192, 512),
+    "stages": Size(4, 256, 4, 1, 1280, 512),
 }
 
 

@@ -27,6 +27,7 @@ import offline_online
 import offline_order
 import on_demand
 import overload
+import overload_live
 import pipelines
 import predictors
 import scheduling
@@ -41,7 +42,7 @@ from page_offline import of_offline
 from page_offline_live import of_offline_live
 from page_offline_online import of_offline_online
 from page_offline_order import of_offline_order
-from page_overload import of_overload, of_pipelines
+from page_overload import of_overload, of_overload_live, of_pipelines
 from page_prediction import of_fidelity, of_forecast, of_predictors, of_simulation
 from page_scheduling import of_live, of_scheduling
 from stored import NONE, Result, table
@@ -53,10 +54,10 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last fourteen sections in under half an hour (for those use `make bench ONLY="forecast predictors
-simulation fidelity tenants on_demand scheduling scheduling_live overload pipelines offline offline_order
-offline_live offline_online"`) and reports what changed by more than the spread of the runs; `STORE=1` replaces the files
-and the page. Each file names its commit, machine and versions.
+repeats all but the last fifteen sections in under half an hour (for those use `make bench ONLY="forecast predictors
+simulation fidelity tenants on_demand scheduling scheduling_live overload overload_live pipelines offline
+offline_order offline_live offline_online"`) and reports what changed by more than the spread of the runs; `STORE=1`
+replaces the files and the page. Each file names its commit, machine and versions.
 
 Figures are medians. Shared machines are noisy, so the subjects of a comparison take turns within one run, and ratios say
 more than absolute numbers. A bar is the figure that we aim for; the last section lists what misses its bar. The models
@@ -260,6 +261,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "scheduling": ("Dispatch", of_scheduling),
     "scheduling_live": ("Dispatch on a real cluster", of_live),
     "overload": ("A burst", of_overload),
+    "overload_live": ("A burst on real workers", of_overload_live),
     "pipelines": ("Pipelines beside replicas", of_pipelines),
     "offline": ("Offline batches, simulated", of_offline),
     "offline_order": ("The order of a batch", of_offline_order),
@@ -279,6 +281,7 @@ BARS: dict[str, Sequence[Bar]] = {  # those that are always the same
     "offline_order": offline_order.BARS,
     "on_demand": on_demand.BARS,
     "overload": overload.BARS,
+    "overload_live": overload_live.Plan().bars(),
     "pipelines": pipelines.BARS,
     "predictors": predictors.BARS,
     "scheduling": scheduling.BARS,

@@ -1,7 +1,9 @@
-"""The sections of docs/performance.md on a burst (``overload.py``) and on pipelines (``pipelines.py``) for ``page.py``."""
+"""The sections of docs/performance.md on a burst (``overload.py``, ``overload_live.py``) and on pipelines (``pipelines.py``)
+for ``page.py``."""
 
 from __future__ import annotations
 
+import overload_live as live
 from harness import OURS
 from overload import ABLATIONS, COMPUTE_BOUND, MEMORY_BOUND
 from overload_runs import BASELINES, SYSTEMS
@@ -41,6 +43,17 @@ HEAD = (
     "preempted",
     "SLO 5",
     "SLO 10",
+)
+LIVE = (
+    "ttft_p50_s",
+    "ttft_p99_s",
+    "tpot_quiet_s",
+    "tpot_burst_s",
+    "tpot_after_s",
+    "kv_base",
+    "kv_peak",
+    "preemptions",
+    "same",
 )
 PAPER = (
     ("P99 TTFT against all baselines, times lower", "12.7 to 72.2", "ttft_p99", True),
@@ -94,6 +107,31 @@ A burst that does not end: seconds until first tokens take half a second, and th
 Microbatches of random prompts with outliers, by stages: seconds, and the part of stage time that is idle.
 
 {table(("", "", "seconds", "idle"), idle)}"""
+
+
+def of_overload_live(result: Result) -> str:
+    plan, many = live.Plan(), ("first_page_s", "left_s", "drop_s", "stall_s", "stall_most_s", "exchange_mb_per_s")
+    rows = [
+        (f"{workers}", WORDS.get(system, system), *(result.text(f"real{workers}", metric, system) for metric in LIVE))
+        for workers in plan.workers
+        for system in plan.systems
+    ]
+    drops = [
+        (f"{n}", *(result.text(f"real{n}", metric) for metric in ("drop", "restore", "stale", "recomputed", *many)))
+        for n in plan.workers
+    ]
+    return f"""Two and four real workers with parameters in {live.SHARE:.0%} of their memory, at the pace of the simulated
+H100 {live.SCALE} times as slow, for requests {live.SCALE} times shorter; {live.BASE:.0%} of the KV memory in use, then twice
+the load for {plan.burst:g} s ([decision 53](decisions/0053-a-burst-on-real-workers.md)). Seconds to the first token (TTFT),
+and of each further one (TPOT) before, in and after the burst; KV before it and at most, as shares of what replicas have;
+preemptions of a request; the part of the requests whose tokens are those of the first row.
+
+{table(("workers", "", "TTFT P50", "P99", "TPOT before", "in", "after", "KV", "most", "preempted", "same"), rows)}
+
+Drops: how many, restores, requests that paused, tokens computed again; seconds from the order to the first page on freed
+memory, until all had left, until all ran again; their mean and longest pause; MB copied a second.
+
+{table(("workers", "drops", "restores", "stale", "again", "first page", "left", "all", "pause", "most", "MB/s"), drops)}"""
 
 
 def of_pipelines(result: Result) -> str:

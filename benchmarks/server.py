@@ -59,8 +59,8 @@ class Served:
         if made != tokens:
             raise ServerError(f"asked for {tokens} tokens, got {made}")
 
-    async def stream(self, prompt: Sequence[int], tokens: int) -> AsyncIterator[tuple[float, int, str]]:
-        """(time, tokens so far, request id) of each chunk with tokens, on the monotonic clock."""
+    async def chunks(self, prompt: Sequence[int], tokens: int) -> AsyncIterator[tuple[float, list[int], str]]:
+        """(time, its tokens, request id) of each chunk with tokens, on the monotonic clock."""
         more = {"stream": True, "return_token_ids": True}
         async with self.session.post("/v1/completions", json=self.body(prompt, tokens, **more)) as answer:
             if answer.status != 200:
@@ -72,12 +72,18 @@ class Served:
                 chunk = json.loads(line[6:])
                 if "error" in chunk:
                     raise ServerError(f"stream: {chunk['error']}")
-                news = sum(len(choice.get("token_ids") or ()) for choice in chunk["choices"])
-                if news:
-                    made += news
-                    yield time.monotonic(), made, chunk["id"]
+                if news := [token for choice in chunk["choices"] for token in choice.get("token_ids") or ()]:
+                    made += len(news)
+                    yield time.monotonic(), news, chunk["id"]
         if made != tokens:
             raise ServerError(f"the stream ended after {made} of {tokens} tokens")
+
+    async def stream(self, prompt: Sequence[int], tokens: int) -> AsyncIterator[tuple[float, int, str]]:
+        """As ``chunks``, with the number of tokens so far."""
+        made = 0
+        async for at, news, request in self.chunks(prompt, tokens):
+            made += len(news)
+            yield at, made, request
 
     def peak_rss_mb(self) -> float:
         """Sum of the peak resident sizes of the server and everything below it."""

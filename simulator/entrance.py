@@ -195,11 +195,7 @@ class Entrance:
             candidate = replace(
                 candidate, waiting=candidate.waiting + waiting, waiting_blocks=candidate.waiting_blocks + blocks
             )
-        if (devices := self.devices.get(i, 1)) > 1:
-            candidate = replace(
-                candidate, free_blocks=candidate.free_blocks // devices, total_blocks=candidate.total_blocks // devices,
-                waiting_blocks=candidate.waiting_blocks // devices,
-            )  # fmt: skip
+        candidate = candidate.of_one(self.devices.get(i, 1))
         if self._counts:
             sent = self._sent[dispatcher][i]
             while sent and sent[0] <= now - MINUTE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from mmap import PAGESIZE
 from pathlib import Path
 
 MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) .*\n(?:[A-Z]\w+:.*\n)+", re.MULTILINE)
@@ -11,14 +12,16 @@ MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) .*\n(?:[A-Z]\w+:.*\n)+", re.MULT
 def arena_bytes(pid: int | str = "self", within: range | None = None) -> int:
     """Resident memory of a process's arenas (gpu/memory.py), or of a range of addresses.
 
-    Arenas are the mappings that do not take huge pages ("nh"): nobody else asks for that.
+    Arenas are the mappings that do not take huge pages ("nh"). Only stacks of threads ask for that, too; a page that nobody
+    may touch (less than a chunk) lies before each.
     """
-    found = 0
+    found = guard = 0
     for mapping in MAPPING.finditer(Path(f"/proc/{pid}/smaps").read_text()):
         fields = dict(line.split(":", 1) for line in mapping[0].splitlines()[1:])
         first, last = int(mapping[1], 16), int(mapping[2], 16)
-        if (first in within and last - 1 in within) if within else "nh" in fields["VmFlags"].split():
+        if (first in within and last - 1 in within) if within else ("nh" in fields["VmFlags"].split() and first != guard):
             found += 1024 * int(fields["Rss"].split()[0])
+        guard = last if last - first == PAGESIZE else 0
     return found
 
 

@@ -94,7 +94,8 @@ class Dispatcher(Actor):
         for route, answer in zip(routes, answers, strict=True):
             match answer:
                 case Candidate():
-                    known[route] = replace(answer, sent_last_minute=self._sent_to(ask.routes[route][0]))
+                    workers = ask.routes[route]
+                    known[route] = replace(answer, sent_last_minute=self._sent_to(workers[0])).of_one(len(workers))
                 case None:
                     unanswered["absent"] += 1
                 case DeadlineExceeded():
@@ -116,8 +117,8 @@ class Dispatcher(Actor):
 
     def _blank(self, ask: Ask, route: str) -> Candidate:
         """A route of which nothing is known but what was sent there."""
-        home = ask.routes[route][0]
-        return Candidate(route=route, home=home, sent_last_minute=self._sent_to(home))
+        home, *others = ask.routes[route]
+        return Candidate(route=route, home=home, sent_last_minute=self._sent_to(home)).of_one(1 + len(others))
 
     def _sent_to(self, home: str) -> int:
         sent, since = self._sent.get(home, deque()), self.node.clock.now() - MINUTE

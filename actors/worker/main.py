@@ -7,6 +7,8 @@ import logging
 import os
 import sys
 
+import torch
+
 from blockwright.actors.logs import set_up
 from blockwright.actors.supervision_tree import HEAD, inside_worker
 from blockwright.actors.worker.messages import WorkerConfig
@@ -24,6 +26,7 @@ async def start(node: Node, config: WorkerConfig) -> None:
     """Spawn the worker actor. A failed device thread ends the process: its supervisor starts another."""
     set_up(config.log_format, config.log_level, config.name)
     sys.setswitchinterval(SWITCH_INTERVAL)
+    torch.set_num_threads(max(1, config.threads))  # else as many as there are cores, which wait for one another
     try:
         backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
         here = {"worker": (config, backend, _end), "blocks": (CONTROLLER,)}

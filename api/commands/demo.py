@@ -1,6 +1,7 @@
 """Shows Blockwright at work: two workers serve nine small models that share their
 blocks. A dozen requests stream at once, one of them runs across both workers,
-a fine-tune is added meanwhile, and a worker is killed under the streams.
+a fine-tune is added meanwhile, and a worker is killed under the streams. Then
+two workers with little memory meet a burst: parameters make room for KV.
 
 It needs no network and ends by itself. The exit code is 0 if all went well.
 """

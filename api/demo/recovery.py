@@ -44,9 +44,11 @@ class KilledStream:
             self.tokens += tokens
 
 
-async def listen(session: aiohttp.ClientSession, model: str, stream: KilledStream, heard: Callable[[], None]) -> None:
-    """Ask for an answer of ``TOKENS`` tokens. ``heard``: after each news. A failure is the stream's ``error``."""
-    body = {"model": model, "prompt": stream.prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+async def listen(
+    session: aiohttp.ClientSession, model: str, stream: KilledStream, heard: Callable[[], None], tokens: int = TOKENS
+) -> None:
+    """Ask for an answer of so many tokens. ``heard``: after each news. A failure is the stream's ``error``."""
+    body = {"model": model, "prompt": stream.prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     reader = SseReader()
     try:
         async with session.post("/v1/completions", json=body | {"stream": True, "return_token_ids": True}) as answer:

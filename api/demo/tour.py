@@ -1,8 +1,8 @@
 """The demo's tour: two worker processes serve the demo checkpoint, and a dozen clients stream from it at once.
 
 One model id is served as two replicas, a second one as a pipeline over both workers, from the same folder; fine-tunes of it
-(``family``: folders by member, or none) are tenants. At last a worker is killed under streams. Talks to the server through
-its command line and its HTTP API alone.
+(``family``: folders by member, or none) are tenants. A worker is killed under streams; at last a second server meets a
+burst. Talks to servers through their command line and HTTP API alone.
 ``trained``: whether the checkpoint can do its tasks, so that its answers are judged; one of random weights shows everything
 but right answers.
 """
@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
 
+from blockwright.api.demo import burst
 from blockwright.api.demo.client import ExampleOutcome, ask
 from blockwright.api.demo.display import Live, TourCheck, accuracy_table, request_table
 from blockwright.api.demo.recovery import show_recovery
@@ -74,6 +75,7 @@ def curl_line(port: int, model: str, example: Example) -> str:
 
 
 INTERRUPTED = TourCheck("interrupted", False)
+Part = Callable[[aiohttp.ClientSession], Coroutine[None, None, list[TourCheck]]]
 
 
 def judge(
@@ -98,12 +100,10 @@ def judge(
 class DemoServer:
     """The server's process, in a session of its own, so that Ctrl-C reaches only the demo."""
 
-    def __init__(self, checkpoint: Path, port: int, family: Mapping[str, Path]) -> None:
+    def __init__(self, words: Sequence[str], port: int) -> None:
         self.port = port
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by stop)
-        self._process = subprocess.Popen(
-            command(checkpoint, port, family), stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        self._process = subprocess.Popen(words, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)
 
     @property
     def url(self) -> str:
@@ -190,14 +190,14 @@ async def tour(session: aiohttp.ClientSession, trained: bool) -> list[TourCheck]
     return judge(shown, piped, examined, trained)
 
 
-async def run(server: DemoServer, stay: bool, trained: bool, family: Mapping[str, Path]) -> list[TourCheck]:
-    """Wait for the server, then the tour or, with ``stay``, until a signal comes."""
+async def run(server: DemoServer, stay: bool, part: Part) -> list[TourCheck]:
+    """One part of the demo or, with ``stay``, until a signal comes."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
     async with aiohttp.ClientSession(server.url, timeout=timeout) as session:
-        job = asyncio.create_task(serve_on(server, session) if stay else guided(server, session, trained, family))
+        job = asyncio.create_task(part(session))
         waiter = asyncio.create_task(stopped.wait())
         await asyncio.wait((job, waiter), return_when=asyncio.FIRST_COMPLETED)
         if stopped.is_set() and not job.done():
@@ -242,17 +242,39 @@ async def serve_on(server: DemoServer, session: aiohttp.ClientSession) -> list[T
 
 def show(checkpoint: Path, *, port: int, stay: bool, trained: bool, family: Mapping[str, Path]) -> int:
     """The exit status. ``port`` 0: any; one in use is replaced by a free one. ``stay``: serve until a signal comes."""
-    server = DemoServer(checkpoint, free_port(port), family)
     try:
-        checks = asyncio.run(run(server, stay, trained, family))
+        server = DemoServer(command(checkpoint, port := free_port(port), family), port)
+        if stay:
+            checks = attended(server, lambda session: serve_on(server, session), stay=True)
+        else:
+            checks = attended(server, lambda session: guided(server, session, trained, family))
+            if INTERRUPTED not in checks:
+                checks += meet_a_burst(checkpoint)
     except DemoError as problem:
-        server.stop()
         print(problem, file=sys.stderr)
         return 1
-    except BaseException:
-        server.stop()
-        raise
-    checks.append(stopped(server.stop(), interrupted=INTERRUPTED in checks))
     for check in checks:
         print(f"  {'ok    ' if check.passed else 'FAILED'} {check.text}")
     return 0 if all(check.passed for check in checks) else 1
+
+
+def attended(server: DemoServer, part: Part, *, stay: bool = False) -> list[TourCheck]:
+    """A part of the demo on its server, which is stopped at the end whatever comes."""
+    try:
+        checks = asyncio.run(run(server, stay, part))
+    except BaseException:
+        server.stop()
+        raise
+    return [*checks, stopped(server.stop(), interrupted=INTERRUPTED in checks)]
+
+
+def meet_a_burst(checkpoint: Path) -> list[TourCheck]:
+    """On a server with little memory."""
+    with tempfile.TemporaryDirectory(prefix="blockwright-demo-") as folder:
+        server = DemoServer(burst.command(checkpoint, port := free_port(0), Path(folder) / "pace.json"), port)
+
+        async def part(session: aiohttp.ClientSession) -> list[TourCheck]:
+            await server.ready(session)
+            return await burst.show_burst(session)
+
+        return attended(server, part)

@@ -7,9 +7,10 @@ of what they hold and load nothing. A group that holds more than its stages (a r
 which makes no pipeline longer.
 
 Among the cuts that leave more tokens of KV than the groups had, by ``GAIN``, the one whose stages take the most equal time.
-Where there is none (too little is held twice, a budget is below a stage, or one stage would hold all others back) a merge is
-refused, as it is across models and beyond the largest group that is wanted. What is not freed is told to whoever starts
-workers.
+If that leaves too few for what waits, one that leaves more, up to that, whose slowest stage takes ``SLOWER`` times as long
+at most: whoever waits for memory waits longer than that. Where there is none (too little is held twice, a budget is below a
+stage, or one stage would hold all others back) a merge is refused, as it is across models and beyond the largest group that
+is wanted. What is not freed is told to whoever starts workers.
 
 Pure: the first call and the second with the same arguments give the same plan.
 """
@@ -24,6 +25,8 @@ from blockwright.policies.model.chain import Component, Hop
 from blockwright.policies.overload.stages import cut
 
 MOST = 4  # members of a group: with more of them a token takes too long
+SLOWER = 1.15  # than the slowest stage of the cut by time
+TRIES = 6  # to halve what lies between the memory of that cut and what is wanted
 GAIN = 0.05  # by which a merge has to raise the tokens of KV at least, to be worth the longer pipeline
 
 
@@ -141,9 +144,10 @@ class DropPlanner:
                 if (merged := self._merge(one.group, other.group, refused)) is not None:
                     rest.remove(other)
                     drafts = [draft for draft in drafts if draft is not one and draft is not other]
-                    drafts.append(_Draft(merged, one.of + other.of))
+                    drafts.append(_Draft(merged, one.of + other.of, (one.group, other.group)))
                     rest.append(drafts[-1])
                     break
+        self._recut(drafts, needed)
         freed = self._freed(drafts)
         drops = [GroupDrop(draft.group, draft.of, self._freed_by(draft)) for draft in drafts if draft.of != (draft.group,)]
         lacking = max(needed - freed, 0)
@@ -182,32 +186,79 @@ class DropPlanner:
         if not (stages := self._stages(one, other)):
             refused.add(f"{one.name} and {other.name} share too little to have more KV as one pipeline")
             return None
-        firsts = [0, *(behind for _, behind in stages)]
-        found = [
-            replace(members[n], first=first, last=behind, held=frozenset(range(first, behind)))
-            for first, (n, behind) in zip(firsts, stages, strict=False)
-        ]
-        return ParameterGroup(one.application, tuple(found))
+        return _joined(one.application, members, stages)
 
-    def _stages(self, one: ParameterGroup, other: ParameterGroup) -> list[tuple[int, int]]:
-        """The best cut of which each stage has room for enough more tokens than both groups had."""
-        chain = self._chains[one.application]
+    def _recut(self, drafts: Sequence[_Draft], needed: int) -> None:
+        """Where the cuts by time leave too few tokens for what waits, others are taken that leave more."""
+        each = {name: max(kv_bytes(chain, 0, len(chain)), 1) for name, chain in self._chains.items()}
+        merged = [draft for draft in drafts if draft.pair is not None]
+        lacking = float(needed)  # bytes
+        for draft in merged:
+            chain, name = self._chains[draft.group.application], draft.group.application
+            lacking -= each[name] * (capacity(draft.group, chain) - sum(capacity(one.trimmed(), chain) for one in draft.of))
+        for draft in merged:
+            if draft.pair is None or lacking <= 0:
+                break
+            one, other = draft.pair
+            chain, name = self._chains[draft.group.application], draft.group.application
+            had = capacity(draft.group, chain)
+            stages = self._stages(one, other, had + lacking / each[name])
+            draft.group = _joined(one.application, (*one.members, *other.members), stages)
+            lacking -= each[name] * (capacity(draft.group, chain) - had)
+
+    def _stages(self, one: ParameterGroup, other: ParameterGroup, wanted: float = 0.0) -> list[tuple[int, int]]:
+        """The best cut of which each stage has room for enough more tokens than both groups had; for as many as are
+        ``wanted``, as far as that takes little longer."""
+        chain, seconds = self._chains[one.application], self._seconds[one.application]
         bodies = [0, *accumulate(c.nbytes + c.delta_nbytes for c in chain)]
         caches = [0, *accumulate(kv_bytes(chain, depth, depth + 1) for depth in range(len(chain)))]
         budgets = [member.budget for member in (*one.members, *other.members)]
-        wanted = (1 + GAIN) * (capacity(one.trimmed(), chain) + capacity(other.trimmed(), chain))
-
-        def fits(place: int, first: int, last: int) -> bool:
-            each = caches[last] - caches[first]
-            return each > 0 and budgets[place] - (bodies[last] - bodies[first]) >= wanted * each
-
         held = [member.held for member in one.members], [member.held for member in other.members]
-        return cut(*held, self._seconds[one.application], fits)
+        had = capacity(one.trimmed(), chain) + capacity(other.trimmed(), chain)
+
+        def room(place: int, first: int, last: int) -> float:
+            each = caches[last] - caches[first]
+            return (budgets[place] - (bodies[last] - bodies[first])) / each if each > 0 else -1.0
+
+        def tried(tokens: float) -> list[tuple[int, int]]:
+            return cut(*held, seconds, lambda place, first, last: room(place, first, last) >= max(tokens, 0.0))
+
+        def slowest(stages: list[tuple[int, int]]) -> float:
+            firsts = [0, *(behind for _, behind in stages)]
+            return max(sum(seconds[a:b]) for a, (_, b) in zip(firsts, stages, strict=False))
+
+        best = tried(low := (1 + GAIN) * had)
+        if not best:
+            return []
+        most = (sum(budgets) - bodies[-1]) / max(caches[-1], 1)  # were layers no units
+        limit, high = SLOWER * slowest(best), min(wanted, most)
+        tokens = high
+        for _ in range(TRIES):
+            if tokens <= low:
+                break
+            found = tried(tokens)
+            if found and slowest(found) <= limit:
+                best, low = found, tokens
+            else:
+                high = tokens
+            tokens = high if low >= high else (low + high) / 2
+        return best
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A group as it is to be, and those that it is made of."""
+    """A group as it is to be, those that it is made of, and the two that were merged last."""
 
     group: ParameterGroup
     of: tuple[ParameterGroup, ...]
+    pair: tuple[ParameterGroup, ParameterGroup] | None = None
+
+
+def _joined(application: str, members: Sequence[GroupMember], stages: Sequence[tuple[int, int]]) -> ParameterGroup:
+    """These members with these stages (``stages.cut``), and no more than they need for them."""
+    firsts = [0, *(behind for _, behind in stages)]
+    found = [
+        replace(members[n], first=first, last=behind, held=frozenset(range(first, behind)))
+        for first, (n, behind) in zip(firsts, stages, strict=False)
+    ]
+    return ParameterGroup(application, tuple(found))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 AT_ONCE = 8  # sequences that move at a time (public code of the paper)
+SMALL = 64 << 20  # bytes: as many more as have so little together, for each waits a few sweeps whatever it has
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,11 @@ class StaleSequence:
     request: str
     transfers: Mapping[tuple[str, str], int]
     pages: Mapping[str, int]
+
+    @property
+    def nbytes(self) -> int:
+        """All that it moves."""
+        return sum(self.transfers.values())
 
     def stall(self, bandwidth: Callable[[str, str], float]) -> float:
         """Seconds that its own exchange takes at least, links working side by side."""
@@ -41,14 +47,16 @@ class ExchangeOrder:
     def next(self, free: Mapping[str, int]) -> list[StaleSequence]:
         """Those that begin to move now, in order. ``free``: pages at each worker, without those that moving ones have."""
         left, found = dict(free), list[StaleSequence]()
+        under_way = sum(sequence.nbytes for sequence in self.moving.values())
         for _, sequence in sorted(self._waiting.values(), key=lambda one: (one[0], one[1].request)):
-            if len(self.moving) >= self._at_once:
+            if len(self.moving) >= self._at_once and under_way + sequence.nbytes > SMALL:
                 break
             if all(left.get(worker, 0) >= count for worker, count in sequence.pages.items()):
                 for worker, count in sequence.pages.items():
                     left[worker] -= count
                 del self._waiting[sequence.request]
                 self.moving[sequence.request] = sequence
+                under_way += sequence.nbytes
                 found.append(sequence)
         return found
 

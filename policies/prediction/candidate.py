@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +38,14 @@ class Candidate:
     @property
     def used_blocks(self) -> int:
         return self.total_blocks - self.free_blocks
+
+    def of_one(self, workers: int) -> Candidate:
+        """As one of the workers of a pipeline bears it, each of which has a part of every block. So a pipeline is compared
+        with a replica: by what a block takes of a worker, not by how many of these small ones it has."""
+        if workers == 1:
+            return self
+        return replace(
+            self, free_blocks=self.free_blocks // workers, total_blocks=self.total_blocks // workers,
+            waiting_blocks=self.waiting_blocks // workers, cached_blocks=self.cached_blocks // workers,
+            sent_last_minute=self.sent_last_minute // workers,
+        )  # fmt: skip

@@ -39,10 +39,12 @@ def choose(
     tokens: int = 0,
     capacity: Mapping[str, int] | None = None,
 ) -> Route | None:
-    """The route on which least is in excess of memory; of equals that of the fewest hops, then of the least outstanding work
-    over all of its workers; ties by worker names, then by id.
+    """The route on which least is in excess of memory; of equals the one that goes least out of its way, then that of the
+    least outstanding work for a worker; ties by worker names, then by id.
 
-    So a longer way, through a block that was deployed for a burst, is taken while the short one would have to wait.
+    Out of its way goes who passes more workers than another route through one of them does: through a block that was
+    deployed for a burst. So it is taken while the short one would have to wait. Of a pipeline with workers of its own each
+    computes a part of every token: its work counts by its workers, or it would get the load of one replica.
 
     Args:
         routes: whole routes of the application.
@@ -53,15 +55,20 @@ def choose(
         capacity: route id -> tokens that its workers hold (absent: any).
     """
     best: Route | None = None
-    best_key: tuple[int, int, int, tuple[str, ...], str] | None = None
+    best_key: tuple[int, int, float, tuple[str, ...], str] | None = None
     rooms: Mapping[str, int] = capacity or {}
-    for route in routes:
-        workers = workers_of(route)
+    ways = [(route, workers_of(route)) for route in routes]
+    shortest: dict[str, int] = {}  # by worker
+    for _, workers in ways:
+        for worker in workers:
+            shortest[worker] = min(shortest.get(worker, len(workers)), len(workers))
+    for route, workers in ways:
         if route.id == avoid or not closed.isdisjoint(workers):
             continue
         left = [work.get(worker, 0) for worker in workers]
         excess = max(left) + tokens - rooms.get(route.id, 1 << 62)
-        key = (excess if excess > 0 else 0, len(route.hops), sum(left), workers, route.id)
+        detour = len(workers) - min([shortest[worker] for worker in workers])
+        key = (excess if excess > 0 else 0, detour, sum(left) / len(workers) ** 2, workers, route.id)
         if best_key is None or key < best_key:
             best, best_key = route, key
     return best

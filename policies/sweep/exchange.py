@@ -14,7 +14,8 @@ from blockwright.policies.plain import Plain, from_plain, to_plain
 from blockwright.policies.plan.sweep_plan import PageImport
 from blockwright.policies.sweep.page_events import Export, PageTarget
 
-WINDOW = 2  # batches to one worker that may be unanswered
+BATCH_BYTES = 4 << 20  # that travel together, or one page where that has more
+WINDOW = 2  # whole batches to one worker that may be unanswered; of smaller ones as many as have the bytes of these
 ExportKey = tuple[str, int]  # gateway, its number
 
 
@@ -72,10 +73,11 @@ class PageExport:
 
 @dataclass(frozen=True, slots=True)
 class PageBatch:
-    """Pages that were sent together: of which export, to which of its targets."""
+    """Pages that were sent together: of which export, to which of its targets, and their bytes."""
 
     key: ExportKey
     stream: int
+    nbytes: int
 
 
 @dataclass(slots=True)
@@ -122,18 +124,20 @@ class ExchangeBook:
         return key
 
     def next(self) -> tuple[ExportKey, int] | None:
-        """The stream that may send a batch now: of those whose worker has fewer than ``WINDOW`` unanswered ones that with
-        the fewest pages to go (the shortest stall first)."""
-        flying: dict[str, int] = {}
+        """The stream that may send a batch now: of those whose worker has less than ``WINDOW`` unanswered that with the
+        fewest pages to go (the shortest stall first). An answer takes a few sweeps, whatever the size of the batch."""
+        flying: dict[str, tuple[int, int]] = {}
         for batch in self._batches.values():
             worker = self.exports[batch.key].streams[batch.stream].to.worker
-            flying[worker] = flying.get(worker, 0) + 1
+            count, nbytes = flying.get(worker, (0, 0))
+            flying[worker] = count + 1, nbytes + batch.nbytes
+        full = {to for to, (count, nbytes) in flying.items() if count >= WINDOW and nbytes > (WINDOW - 1) * BATCH_BYTES}
         best: tuple[ExportKey, int] | None = None
         least = 0
         for key, export in self.exports.items():
             for place, stream in enumerate(export.streams):
                 pages = stream.left - export.wanted.since
-                if pages > 0 and flying.get(stream.to.worker, 0) < WINDOW and (best is None or pages < least):
+                if pages > 0 and stream.to.worker not in full and (best is None or pages < least):
                     best, least = (key, place), pages
         return best
 
@@ -144,7 +148,7 @@ class ExchangeBook:
         export.streams[place].send(left, nbytes)
         if nbytes:
             self._next += 1
-            self._batches[number] = PageBatch(key, place)
+            self._batches[number] = PageBatch(key, place, nbytes)
         return number
 
     def answered(self, number: int, there: int, refused: int) -> tuple[ExportKey, int] | None:
@@ -219,7 +223,9 @@ class ExchangeBook:
         book._next, book.imported = data["next"], data["imported"]
         exports = from_plain(list[PageExport], data["exports"])
         book.exports = {(export.wanted.gateway, export.wanted.number): export for export in exports}
-        book._batches = {number: PageBatch((key[0], key[1]), stream) for number, key, stream in data["batches"]}
+        book._batches = {
+            number: PageBatch((key[0], key[1]), stream, nbytes) for number, key, stream, nbytes in data["batches"]
+        }
         book._arrived = [(from_plain(PageImport, p), from_plain(Landing, landing)) for p, landing in data["arrived"]]
         book._planned = {plan: from_plain(list[Landing], landings) for plan, landings in data["planned"]}
         return book

@@ -15,7 +15,7 @@ from blockwright.policies.model.runs import Span
 from blockwright.policies.plan.sweep_plan import ImportGroup, PageImport
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import Send
-from blockwright.policies.sweep.exchange import ExportKey, Landing, PageExport, PageStream
+from blockwright.policies.sweep.exchange import BATCH_BYTES, ExportKey, Landing, PageExport, PageStream
 from blockwright.policies.sweep.holding import Holding
 from blockwright.policies.sweep.page_events import (
     Export,
@@ -27,8 +27,6 @@ from blockwright.policies.sweep.page_events import (
     SendPages,
 )
 from blockwright.policies.sweep.parts import Parts
-
-BATCH_BYTES = 4 << 20  # that travel together, or one page where that has more
 
 Layer = tuple[int, bytes, str, int]  # KV layer, lineage, arena, slot
 

@@ -67,7 +67,9 @@ class FakePredictor(Actor):
         self.coming.append(submission)
 
 
-def choices(count: int, predictors: How, **settings: Any) -> tuple[list[Chosen], Any, float]:
+def choices(
+    count: int, predictors: How, routes: dict[str, list[str]] = ROUTES, **settings: Any
+) -> tuple[list[Chosen], Any, float]:
     """What a dispatcher says to so many questions at once; the predictors; and the virtual seconds it took."""
     fakes = {worker: FakePredictor(worker, **how) for worker, how in predictors.items() if how is not None}
 
@@ -78,7 +80,7 @@ def choices(count: int, predictors: How, **settings: Any) -> tuple[list[Chosen],
 
     async def scenario(sim: Simulation) -> tuple[list[Chosen], float]:
         ref, began = sim.head.ref(f"{NODE}/dispatcher-0", Dispatcher), sim.time
-        found = await asyncio.gather(*[ref.choose(Ask(submission(f"r{number}"), ROUTES)) for number in range(count)])
+        found = await asyncio.gather(*[ref.choose(Ask(submission(f"r{number}"), routes)) for number in range(count)])
         spent = sim.time - began
         await asyncio.sleep(0.01)  # until the last word has come
         return list(found), spent
@@ -95,6 +97,15 @@ def test_the_least_forecast_is_chosen_and_its_predictor_hears_of_it() -> None:
     assert [len(fake.coming) for fake in fakes.values()] == [0, 1, 0, 0]
     assert fakes["w1"].coming[0].route == "m@w1"
     assert all(query.forecast and not query.delays for fake in fakes.values() for query in fake.asked)
+
+
+def test_a_pipeline_counts_by_what_a_block_takes_of_each_worker() -> None:
+    """Its home has twice the blocks of a replica in use, each of which is half as large."""
+    known: How = {"w0": {"last": 12.0}, "w2": {"last": 8.0}}
+    (chosen,), _, _ = choices(1, known, {"m@w0+w1": ["w0", "w1"], "m@w2": ["w2"]}, dispatch="prefix-aware")
+    assert (chosen.route, chosen.loads) == ("m@w0+w1", [[6.0], [8.0]])
+    found, _, _ = choices(9, known, {"m@w0+w1": ["w0", "w1"], "m@w2": ["w2"]}, dispatch="min-qpm")
+    assert sorted(one.route for one in found).count("m@w0+w1") == 6
 
 
 def test_each_policy_asks_for_no_more_than_it_needs() -> None:

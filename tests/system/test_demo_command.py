@@ -22,7 +22,9 @@ def test_random_weights_where_there_is_no_checkpoint(
     assert "12 requests at once to demo-random" in out
     assert (out.count("noise  "), "wrong" in out) == (13, False)
     assert "ok     13 of 13 requests completed" in out
-    assert "ok     the server stopped when told to" in out
+    assert "ok     parameters became KV memory in the burst" in out
+    assert "ok     the parameters came back after it" in out
+    assert out.count("ok     the server stopped when told to") == 2
     assert list(tmp_path.iterdir()) == [], "the checkpoint is removed"
 
 

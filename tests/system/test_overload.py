@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.memory import arena_bytes
 from blockwright.tests.parts import parts
 from blockwright.tests.system.client import Answer, Client, body, check
 from blockwright.tests.system.conftest import FAULTY, slow
@@ -71,9 +75,31 @@ async def right(client: Client, answers: list[Answer], asked: list[dict[str, Any
     check(answers, [answer.tokens for answer in again])
 
 
+@asynccontextmanager
+async def weighed(workers: Mapping[str, dict[str, Any]]) -> AsyncIterator[dict[str, list[int]]]:
+    """What the pool of each worker has of the machine's memory (smaps), again and again meanwhile. A worker stands still
+    while it is looked at: a chunk that goes from parameters to KV would count twice."""
+    seen: dict[str, list[int]] = {name: [] for name in workers}
+
+    async def weigh() -> None:
+        while True:
+            for name, worker in workers.items():
+                os.kill(worker["pid"], signal.SIGSTOP)
+                seen[name].append(arena_bytes(worker["pid"]))
+                os.kill(worker["pid"], signal.SIGCONT)
+            await asyncio.sleep(0.1)
+
+    task = asyncio.create_task(weigh())
+    try:
+        yield seen
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_a_burst_drops_parameters_and_they_come_back(burst: Server) -> None:
-    async with Client(burst) as client:
-        before, earlier, asked = await client.ready(), await last_change(client), load()
+    async with Client(burst) as client, weighed(before := await client.ready()) as seen:
+        earlier, asked = await last_change(client), load()
         with slow(burst, 5):
             answers = [client.begin(request) for request in asked]
             await until(lambda: changes(client, "drop", earlier))
@@ -92,6 +118,8 @@ async def test_a_burst_drops_parameters_and_they_come_back(burst: Server) -> Non
         after = await client.ready()
         assert {name: worker["memory"]["parameters"] for name, worker in after.items()} == {"w0": whole, "w1": whole}
         assert sum(worker["counters"]["fetched_parameter_bytes"] for worker in after.values()) > 0.8 * whole
+        for name, worker in before.items():
+            assert whole < max(seen[name]) <= worker["memory"]["budget"], "the pool is what the kernel says, at every moment"
         await right(client, answers, asked)
         readings = (await looked(client))["readings"]["w0"]
         assert {one["parameters"] for one in readings} >= {whole, left[0]}, "parameters turn into KV and back"

@@ -8,7 +8,15 @@ from dataclasses import replace
 import pytest
 
 from blockwright.policies.model.chain import Component
-from blockwright.policies.overload.drop_plan import GroupMember, ParameterGroup, capacity, nbytes, replica
+from blockwright.policies.overload.drop_plan import (
+    SLOWER,
+    GroupMember,
+    ParameterGroup,
+    capacity,
+    kv_bytes,
+    nbytes,
+    replica,
+)
 from blockwright.policies.overload.stages import component_seconds
 
 from .clusters import COSTS, applied, chain, check, drawn, planner
@@ -57,6 +65,25 @@ def test_stages_take_equal_time_head_included(members: int) -> None:
     assert last.last - last.first < min(m.last - m.first for m in drop.group.members[:-1])
     assert drop.group.hops[0].first == 0
     assert drop.group.name == "+".join(hop.worker for hop in drop.group.hops)
+
+
+def test_who_needs_more_gets_stages_cut_for_memory_as_far_as_these_take_little_longer() -> None:
+    """An embedding takes memory and no time: the cut by time leaves its stage more layers, and so less KV for each."""
+    components = chain(32, embedding=1200, head=1200)
+    whole = nbytes(components, range(len(components)))
+    groups = [replica("m", f"w{n}", components, 2 * whole) for n in range(2)]
+    making, seconds = planner({"m": components}), component_seconds(components, COSTS)
+    had = sum(capacity(group, components) for group in groups)
+
+    def planned(tokens: int) -> tuple[int, float]:
+        (drop,) = making.plan(groups, tokens * kv_bytes(components, 0, len(components))).drops
+        return capacity(drop.group, components), max(sum(seconds[m.first : m.last]) for m in drop.group.members)
+
+    (little, even), (some, _), (most, slow) = planned(1), planned(2 * had // 5), planned(100 * had)
+    assert had < little < most
+    assert little < had + 2 * had // 5 <= some < most, "no more than is needed"
+    assert even < slow <= SLOWER * even
+    assert planned(little - had) == (little, even), "what the cut by time leaves is enough"
 
 
 def test_no_more_than_is_needed_smallest_groups_first_by_the_best_link() -> None:

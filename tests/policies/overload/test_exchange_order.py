@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 
-from blockwright.policies.overload.exchange_order import AT_ONCE, ExchangeOrder, StaleSequence
+from blockwright.policies.overload.exchange_order import AT_ONCE, SMALL, ExchangeOrder, StaleSequence
 
 
 def stale(name: str, size: int, link: tuple[str, str] = ("a", "b"), pages: int | None = None) -> StaleSequence:
-    return StaleSequence(name, {link: size}, {link[1]: size if pages is None else pages})
+    """``size``: pages, which are large."""
+    return StaleSequence(name, {link: size * SMALL}, {link[1]: size if pages is None else pages})
 
 
 def test_the_shortest_stall_first_by_bytes_and_bandwidth() -> None:
@@ -45,6 +46,20 @@ def test_rounds_are_bounded_by_free_pages_and_everybody_moves() -> None:
             for worker, count in gone.pages.items():
                 free[worker] += count
         assert sorted(moved) == sorted(one.request for one in sequences)
+
+
+def test_small_ones_move_together() -> None:
+    """An exchange takes some sweeps however little it moves: those beyond eight go along while all together are small."""
+    order = ExchangeOrder(lambda sender, receiver: 1.0)
+    each = SMALL // 10
+    for n in range(20):
+        order.add(StaleSequence(f"r{n:02}", {("a", "b"): each}, {"b": 1}))
+    order.add(StaleSequence("no bytes at all", {}, {"b": 1}))
+    began = order.next({"b": 100})
+    assert [one.request for one in began] == ["no bytes at all", *(f"r{n:02}" for n in range(10))]
+    order.done("r00")
+    assert [one.request for one in order.next({"b": 100})] == ["r10"]
+    assert sum(one.nbytes for one in order.moving.values()) <= SMALL
 
 
 def test_what_fits_nowhere_and_what_a_dead_member_had_is_computed_again() -> None:

@@ -34,6 +34,18 @@ def test_the_longer_way_is_taken_while_the_short_one_has_no_room():
     assert choose(routes, {"w0": 61, "w1": 170}, tokens=40, capacity=capacity) == route("w0"), "or where less is in excess"
 
 
+def test_a_pipeline_of_its_own_workers_takes_as_much_as_its_workers_would():
+    """Two of four replicas have dropped parameters: their pipeline gets every other request, each replica every fourth."""
+    routes, work, taken = [route("w0", "w1"), route("w2"), route("w3")], dict.fromkeys(("w0", "w1", "w2", "w3"), 0), []
+    for _ in range(40):
+        found = choose(routes, work, tokens=10, capacity={"m@w0+w1": 3000, "m@w2": 1000, "m@w3": 1000})
+        assert found is not None
+        taken.append(found.home)
+        for worker in workers_of(found):
+            work[worker] += 10
+    assert {home: taken.count(home) for home in work} == {"w0": 20, "w1": 0, "w2": 10, "w3": 10}
+
+
 def test_closed_workers_and_avoided_routes_are_not_taken():
     routes = [route("w0"), route("w1")]
     assert choose(routes, {}, closed={"w0"}) == route("w1")

@@ -1,0 +1,86 @@
+"""The demo's part with a burst: two replicas run out of KV memory, drop the parameters that both hold, and load them again.
+
+A server of its own, with little memory, whose sweeps are held to the pace of a slower machine, so that there is something to
+see. Talks to it through its HTTP API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from blockwright.api.demo.display import TourCheck
+from blockwright.api.demo.recovery import KilledStream, listen
+
+STREAMS, TOKENS = 16, 150  # of answers; the replicas have KV memory for some ten of them
+SPARE, LEAST = 0.35, 640 << 10  # memory for KV, as a part of the parameters; bytes of it at least
+PACE = {"base": 0.01}  # seconds of a sweep
+BACK_SECONDS = 30.0  # until the parameters have to be there again
+LOOK = 0.1  # seconds between looks at the cluster
+TOLD = ("drop", "restore")
+
+
+def command(checkpoint: Path, port: int, pace: Path) -> list[str]:
+    """How its server is started; writes ``pace``."""
+    pace.write_text(json.dumps(PACE))
+    parameters = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
+    memory = parameters + max(int(SPARE * parameters), LEAST)
+    settings = {"overload": "on", "memory": memory, "pace": pace, "heartbeat": LOOK}
+    words = (word for name, value in settings.items() for word in ("--set", f"{name}={value}"))
+    return [
+        *(sys.executable, "-m", "blockwright", "serve", str(checkpoint)),
+        *("--workers", "2", "--port", str(port), *words),
+    ]
+
+
+async def show_burst(session: aiohttp.ClientSession) -> list[TourCheck]:
+    """Stream, look on while parameters turn into KV, and wait until they are back."""
+    async with session.get("/v1/models") as answer:
+        model = str((await answer.json())["data"][0]["id"])
+    print(f"\na burst: {STREAMS} streams at once from {model} on 2 workers with little memory (--set overload=on):")
+    streams = [KilledStream(f"repeat {n}: stream {n} =") for n in range(1, STREAMS + 1)]
+    load = asyncio.gather(*(listen(session, model, one, lambda: None, TOKENS) for one in streams))
+    seen: list[dict[str, Any]] = []
+    until = time.monotonic() + BACK_SECONDS
+    while time.monotonic() < until and not (load.done() and [one["what"] for one in seen][-1:] == ["restore"]):
+        await asyncio.sleep(LOOK)
+        for one in (await _changes(session))[len(seen) :]:
+            seen.append(one)
+            print(f"  {told(one)}", flush=True)
+    await load
+    print()
+    return judge(streams, [one["what"] for one in seen])
+
+
+async def _changes(session: aiohttp.ClientSession) -> list[dict[str, Any]]:
+    """Drops and restores that are over."""
+    async with session.get("/admin/cluster") as answer:
+        changes = (await answer.json())["overload"]["changes"]
+    return [one for one in changes if one["what"] in TOLD and one["seconds"] is not None]
+
+
+def told(change: dict[str, Any]) -> str:
+    """One change, for a person."""
+    if change["what"] == "restore":
+        return f"{change['group']}: the parameters are back after {change['seconds']:.1f} s, while it served"
+    mean = change["stall"] / max(change["requests"], 1)
+    return (
+        f"{change['group']}: {change['bytes'] / 1e6:.1f} MB of parameters became KV memory,\n"
+        f"    {change['requests']} requests paused for {mean:.2f} s on average"
+    )
+
+
+def judge(streams: list[KilledStream], seen: list[str]) -> list[TourCheck]:
+    """Whether memory was made of parameters, and nothing was lost."""
+    whole = sum(not one.error for one in streams)
+    return [
+        TourCheck(f"{whole} of {len(streams)} streams of the burst came whole", whole == len(streams)),
+        TourCheck("parameters became KV memory in the burst", "drop" in seen),
+        TourCheck("the parameters came back after it", "restore" in seen),
+    ]

@@ -1,0 +1,49 @@
+"""What a worker's process sets for itself before it begins."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from blockwright.actors.worker import main
+from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.gpu.errors import BackendError
+
+
+class FakeNode:
+    """Hears that the worker is unfit."""
+
+    incarnation = 1
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+
+    def ref(self, _: str) -> FakeNode:
+        return self
+
+    async def unfit(self, *_: object) -> None:
+        self.told.set()
+
+
+async def test_torch_has_as_many_threads_as_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one for each core a copy of a few pages waited 25 ms for a core on a busy machine, in each of its workers."""
+
+    def opened(*_: object) -> None:
+        raise BackendError("this machine has none")
+
+    monkeypatch.setattr(main, "open_backend", opened)
+    monkeypatch.setattr(main, "set_up", lambda *_: None)
+    before, node = (torch.get_num_threads(), sys.getswitchinterval()), FakeNode()
+    named: Any = node
+    for threads in (before[0] + 1, before[0] + 2):
+        task = asyncio.create_task(main.start(named, WorkerConfig(name="w0", threads=threads)))
+        await node.told.wait()
+        node.told.clear()
+        assert torch.get_num_threads() == threads
+        task.cancel()
+    torch.set_num_threads(before[0])
+    sys.setswitchinterval(before[1])
