@@ -18,6 +18,7 @@ PYTEST  = $(if $(CAP),BLOCKWRIGHT_CAP=$(CAP) )$(BIN)/python -m pytest -n $(JOBS)
 # pip call gets the same constraint, so no dependency can replace it.
 TORCH  := $(shell sed -n 's/^\(torch==.*\)$$/\1/p' constraints.txt)
 export TORCH_INDEX_URL ?=
+PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # make wheel: the Pythons for which the policies are compiled, where they are found; every other one runs their sources.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
@@ -47,24 +48,26 @@ install: $(STAMP)
 
 setup: $(TOOLS)
 
-# A second call finds the stamp and does nothing. C sources are named because the editable install compiles them (policies that
-# change run as sources until the next set-up: policies/compiled.py).
+# A second call finds the stamp and does nothing. C sources are named because the editable install compiles them. A first look
+# waits neither for the compiler of the policies nor for bytecode of a thousand modules that nothing imports.
 $(STAMP): pyproject.toml setup.cfg setup.py constraints.txt $(wildcard gpu/kernels/*.c gpu/kernels/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' || \
 	  { echo "$(PYTHON) cannot make virtual environments; install the venv package of your system"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(PIP) --no-compile $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
+	$(PIP) --no-compile -c constraints.txt setuptools
+	BLOCKWRIGHT_COMPILED=0 $(PIP) --no-compile --no-build-isolation -c constraints.txt -e .
 	@touch $@
 
-# Not with the extra of an editable install, which would compile everything once more.
+# Not with the extra of an editable install, which would compile everything once more. The policies are compiled by the mypy of the
+# tests; those that change run as sources until the next set-up (policies/compiled.py).
 $(TOOLS): $(STAMP) pyproject.toml constraints.txt
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"], \
 	  sep="\n")' > $@.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r $@.txt
+	$(PIP) -c constraints.txt -r $@.txt
+	$(BIN)/python -W ignore setup.py --quiet build_ext --inplace
 	@touch $@
 
 demo: install

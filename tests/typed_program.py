@@ -49,7 +49,7 @@ class Counter(Actor):
             yield n
 
 
-async def actors(supervised: Supervised) -> None:
+async def actors(supervised: Supervised[Counter]) -> None:
     async with LocalCluster(1) as cluster:
         counter = await cluster.node.spawn(Counter, name="counter", on="w0")
         assert_type(await counter.add(3), int)
@@ -60,4 +60,5 @@ async def actors(supervised: Supervised) -> None:
         await counter.add()  # wrong: an argument is missing
         await counter.addd(3)  # wrong: an endpoint that there is not
         counter.add.cast("3")  # wrong: the same of a cast
-    await supervised.add(1)  # of any actor: nothing is known of it
+    assert_type(await (await supervised.ref()).add(1), int)
+    await (await supervised.ref()).add("1")  # wrong: a text for a number

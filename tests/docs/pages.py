@@ -121,9 +121,12 @@ def read_image(text: str) -> None:
     assert text == (ROOT / "Dockerfile").read_text(), "the page shows another Dockerfile than the repository has"
     lines = [line for line in text.replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
     steps = [(name, rest) for name, _, rest in (line.partition(" ") for line in lines)]
+    stages = {rest.partition(" AS ")[2] for name, rest in steps if name == "FROM"}
     for name, rest in steps:
         if name == "RUN":
-            subprocess.run(["bash", "-n", "-c", re.sub(r"^(--\S+ +)+", "", rest)], check=True)  # its options are Docker's
+            assert set(re.findall(r"\bfrom=(\w+)", rest)) <= stages, rest
+            rest = re.sub(r"^(--\w+=\S+ +)+", "", rest)  # of the builder, not of the shell
+            subprocess.run(["bash", "-n", "-c", rest], check=True)
             for file in re.findall(r"[\w/]+\.txt", rest):
                 assert (ROOT / file).is_file(), f"{file} does not exist"
         elif name == "COPY":

@@ -35,3 +35,6 @@ def test_the_lines_of_the_readme_do_what_they_say() -> None:
     tools = "/nowhere/venv/.test-tools.txt"
     assert any(line.endswith(f"-r {tools}") for line in test)
     assert not any(tools in line for line in (*demo, *cpu)), "a first look installs no test tools"
+    (package,) = (line for line in demo if line.endswith("-e ."))
+    assert "BLOCKWRIGHT_COMPILED=0" in package, "and waits for no mypyc"
+    assert sum("build_ext --inplace" in line for line in demo) < sum("build_ext --inplace" in line for line in test)
