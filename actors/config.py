@@ -181,7 +181,7 @@ class Settings:
     batch_requests: Annotated[int, "most requests in a batch"] = 50_000
     batch_bytes: Annotated[int, "maximum size of a batch's input file in bytes (or 200MiB)"] = 200 << 20
     directory: Annotated[str, "folder for the cluster's sockets; empty: a fresh private one"] = ""
-    check: Annotated[bool, "verify the memory accounts after every step, not only when idle"] = False
+    check: Annotated[bool, "verify the memory accounts after every seventh step, not only when idle"] = False
     event_log: Annotated[str, "folder for the workers' event logs (with prompts and answers as token ids); empty: off"] = ""
     event_log_size: Annotated[int, "bytes (or 64MiB) per worker's event log; older entries are deleted"] = 64 << 20
     tagger: Annotated[
