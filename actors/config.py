@@ -184,7 +184,7 @@ class Settings:
         str, "URL to send trace spans of requests to (http://HOST:4318/v1/traces; needs the extra otlp); empty: off"
     ] = ""
     directory: Annotated[str, "folder for the cluster's sockets; empty: a fresh private one"] = ""
-    check: Annotated[bool, "verify the memory accounts after every step, not only when idle"] = False
+    check: Annotated[bool, "verify the memory accounts after every seventh step, not only when idle"] = False
     event_log: Annotated[str, "folder for the workers' event logs (with prompts and answers as token ids); empty: off"] = ""
     event_log_size: Annotated[int, "bytes (or 64MiB) per worker's event log; older entries are deleted"] = 64 << 20
     tagger: Annotated[

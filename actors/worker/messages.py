@@ -93,7 +93,7 @@ class WorkerConfig:
     offline_sweep: float = 0.02
     pace: str = ""  # cost table (JSON) whose times sweeps are held to
     profile: str = ""  # device profile (JSON) that sweeps are compared with; "": none
-    check: bool = False  # verify the memory invariant after every sweep, not only when idle
+    check: bool = False  # verify the memory invariant after every seventh sweep, not only when idle
     overload: bool = False  # it has a memory actor
     event_log: str = ""  # folder of the event log; "": none
     event_log_size: int = 64 << 20  # bytes

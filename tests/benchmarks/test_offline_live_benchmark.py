@@ -62,6 +62,7 @@ def _common(one: Asked, other: Asked) -> int:
     return next((n for n, (a, b) in enumerate(zip(one.prompt, other.prompt, strict=False)) if a != b), 0)
 
 
+@pytest.mark.nightly  # a whole cluster; its parts are tested above
 @pytest.mark.system
 def test_orders_are_measured_on_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "SIZE", "tiny")

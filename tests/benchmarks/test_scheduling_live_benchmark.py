@@ -48,6 +48,7 @@ def test_what_asking_costs_is_of_the_requests_between_two_looks() -> None:
     assert found == {"asked_ms": pytest.approx(50), "asked_share": pytest.approx(0.025), "fell_back": 0.25}
 
 
+@pytest.mark.nightly  # a whole cluster; its parts are tested above
 @pytest.mark.system
 async def test_a_policy_is_measured_on_workers_with_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "COSTS", costs := {"base": 0.004, "token": 0.0002})

@@ -18,6 +18,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # more sets have kernels for bfloat16 than for float32; a test of that type says so in its name
         dtype = "bfloat16" if "bfloat16" in metafunc.function.__name__ else "float32"
         best, *others = instruction_sets(dtype) or [""]
+        if metafunc.definition.get_closest_marker("best"):
+            others = []
         native = {"native": CAP, **{f"native-{name}": name for name in others}} if best else {}
         metafunc.parametrize("make_backend", {"torch": "", **native}.items(), ids=["torch", *native], indirect=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,11 @@ CAUGHT = {
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     rooms = ("policies", "transport", "runtime", "tests/runtime/safety")
-    return Copy(tmp_path_factory.mktemp("planted"), "runtime.safety.players", *rooms)
+    made = Copy(tmp_path_factory.mktemp("planted"), "runtime.safety.players", *rooms)
+    yield made
+    made.close()
 
 
 def test_every_patch_applies_and_has_its_property() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,11 @@ FIRST = {
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     rooms = ("policies", "transport", "runtime", "gpu", "actors", "tests/serving")
-    return Copy(tmp_path_factory.mktemp("planted"), "serving.game", *rooms)
+    made = Copy(tmp_path_factory.mktemp("planted"), "serving.game", *rooms, needs=["torch"])
+    yield made
+    made.close()
 
 
 def test_every_patch_applies_and_has_its_property() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,21 @@ import pytest
 
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.client import NEW, Client, body, check
-from blockwright.tests.system.conftest import STREAMS, slow
+from blockwright.tests.system.conftest import FAULTY, STREAMS, slow
 from blockwright.tests.system.faulty_worker import HANG, HOLD
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
 Serve = Callable[..., Server]
+
+
+@pytest.fixture(scope="module")
+def impatient(model: Path, pace: Path) -> Iterator[Server]:
+    """Who hangs, and who waits, does so for seconds. Whoever kills a worker leaves when all are back."""
+    server = Server(model, module=FAULTY, pace=pace, stall_timeout=4, worker_wait=2)
+    yield server.whole()
+    server.stop()
 
 
 async def test_kill_9_during_loading(serve: Serve, checkpoint: Callable[..., Path]) -> None:
@@ -49,10 +57,9 @@ async def test_kill_9_during_loading(serve: Serve, checkpoint: Callable[..., Pat
     server.stop()
 
 
-async def test_a_kernel_that_never_returns(serve: Serve, expected: list[list[int]]) -> None:
-    server = serve(stall_timeout=4).whole()
-    hang = server.lever(HANG)
-    async with Client(server) as client:
+async def test_a_kernel_that_never_returns(impatient: Server, expected: list[list[int]]) -> None:
+    hang = impatient.lever(HANG)
+    async with Client(impatient) as client:
         before = await client.ready()
         answers = client.load(STREAMS)
         await until(lambda: all(len(answer.tokens) >= 3 for answer in answers))
@@ -63,7 +70,6 @@ async def test_a_kernel_that_never_returns(serve: Serve, expected: list[list[int
         after = await client.ready()
         replaced = [name for name in after if after[name]["pid"] != before[name]["pid"]]
         assert {after[name]["cause"] for name in replaced} == {"stalled"}
-    server.stop()
 
 
 async def test_kill_9_of_the_forkserver(replicas: Server, expected: list[list[int]]) -> None:
@@ -107,8 +113,8 @@ async def test_a_request_that_always_kills_its_worker_fails_alone(replicas: Serv
         await client.ready()
 
 
-async def test_requests_wait_for_workers_so_long_and_no_longer(serve: Serve, expected: list[list[int]]) -> None:
-    server = serve(worker_wait=2).whole()
+async def test_requests_wait_for_workers_so_long_and_no_longer(impatient: Server, expected: list[list[int]]) -> None:
+    server = impatient
     async with Client(server) as client:
         workers = await client.ready()
         with slow(server):
@@ -131,4 +137,3 @@ async def test_requests_wait_for_workers_so_long_and_no_longer(serve: Serve, exp
         again = client.load(2)
         await client.finished()
         check(again, expected[:2])
-    server.stop()

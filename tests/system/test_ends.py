@@ -19,16 +19,6 @@ Serve = Callable[..., Server]
 STREAMS = 16
 
 
-def test_it_is_live_at_once_and_ready_later(serve: Serve) -> None:
-    server = serve(levers=[HOLD])
-    server.listening()
-    assert server.status("/health/live") == 200
-    assert server.status("/health/ready") == 503
-    server.lever(HOLD).unlink()
-    until_now(lambda: server.status("/health/ready") == 200, "readiness")
-    server.stop()
-
-
 LATER = [pytest.param(stage, marks=pytest.mark.nightly) for stage in ("listening", "hashed")]  # beside these two
 
 
@@ -40,8 +30,16 @@ def test_sigterm_while_it_starts(serve: Serve, stage: str) -> None:
     server.stop()
 
 
-async def test_sigterm_finishes_what_runs(serve: Serve, expected: list[list[int]]) -> None:
-    server = serve().whole()
+async def test_it_is_live_at_once_and_ready_later_and_sigterm_finishes_what_runs(
+    serve: Serve, expected: list[list[int]]
+) -> None:
+    server = serve(levers=[HOLD])
+    server.listening()
+    assert server.status("/health/live") == 200
+    assert server.status("/health/ready") == 503
+    server.lever(HOLD).unlink()
+    until_now(lambda: server.status("/health/ready") == 200, "readiness")
+    server.whole()
     async with Client(server) as client:
         await client.ready()
 

@@ -52,7 +52,7 @@ async def both(client: ClientSession) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("in_head", ["yes", "no"])
+@pytest.mark.parametrize("in_head", ["yes", pytest.param("no", marks=pytest.mark.nightly)])
 async def test_any_process_answers_for_any_request_and_a_dead_one_is_replaced(
     serve: Callable[..., Server], in_head: str
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.memory import arena_bytes
 from blockwright.tests.parts import parts
 from blockwright.tests.system.client import Answer, Client, body, check
-from blockwright.tests.system.conftest import FAULTY, slow
+from blockwright.tests.system.conftest import slow
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until
 
@@ -28,14 +28,10 @@ SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "
 PHASES = ("exchanging", "pipeline", "loading")  # what lasts long enough here to be met by a signal
 
 
-@pytest.fixture(scope="module")
-def burst(checkpoint: Callable[..., Path], pace: Path) -> Iterator[Server]:
-    """Parameters take more than half of its workers' memory; each has room for some ten of the requests. Whoever kills one
-    leaves when all are restored."""
-    path = checkpoint("llama", **SIZES)
-    server = Server(path, module=FAULTY, pace=pace, memory="6MiB", overload="on", silence=3)
-    yield server.whole()
-    server.stop()
+@pytest.fixture
+def burst(checkpoint: Callable[..., Path], serve: Callable[..., Server]) -> Server:
+    """Parameters take more than half of its workers' memory; each has room for some ten of the requests."""
+    return serve(checkpoint("llama", **SIZES), memory="6MiB", overload="on", silence=3).whole()
 
 
 def load() -> list[dict[str, Any]]:
@@ -49,15 +45,8 @@ async def looked(client: Client) -> dict[str, Any]:
     return overload
 
 
-async def changes(client: Client, what: str, before: float) -> list[dict[str, Any]]:
-    """Those that began after ``before`` and are done."""
-    all_of_them = (await looked(client))["changes"]
-    return [one for one in all_of_them if one["what"] == what and one["seconds"] is not None and one["at"] > before]
-
-
-async def last_change(client: Client) -> float:
-    """When it began."""
-    return max((one["at"] for one in (await looked(client))["changes"]), default=0.0)
+async def changes(client: Client, what: str) -> list[dict[str, Any]]:
+    return [one for one in (await looked(client))["changes"] if one["what"] == what and one["seconds"] is not None]
 
 
 async def restored(client: Client) -> bool:
@@ -99,13 +88,13 @@ async def weighed(workers: Mapping[str, dict[str, Any]]) -> AsyncIterator[dict[s
 
 async def test_a_burst_drops_parameters_and_they_come_back(burst: Server) -> None:
     async with Client(burst) as client, weighed(before := await client.ready()) as seen:
-        earlier, asked = await last_change(client), load()
+        asked = load()
         with slow(burst, 5):
             answers = [client.begin(request) for request in asked]
-            await until(lambda: changes(client, "drop", earlier))
+            await until(lambda: changes(client, "drop"))
             dropped = await client.workers()
         await client.finished()
-        (drop,) = await changes(client, "drop", earlier)
+        (drop,) = await changes(client, "drop")
         assert (drop["group"], drop["requests"]) == ("w0+w1", STREAMS)
         assert "pages" in drop["why"]
         whole = before["w0"]["memory"]["parameters"]
@@ -113,7 +102,7 @@ async def test_a_burst_drops_parameters_and_they_come_back(burst: Server) -> Non
         assert whole <= sum(left) < 1.2 * whole, "one copy is left"
         assert drop["copied_bytes"] > 0
         await until(lambda: restored(client))
-        (restore,) = await changes(client, "restore", earlier)
+        (restore,) = await changes(client, "restore")
         assert restore["at"] - drop["at"] > 5.0
         after = await client.ready()
         assert {name: worker["memory"]["parameters"] for name, worker in after.items()} == {"w0": whole, "w1": whole}
@@ -123,6 +112,7 @@ async def test_a_burst_drops_parameters_and_they_come_back(burst: Server) -> Non
         await right(client, answers, asked)
         readings = (await looked(client))["readings"]["w0"]
         assert {one["parameters"] for one in readings} >= {whole, left[0]}, "parameters turn into KV and back"
+    burst.stop()
 
 
 async def strike(client: Client, phase: str, how: signal.Signals) -> None:
@@ -145,13 +135,13 @@ async def test_a_member_dies_or_stands_still(burst: Server, number: int) -> None
     phase, how = PHASES[number % 3], signal.SIGSTOP if number % 2 else signal.SIGKILL
     async with Client(burst) as client:
         await client.ready()
-        earlier, asked = await last_change(client), load()
+        asked = load()
         with slow(burst, 5):
             answers = [client.begin(request) for request in asked]
             if phase != "loading":
                 await strike(client, phase, how)
             else:
-                await until(lambda: changes(client, "drop", earlier))
+                await until(lambda: changes(client, "drop"))
         if phase == "loading":
             await strike(client, phase, how)
         if number % 4 > 1:
@@ -161,3 +151,4 @@ async def test_a_member_dies_or_stands_still(burst: Server, number: int) -> None
         await until(lambda: restored(client))
         await right(client, answers, asked)
         await until(lambda: restored(client))
+    burst.stop()

@@ -37,7 +37,7 @@ def test_sweeps_are_within_tables_and_those_held_out_are_others(longest: int) ->
 def test_a_profile_is_what_a_pace_table_may_be(checkpoint: Callable[..., Path]) -> None:
     turns: list[tuple[int, int]] = []
     source = open_source(checkpoint("llama"))
-    backend = open_backend("torch", "float32", 1)
+    backend = open_backend("auto", "float32", 1)
     with pytest.raises(BackendError, match=r"with 48 sequences needs \d+ bytes, and 1000000 are free here"):
         profile(backend, source, 4, 1_000_000, lambda *turn: None)
     found = profile(backend, source, 4, 1 << 30, lambda *turn: turns.append(turn))

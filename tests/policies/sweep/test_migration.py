@@ -12,13 +12,14 @@ from blockwright.policies.sweep import migration
 from blockwright.policies.sweep.events import PeerLost
 from blockwright.policies.sweep.page_events import PagesTaken
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.parts import parts
 from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission
 
 LAYERS = 3
 BASE = chain("base", LAYERS)
 ROUTES = [replica("w0", BASE), replica("w1", BASE), pipeline(["w0", "w1"], BASE), pipeline(["w1", "w0"], BASE)]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
-SEEDS, PARTS = 400, 8
+SEEDS, PARTS, DAILY = 400, 8, 3
 
 
 def world(*, chunks: int = 200, **more: object) -> World:
@@ -234,7 +235,7 @@ class Unrest:
         )
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_seeds_of_moves(part: int) -> None:
     copied = 0
     for seed in range(part, SEEDS, PARTS):
