@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import random
 import statistics
 import tempfile
@@ -63,7 +64,7 @@ class Plan:
 
     def live(self, load: int) -> float:
         """Seconds of one round: at a lower load requests come more slowly."""
-        return self.requests * (60 / load) ** 0.5
+        return self.requests * math.sqrt(60 / load)
 
     def bars(self) -> list[Bar]:
         ratios = ("ttft_mean_ratio", "ttft_p99_ratio", "token_mean_ratio", "token_p99_ratio")
