@@ -98,7 +98,7 @@ def fill(report: Report, done: Sequence[Figures]) -> None:
 
 
 def main(options: Options, lengths: Sequence[tuple[int, int]] = ()) -> None:
-    from blockwright.simulator.offline_job import SPARE
+    from blockwright.policies.offline.admission import SPARE
 
     chosen = runs(options.quick, lengths)
     settings = {"requests": chosen[0].count, "grid": sum(run.case == "sim/grid" for run in chosen), "spare": SPARE}

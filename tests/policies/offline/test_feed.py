@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
 
+from blockwright.policies.offline.arranging import Arrangement
 from blockwright.policies.offline.density import Costs
+from blockwright.policies.offline.fed_worker import FedWorker
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
+from blockwright.policies.offline.order import Weigher
 from blockwright.policies.offline.prefix_tree import packed
+from blockwright.policies.offline.scanner import DualScanner
 
 COSTS = Costs(token=1e-3, attend=1e-6, read=1e-5)
 NEVER = 1.0  # a draw that no share is above
@@ -58,7 +62,7 @@ def test_samples_run_first_and_the_others_fill_what_they_leave() -> None:
         feed.finished(one.request, 2)
     assert not feed.progress(1.0).sampling
     assert feed.stale
-    feed.reorder()
+    feed.settle()
     assert not feed.stale
     feed.check()
     for one in first[2:]:
@@ -74,7 +78,7 @@ def test_what_samples_tell_changes_the_order() -> None:
     feed.joined("w0", 1_000)
     for one in feed.take("w0", 2, 1e9):
         feed.finished(one.request, 90 if one.request < 10 else 1)
-    feed.reorder()
+    feed.settle()
     placed = feed.take("w0", 12, 1e9)
     assert {one.side for one in placed} == {"left", "right"}
     assert all((one.request >= 10) == (one.side == "left") for one in placed)
@@ -167,7 +171,7 @@ def test_what_runs_when_an_order_is_adopted_may_be_given_back() -> None:
     feed.joined("w0", 100_000)
     placed = feed.take("w0", 3, 1e9)
     feed.finished(0, 4)
-    feed.reorder()
+    feed.settle()
     feed.given_back(placed[2].request)
     feed.joined("w1", 100_000)  # its part is cut anew, with what came back
     feed.check()
@@ -178,8 +182,8 @@ def test_what_runs_when_an_order_is_adopted_may_be_given_back() -> None:
 def test_rows_and_positions_of_the_credit_are_kept_to() -> None:
     feed = feed_of([OfflineRequest(prompt=packed([n + 1] * 10), limit=20) for n in range(10)])
     feed.joined("w0", 1_000)
-    placed = feed.take("w0", 100, 50.0)
-    assert len(placed) == 2, "20 positions each, 10 of its prompt and half of its answer"
+    placed = feed.take("w0", 100, 60.0)
+    assert len(placed) == 2, "20 positions each, 10 of its prompt and half of its answer; a third would not fit to its end"
     assert [one.positions for one in placed] == [20.0, 20.0]
     assert len(feed.take("w0", 3, 1e9)) == 3
     assert not feed.take("w0", 0, 1e9)
@@ -232,7 +236,7 @@ def test_costs_that_were_measured_make_the_order_stale_once() -> None:
     before = feed.progress(0.0).density
     feed.measured(Costs(token=2e-3, attend=1e-6, read=1e-5))
     assert feed.stale
-    feed.reorder()
+    feed.settle()
     assert feed.progress(0.0).density > before
     feed.measured(Costs(token=3e-3, attend=1e-6, read=1e-5))
     assert not feed.stale
@@ -247,9 +251,13 @@ def test_a_request_that_failed_teaches_nothing() -> None:
     assert feed.progress(1.0).remaining_tokens == pytest.approx(3 * 75)
 
 
+@pytest.mark.parametrize("few", [0, 1000])
 @pytest.mark.parametrize("seed", range(12))
-def test_every_request_ends_once_whatever_happens(seed: int) -> None:
+def test_every_request_ends_once_whatever_happens(seed: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where every cut is an errand, during which all else happens."""
+    monkeypatch.setattr("blockwright.policies.offline.feed.FEW", few)
     draw = random.Random(seed)
+    away: Callable[[], Arrangement] | None = None
     requests = [one for first in range(1, 6) for one in group(first, draw.randrange(1, 15), limit=draw.randrange(1, 60))]
     feed = OfflineFeed(requests, COSTS, draws=[draw.random() for _ in requests], share=draw.choice([0.0, 0.1, 1.0]))
     running: dict[int, str] = {}
@@ -274,14 +282,135 @@ def test_every_request_ends_once_whatever_happens(seed: int) -> None:
             del running[request]
             feed.finished(request, draw.randrange(0, 60), cached=draw.randrange(0, 20))
             done.append(request)
-        if feed.stale and draw.random() < 0.3:
-            made = feed.ordering()
-            feed.adopt(made())
+        if away is None and draw.random() < 0.3:
+            away = feed.errand()
+        elif away is not None and draw.random() < 0.2:
+            feed.adopt(away())
+            away = None
         feed.check()
         if feed.over:
             break
     assert feed.over
     assert sorted(done) == list(range(len(requests)))
+
+
+def test_a_large_job_is_ordered_and_cut_by_errands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other call weighs requests, however many there are; until the errand is done what was cut before goes on."""
+    monkeypatch.setattr("blockwright.policies.offline.feed.FEW", 10)
+    feed = feed_of(mixed(short=40, long=20), sampled=[3, 50])
+    weighed = 0
+
+    def comp(self: Weigher, request: int, before: int = -1) -> float:
+        nonlocal weighed
+        weighed += 1
+        return 1.0
+
+    monkeypatch.setattr(Weigher, "comp", comp)
+    feed.joined("w0", 5_000)
+    assert feed.take("w0", 4, 5_000) == [], "its part is to be cut"
+    feed.adopt(_errand(feed)())
+    first = feed.take("w0", 2, 5_000)
+    assert {*numbers(first)} == {3, 50}, "samples come first"
+    cut, weighed = weighed, 0
+    assert cut > 0
+    feed.joined("w1", 5_000)
+    errand = _errand(feed)
+    assert feed.errand() is None, "one at a time"
+    assert len(feed.take("w0", 3, 5_000)) == 3, "what it had before"
+    for one in first:
+        feed.finished(one.request, 2)
+    assert weighed == 0
+    made = errand()
+    weighed = 0
+    feed.adopt(made)
+    feed.check()
+    assert feed.stale
+    order = _errand(feed)
+    feed.ended("w1")
+    made = order()
+    weighed = 0
+    feed.adopt(made)
+    feed.check()
+    assert weighed == 0
+    assert not feed.stale, "the order is new, its parts are for workers that are not here"
+    feed.adopt(_errand(feed)())
+    assert feed.errand() is None
+    feed.check()
+    assert len(drain(feed, "w0")) == 55
+
+
+def test_what_started_while_it_was_cut_is_in_no_part_and_what_came_back_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockwright.policies.offline.feed.FEW", 0)
+    feed = feed_of(group(1, 20))
+    feed.joined("w0", 10_000)
+    feed.settle()
+    before = numbers(feed.take("w0", 2, 1e9))
+    feed.joined("w1", 10_000)
+    errand = _errand(feed)
+    during = numbers(feed.take("w0", 3, 1e9))
+    feed.given_back(before[0])
+    feed.given_back(during[0])
+    feed.adopt(errand())
+    feed.check()
+    after = numbers(feed.take("w0", 2, 1e9))
+    assert before[0] in after, "it ran when the parts were cut, and is first on its side"
+    taken = after + numbers(feed.take("w0", 50, 1e9)) + numbers(feed.take("w1", 50, 1e9))
+    assert sorted([*taken, before[1], *during[1:]]) == list(range(20))
+
+
+def test_half_of_a_large_part_is_given_by_an_errand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockwright.policies.offline.feed.FEW", 0)
+    feed = feed_of(group(1, 40))
+    for worker in ("w0", "w1"):
+        feed.joined(worker, 100_000)
+    feed.settle()
+    own = len(feed.take("w0", 100, 1e9))
+    assert len(feed.take("w1", 3, 1e9)) == 3
+    assert feed.take("w0", 5, 1e9) == []
+    errand = _errand(feed)
+    feed.take("w1", 2, 1e9)
+    feed.adopt(errand())
+    feed.check()
+    assert len(feed.take("w0", 100, 1e9)) in range((35 - own) // 2 - 2, (37 - own) // 2 + 2)
+
+
+def _errand(feed: OfflineFeed) -> Callable[[], Arrangement]:
+    found = feed.errand()
+    assert found is not None
+    return found
+
+
+def test_long_answers_that_start_together_are_as_many_as_memory_holds_to_their_end() -> None:
+    """By half of their answers ten of them would fit; nine would be stopped half-way."""
+    feed = feed_of([OfflineRequest(prompt=packed([n + 1] * 100), limit=1900) for n in range(12)])
+    feed.joined("w0", 10_000)
+    held, placed = 0.0, []
+    while one := feed.take("w0", 1, 10_000 - held):
+        placed += one
+        held += 100
+    assert len(placed) == 4, "of 2,000 tokens each, and 1 % is kept free"
+    assert not feed.take("w0", 1, 10_000 - held - 4 * 50, 50), "at the end of these it would have 1,950"
+    assert len(feed.take("w0", 1, 10_000 - held - 4 * 200, 200)) == 1, "now it would have 1,800"
+
+
+def test_a_worker_that_began_anew_counts_its_sweeps_from_the_beginning() -> None:
+    worker = FedWorker(DualScanner([], lambda request: 1.0, 100, 1.0))
+    for told in (1_000, 1_200, 0, 300, 300):
+        worker.ran(told)
+    assert worker.sweeps == 1_500
+
+
+def test_the_time_that_is_left_counts_what_runs_as_half_done() -> None:
+    """All start together and take a second each: after a second and a half the rate is ten a second, not less."""
+    feed = feed_of([OfflineRequest(prompt=packed([n + 1] * 10), limit=10) for n in range(100)])
+    feed.joined("w0", 1_000_000)
+    for one in feed.take("w0", 10, 1e9):
+        feed.finished(one.request, 10)
+    assert feed.progress(1.0).remaining_seconds == pytest.approx(9.0, rel=0.01)
+    placed = feed.take("w0", 10, 1e9)
+    assert feed.progress(1.5).remaining_seconds == pytest.approx(8.5, rel=0.01)
+    feed.given_back(placed[0].request)
+    assert feed.progress(1.0).remaining_seconds == pytest.approx((90 - 4.5) / 14.5, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from blockwright.policies.prediction.load import candidate_at
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged
 
+from ..sweep.offline_world import commit, offline, online, world
 from ..sweep_world import chain, pipeline, replica, submission
 
 BASE = chain("base")
@@ -68,3 +69,22 @@ def test_what_is_in_flight_waits_and_cached_prefixes_count() -> None:
     assert (found.waiting, found.waiting_blocks, found.in_flight, found.cached_blocks) == (2, 3, 2, 3)
     assert candidate_at(worker.state, ROUTE.id, submission("new", [*range(1, 14)], 20, ROUTE.id)).cached_blocks == 0  # type: ignore[union-attr]
     assert candidate_at(worker.state, pipeline(["w1", "w0"], BASE).id, target) is None, "it is not that route's home"
+
+
+def test_offline_sequences_are_no_load() -> None:
+    state = world(60).workers["w0"].state
+    state.apply(online("a", [1] * 20, 8), 0.0)
+    before = candidate_at(state, "base@w0", online("new", [9], 4))
+    for i in range(4):
+        state.apply(offline(f"o{i}", [50 + i] * 12, 20, float(i)), 0.0)
+    plan = state.plan(0.0)
+    assert plan is not None
+    commit(state, plan)
+    assert state.running > 2
+    alone = world(60).workers["w0"].state
+    alone.apply(online("a", [1] * 20, 8), 0.0)
+    plan = alone.plan(0.0)
+    assert plan is not None
+    commit(alone, plan)
+    found, told = (candidate_at(one, "base@w0", online("new", [9], 4)) for one in (state, alone))
+    assert found == told != before
