@@ -18,6 +18,7 @@ from blockwright.policies.offline.parts import cut
 from blockwright.policies.offline.prefix_tree import PrefixTree
 
 WAITING, RUNNING, DONE = range(3)  # of a request
+NEAR = 8  # neighbours of a sample that are read right after the samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class JobOrder:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPart:
-    """What one worker reads: ``first`` before all else, the densest at its left; then ``units`` from both ends."""
+    """What one worker reads: ``first`` one after the other, before all else; then ``units`` from both ends."""
 
     units: list[Unit]
     first: Sequence[int] = ()
@@ -78,8 +79,9 @@ def ordering(
 def cutting(
     order: JobOrder, version: int, workers: Sequence[str], status: bytes, first: Collection[int]
 ) -> Callable[[], Arrangement]:
-    """What waits, to all workers alike; ``first``: requests that every worker takes before the others."""
-    early = {*first}
+    """What waits, to all workers alike; ``first``: samples, which are read before their neighbours, and these before the
+    rest."""
+    early = {one for one in first if status[one] == WAITING}
 
     def made() -> Arrangement:
         return Arrangement(version, _parts(order, workers, status, early), _waiting(status))
@@ -123,18 +125,39 @@ def without(units: Iterable[Unit], gone: set[int]) -> list[Unit]:
 
 def _parts(order: JobOrder, workers: Sequence[str], status: bytes, first: Collection[int]) -> dict[str, WorkerPart]:
     """In the order of the whole, which keeps neighbours together, a part for each worker."""
-    weigher = order.weigher
-    early = (
-        [[one for one in unit.requests if one in first and status[one] == WAITING] for unit in order.units] if first else []
-    )
-    late = [[one for one in unit.requests if status[one] == WAITING and one not in first] for unit in order.units]
+    early = [_near(order.weigher.tree, one, first, status) for unit in order.units for one in unit.requests if one in first]
+    near = {one for group in early for one in group}
+    late = [[one for one in unit.requests if status[one] == WAITING and one not in near] for unit in order.units]
+    found: dict[str, WorkerPart] = {}
+    for name, groups, units in zip(workers, _cut(order, workers, _once(early)), _cut(order, workers, late), strict=True):
+        ahead = [one for group in groups for one in group.requests]
+        found[name] = WorkerPart(units, sorted(ahead, key=lambda one: one not in first))
+    return found
 
-    def shared(groups: list[list[int]]) -> list[list[Unit]]:
-        units = weigher.units(groups)
-        return cut(units, len(workers), weigher) if units and workers else [[] for _ in workers]
 
-    found = zip(workers, shared(early), shared(late), strict=True)
-    return {name: WorkerPart(units, [one for unit in ahead for one in unit.requests]) for name, ahead, units in found}
+def _cut(order: JobOrder, workers: Sequence[str], groups: Iterable[Iterable[int]]) -> list[list[Unit]]:
+    units = order.weigher.units(groups)
+    return cut(units, len(workers), order.weigher) if units and workers else [[] for _ in workers]
+
+
+def _near(tree: PrefixTree, sample: int, first: Collection[int], status: bytes) -> list[int]:
+    """A request that is sampled, and its next neighbours that wait and share at least half of its prompt: they find that."""
+    found, place = [sample], tree.rank[sample]
+    for other in tree.order[place + 1 : place + 1 + NEAR]:
+        if 2 * tree.shared(sample, other) < tree.length[sample]:
+            break
+        if status[other] == WAITING and other not in first:
+            found.append(other)
+    return found
+
+
+def _once(groups: Iterable[Iterable[int]]) -> Iterable[list[int]]:
+    """Each request where it comes first."""
+    seen: set[int] = set()
+    for group in groups:
+        fresh = [one for one in group if one not in seen]
+        seen.update(fresh)
+        yield fresh
 
 
 def _waiting(status: bytes) -> bytes:

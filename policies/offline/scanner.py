@@ -110,8 +110,8 @@ class DualScanner:
     ) -> None:
         """Other units from now on: an order by better estimates, a part that grew or shrank. What runs stays and counts on
         its side; nothing that runs may be in ``units``, and everything that is to run must be (see ``pending``), but for
-        what was given back and is ``kept``. ``first``: requests that are read before the units, the densest at the left.
-        With a target the partition aims at that from now on, or is the given share."""
+        what was given back and is ``kept``. ``first``: requests that are read before the units, by either side. With a
+        target the partition aims at that from now on, or is the given share."""
         if target is not None:
             _check(target=target)
             if share is not None and not 0.0 <= share <= 1.0:
@@ -268,7 +268,7 @@ class DualScanner:
         if pointer.returned:
             return pointer.returned[0]
         if self._first:
-            return self._first[0 if side == "left" else -1]
+            return self._first[0]
         if not self._left or (self.met and side == "right"):
             return None
         return self._units[pointer.unit].requests[pointer.at]
@@ -286,7 +286,7 @@ class DualScanner:
             pointer.returned.popleft()
             return
         if self._first:
-            _ = self._first.popleft() if side == "left" else self._first.pop()
+            self._first.popleft()
             return
         self._left -= 1
         if side == "left":

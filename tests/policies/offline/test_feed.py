@@ -84,6 +84,17 @@ def test_what_samples_tell_changes_the_order() -> None:
     assert all((one.request >= 10) == (one.side == "left") for one in placed)
 
 
+def test_neighbours_of_samples_follow_them() -> None:
+    """They find what a sample has computed; others would have to compute as much again."""
+    feed = feed_of(group(1, 20) + group(2, 20) + group(3, 20), sampled=[5, 25])
+    feed.joined("w0", 10_000)
+    taken = numbers(feed.take("w0", 12, 1e9))
+    assert {*taken[:2]} == {5, 25}
+    assert {one // 20 for one in taken[2:]} == {0, 1}
+    feed.check()
+    assert sorted(taken + numbers(feed.take("w0", 60, 1e9))) == list(range(60))
+
+
 def test_both_sides_are_fed_at_once() -> None:
     feed = feed_of(mixed())
     feed.joined("w0", 500)
