@@ -105,8 +105,7 @@ class FeedDriver:
             if credit.room > 0:
                 feed.joined(credit.worker, credit.room)
             self._learn(credit.costs)
-        if self._errand is None and (errand := feed.errand()) is not None:
-            self._errand = asyncio.create_task(self._run_errand(errand))
+        self._begin_errand()
         if self._clock.now() < self._not_before:
             return
         given = -1
@@ -115,6 +114,11 @@ class FeedDriver:
             for credit in credits:
                 if credit.worker in feed.workers:
                     self._give(credit)
+        self._begin_errand()  # a worker that has nothing left is to be given of another's
+
+    def _begin_errand(self) -> None:
+        if self._errand is None and (errand := self._feed.errand()) is not None:
+            self._errand = asyncio.create_task(self._run_errand(errand))
 
     def _give(self, credit: Credit) -> None:
         """To one worker, what it has room for."""
