@@ -42,6 +42,7 @@ class Present:
             if rows.is_offline(s) and not rows.is_guest(s):
                 copy.state.apply(Cancelled(rows.submission[s].request), now)
         copy.state.take_effects()
+        copy.state.parts.memory.take_edits()  # no plan is made for these alone
         return copy
 
 

@@ -16,7 +16,7 @@ from .offline_world import COSTS, offline, online, world
 def test_jumping_equals_stepping_with_offline_rows(alone: float | None) -> None:
     """Beside online rows and without them, over page borders, ends, and where those that ride cost more and more."""
     skipped = 0
-    for seed in range(30):
+    for seed in range(12):
         chance = random.Random(f"{seed} {alone}")
         costs = (
             None if alone is None else replace(COSTS, context=chance.choice([1e-6, 1e-5]), beyond=chance.choice([0.0, 2e-4]))
@@ -40,4 +40,4 @@ def test_jumping_equals_stepping_with_offline_rows(alone: float | None) -> None:
                 state.commit(stepped, SweepResult(stepped.number, [0] * len(stepped.sample)), 0.0)
             assert state.digest() == jumping.digest(), f"from sweep {before} to {jumping.number}"
         assert state.plan(0.0) is None
-    assert skipped > 200, "hardly anything was jumped over"
+    assert skipped > 80, "hardly anything was jumped over"
