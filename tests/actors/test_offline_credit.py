@@ -38,7 +38,7 @@ def test_reports_say_what_has_changed_while_offline_sequences_are_here() -> None
 
 
 def test_applications_that_are_alike_are_told_of_together_and_apart_where_they_are_not() -> None:
-    models = [chain(f"m{n}") for n in range(4)] + [chain("other", own_from=0, heads=2)]
+    models = [chain(f"m{n}") for n in range(4)] + [chain("other", own_from=0, heads=64)]
     routes = [replica("w0", one) for one in models]
     config = SweepConfig(
         worker="w0", numerics="fake", budget=80 * CHUNK, page_size=4, chunk_size=8, sweep_tokens=32, max_rows=8
