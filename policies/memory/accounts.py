@@ -124,6 +124,8 @@ class PageAccounts:
     def check(self, held: list[int], idle: list[int], order: list[list[int]]) -> None:
         """``held``, ``idle`` (bytes) and ``order`` (idle handles) of each account, as the page table finds them."""
         assert self._numbers == {name: n for n, name in enumerate(self.names) if name is not None}, "an account is lost"
+        offline = {n for n, name in enumerate(self.names) if name is not None and is_offline_account(name)}
+        assert self.offline == offline, "an account is taken for what it is not"
         assert sorted(self.unused) == [n for n, name in enumerate(self.names) if name is None], "a number is lost"
         assert self._held == held, "pages of an account are counted wrongly"
         assert self._idle == idle, "idle pages of an account are counted wrongly"

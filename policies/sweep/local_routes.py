@@ -171,6 +171,7 @@ class LocalRoutes:
     def check(self) -> None:
         assert self._in_force.keys() <= self._planned.keys(), "a route is in force and not known"
         every = self._planned.values()
+        assert self._shapes in (None, route_shapes(self.all_in_force())), "shapes are not those of the routes"
         assert self._runs.keys() == {run for local in every for run in local.runs}, "a run has no number, or one too long"
         found = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
         assert self._numbers == found, "a run of a route has a wrong number"

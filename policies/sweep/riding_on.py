@@ -1,7 +1,7 @@
 """For how many sweeps the same offline rows ride, while all that run decode: so far a forecast may jump.
 
-What rows cost grows with their positions, in proportion to the sweeps that go by; so does what they may cost beside online
-rows. Of two sums that grow evenly, one that is not above the other now and some sweeps later is not above it between them.
+What rows cost grows with their positions, sweep by sweep; what they may cost beside online rows stays as it is, or grows as
+evenly. So rows that fit into the first and into the last of some sweeps fit into all between.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _rides(parts: Parts, plan: OpenPlan, ahead: int) -> bool:
     for s, count, near in online.values():
         load.add(rows.route[s], count, count, near, 0)
     if online:
-        most = config.offline_delay * load.seconds
+        most = config.offline_delay * load.fixed
     else:  # the first row says how long the sweep may be: longer and longer, but that is not counted on
         s, start = ridden[0]
         one = load.price(rows.route[s], 1, 1, start + 1, 0)

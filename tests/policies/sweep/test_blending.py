@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost, features
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.requests.account import offline_account
-from blockwright.policies.requests.urgency import offline_urgency
-from blockwright.policies.sweep.events import YIELDED, Cancelled, CostsLearned, Submission
+from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.sweep.events import YIELDED, Cancelled, CostsLearned
 from blockwright.policies.sweep.offline_room import offline_bytes
 from blockwright.policies.sweep.state import SweepState
 
