@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blockwright.policies.offline.admission import Admission
+from blockwright.policies.offline.admission import OfflineFit
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.order import Unit
 from blockwright.policies.offline.prefix_tree import PrefixTree
@@ -62,7 +62,7 @@ class OfflineJob:
         self._length = tree.length
         self.cache = PrefixCache(tree, engine.memory)
         self.scanner = DualScanner(units, self._need, engine.memory, target, share=share)
-        self.admission = Admission(self.scanner)
+        self.admission = OfflineFit(self.scanner)
         self.pace(pace)
         self._clocks = list(engine.clocks.values())
         self._seconds = [0.0] * len(self._clocks)

@@ -17,7 +17,7 @@ LONG = 1024  # tokens of an answer from which on it is played forward before a s
 RESERVED = 0.5  # of memory, at most: what long answers leave to the left side
 
 
-class Admission:
+class OfflineFit:
     """Long sequences of one scanner's memory. A step is a token more for each of them."""
 
     __slots__ = ("_scanner", "growth")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockwright.policies.offline.admission import Admission
+from blockwright.policies.offline.admission import OfflineFit
 from blockwright.policies.offline.job_account import SideUse
 from blockwright.policies.offline.order import Unit
 from blockwright.policies.offline.scanner import DualScanner, Side
@@ -17,7 +17,7 @@ class FedWorker:
 
     def __init__(self, scanner: DualScanner) -> None:
         self.scanner = scanner
-        self.admission = Admission(scanner)
+        self.admission = OfflineFit(scanner)
         self.part: list[Unit] = []
         self.last: dict[Side, int] = {}
         self.full = False
