@@ -11,7 +11,7 @@ from blockwright.policies.sweep.parts import Parts
 
 PART = 8  # of rows, and of memory, at most one in so many is kept free
 PLANS = 2
-KEPT = 2  # of memory, one in so many is what cached pages of online requests keep beside offline sequences
+KEPT = 4  # of memory, one in so many is what cached pages of online requests keep beside offline sequences
 
 
 def reserved_rows(parts: Parts) -> int:

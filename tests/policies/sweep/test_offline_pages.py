@@ -47,7 +47,7 @@ def test_offline_pages_go_before_cached_prefixes_of_online_requests() -> None:
     assert found(state, online("o", [149] * 40, 1)) > 0, "the last of them is still there"
 
 
-def test_of_more_than_half_the_memory_online_prefixes_give_way_the_oldest_first() -> None:
+def test_of_more_than_a_quarter_of_the_memory_online_prefixes_give_way_the_oldest_first() -> None:
     state = world(60).workers["w0"].state
     for i in range(5):
         state.apply(online(f"a{i}", [i] * 40, 1), 0.0)
@@ -57,7 +57,7 @@ def test_of_more_than_half_the_memory_online_prefixes_give_way_the_oldest_first(
     ended(state)
     kept = [found(state, online("b", [i] * 40, 1)) > 0 for i in range(5)]
     assert kept == sorted(kept), "the oldest are gone"
-    assert sum(kept) >= 2
+    assert sum(kept) >= 1
 
 
 def test_an_offline_page_that_an_online_request_uses_is_kept_as_its_own() -> None:
