@@ -6,7 +6,7 @@
 prompts included. ``mixed``: eight sources with a prefix each, a tenth of their requests conversations that go on.
 ``alike``: 950 tokens are the same everywhere, so that comparing prompts takes longest. ``chains``: each prompt begins with
 one of 50 before it, so that the tree is deep. ``sequence_s`` is all but making prompts; ``again_s``: the order anew, with
-lengths that have become known.
+lengths that have become known. ``loop``: 50,000 of ``mixed`` as a job on an event loop (``offline_turns.py``).
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from random import Random
 
 import harness
 from harness import OURS, Bar, Options, Report
+from offline_turns import turns
 
-REQUESTS, TOKENS = 100_000, 1_000
+REQUESTS, LINES, TOKENS = 100_000, 50_000, 1_000
 CASES = ("mixed", "alike", "chains")
-BARS = tuple(
-    Bar(case, metric, at_most=most) for case in CASES for metric, most in (("sequence_s", 60.0), ("peak_mb", 2048.0))
+BARS = (
+    *(Bar(case, metric, at_most=most) for case in CASES for metric, most in (("sequence_s", 60.0), ("peak_mb", 2048.0))),
+    Bar("loop", "turn_ms", at_most=50.0),
 )
 VOCABULARY = int.from_bytes(b"\x00\x01\xff\xff" * TOKENS, "big")  # of the bits of a prompt: token ids below 2**17
 
@@ -86,12 +88,19 @@ def measure(case: str, count: int) -> dict[str, float]:
     return {"sequence_s": times[-1] - times[0], "peak_mb": peak, **steps, "again_s": again, **found}
 
 
+def on_a_loop(count: int) -> dict[str, float]:
+    """A job of so many requests."""
+    return turns(prompts("mixed", count))
+
+
 def main(options: Options) -> None:
     count = REQUESTS // 10 if options.quick else REQUESTS
     report = Report("offline_order", {"requests": count, "tokens": TOKENS}, ())
     for case in CASES:
         with ProcessPoolExecutor(1, get_context("spawn")) as alone:
             report.add(case, OURS, alone.submit(measure, case, count).result())
+    with ProcessPoolExecutor(1, get_context("spawn")) as alone:
+        report.add("loop", OURS, alone.submit(on_a_loop, count * LINES // REQUESTS).result())
     harness.finish(report, options, BARS)
 
 

@@ -58,7 +58,10 @@ class FixedFeed:
     def measured(self, costs: Costs) -> None:
         """Changes no order."""
 
-    def take(self, worker: str, rows: int, positions: float) -> list[PlacedRequest]:
+    def errand(self) -> None:
+        """Nothing takes long."""
+
+    def take(self, worker: str, rows: int, positions: float, sweeps: int = 0) -> list[PlacedRequest]:
         from blockwright.policies.offline.feed import PlacedRequest
 
         scanner, placed = self._scanners[worker], list[PlacedRequest]()

@@ -14,6 +14,8 @@ ORDERS = {"dfs": "dfs", "dfs-weight": "dfs-weight", "lpm": "lpm", "random": "bal
 TRACES = {1: (1.4, 0.35), 2: (0.9, 0.35), 3: (1.4, 0.05), 4: (0.9, 0.05)}  # density, sharing
 RHOS = tuple(round(0.80 + 0.05 * n, 2) for n in range(13))
 SHARINGS = (0.05, 0.15, 0.25, 0.35, 0.45)
+SEEDED = [(rho, sharing) for rho in RHOS[::4] for sharing in SHARINGS[::2]]  # points of the grid that are drawn again
+SEEDS = 3  # draws of each of these, the grid's own included
 CHATS = ("sharegpt", "wildchat", "azure")  # besides BurstGPT, of which traces and grid are made
 COUNT, QUICK, LARGE = 40_000, 10_000, 200_000
 OVERLAPS = ("ideal", "calibrated")
@@ -57,9 +59,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """By subject its metrics under each back end; of the batch itself what is known."""
+    """By subject its metrics under each back end; of the batch itself what is known. ``point``: density and sharing that
+    were asked for."""
 
     case: str
+    point: tuple[float, float] = (0.0, 0.0)
     subjects: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     batch: dict[str, float] = field(default_factory=dict)
 
@@ -74,7 +78,7 @@ def measure(run: Run) -> Figures:
     began = time.process_time()
     comparison = OfflineComparison(engine, batch, run.seed)
     whole, tree = comparison.whole, comparison.tree
-    found = Figures(run.case)
+    found = Figures(run.case, (run.rho, run.sharing))
     found.batch.update(density=whole.rho, shared_tokens=tree.sharing, tree_s=time.process_time() - began)
     for order in run.orders:
         name, plain = f"nanoflow-{ORDERS[order]}", comparison.baseline(order)
@@ -115,7 +119,23 @@ def means(found: Sequence[Figures]) -> dict[str, dict[str, dict[str, float]]]:
         for name, peer in PEERS.items():
             gains = [gain(figures, overlap, peer) for figures in found]
             made[overlap][OURS] |= {f"mean_{name}": mean(gains), f"worst_{name}": min(gains), f"best_{name}": max(gains)}
+        made[overlap][OURS]["worst_sharing"] = min(f.subjects[OURS][overlap]["sharing_share"] for f in found)
     return made
+
+
+def spread(found: Sequence[Figures], overlap: str) -> dict[str, float]:
+    """Of several draws of the same points: mean and worst gain, and the largest difference between two of one point."""
+    gains: dict[tuple[float, float], list[float]] = {}
+    for figures in found:
+        gains.setdefault(figures.point, []).append(gain(figures, overlap, DFS))
+    every = [one for those in gains.values() for one in those]
+    return {
+        "mean_gain": mean(every),
+        "worst_gain": min(every),
+        "gain_spread": max(max(those) - min(those) for those in gains.values()),
+        "worst_sharing": min(figures.subjects[OURS][overlap]["sharing_share"] for figures in found),
+        "draws": float(min(len(those) for those in gains.values())),
+    }
 
 
 def gain(figures: Figures, overlap: str, peer: str) -> float:

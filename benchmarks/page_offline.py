@@ -25,6 +25,14 @@ PAPER = (
     ("of the optimum, the same", "", ["sim/large"], "optimum_share"),
     ("of the optimum", "86.55 %", ["sim/grid"], "optimum_share"),
     ("of depth-first order's sharing", "97 % or more", ["sim/grid"], "sharing_share"),
+    (
+        "the same, worst, of the grid and of points drawn thrice",
+        "",
+        ["sim/grid", "sim/seeds"],
+        "worst_sharing",
+    ),
+    ("over NanoFlow-DFS, points drawn thrice, worst and mean", "", ["sim/seeds"], "worst_gain mean_gain"),
+    ("the same, most between two draws of a point", "", ["sim/seeds"], "gain_spread"),
 )
 
 
@@ -77,9 +85,8 @@ def _range(result: Result, cases: list[str], metrics: str) -> str:
     found = [value for case in cases for metric in metrics.split() if (value := result.value(case, metric)) is not None]
     if not found:
         return NONE
-    texts = [
-        f"{100 * (value - 1):+.0f}" if "gain" in metrics else f"{100 * value:.1f}" for value in (min(found), max(found))
-    ]
+    more = "gain" in metrics and "spread" not in metrics
+    texts = [f"{100 * (value - 1):+.0f}" if more else f"{100 * value:.1f}" for value in (min(found), max(found))]
     return f"{' to '.join(dict.fromkeys(texts))} %"
 
 

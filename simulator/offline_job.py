@@ -11,24 +11,19 @@ Prompts are computed in the order in which they started, so a shared prefix is t
 from __future__ import annotations
 
 import heapq
-import math
 from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from blockwright.policies.offline.admission import OfflineFit
 from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.growth import Growth
 from blockwright.policies.offline.order import Unit
 from blockwright.policies.offline.prefix_tree import PrefixTree
 from blockwright.policies.offline.scanner import SIDES, DualScanner
 from blockwright.policies.offline.step_time import StepTime
 from blockwright.policies.offline.step_tokens import MOST, StepTokens
 from blockwright.simulator.offline_cache import PrefixCache
-
-SPARE = 0.01  # of memory: what must be free besides a sequence's tokens before it starts, or it would be stopped at once
-LONG = 1024  # tokens of an answer from which on it is played forward before a sequence starts
-RESERVED = 0.5  # of memory, at most: what long answers leave to the left side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +60,10 @@ class OfflineJob:
                 raise ValueError(f"request {request} has {tokens} tokens, and memory {engine.memory} positions; give more")
         self.engine, self.outputs, self.expected = engine, outputs, expected
         self._length = tree.length
-        self.growth = Growth()
         self.cache = PrefixCache(tree, engine.memory)
         self.scanner = DualScanner(units, self._need, engine.memory, target, share=share)
+        self.admission = OfflineFit(self.scanner)
         self.pace(pace)
-        self._spare = round(SPARE * engine.memory)
         self._clocks = list(engine.clocks.values())
         self._seconds = [0.0] * len(self._clocks)
         self._prompts: deque[list[int]] = deque()  # [request, tokens whose KV is there, tokens to compute]
@@ -124,16 +118,8 @@ class OfflineJob:
         made = self._made.get(request, 0)
         new = self._length[request] - self.cache.cached(request) + made
         more = round(max(self.expected[request] - made, 0.25 * made))
-        growth, held = self.growth, self.cache.held
-        others = held - growth.now(self.step) + self._spare
-        if more < LONG:
-            fits = held + self._spare + new + more * (1 + len(growth)) <= self.engine.memory
-            return new + more / 2.0 if fits or not held else math.inf
-        use = self.scanner.use()
-        if not self.scanner.met and use.right_running:
-            others = max(others, round(min(use.left_most, RESERVED * self.engine.memory)))
-        fits = others + growth.with_one_more(self.step, new, more) <= self.engine.memory
-        return new if fits or not held else math.inf
+        held = self.cache.held
+        return self.admission.need(new, more, held, self.step, alone=not held)
 
     def _admit(self) -> bool:
         if self._full:
@@ -154,8 +140,7 @@ class OfflineJob:
             self.computed += new
         self._prompts.append([request, found, new + made])
         more = round(max(self.expected[request] - made, 0.25 * made))
-        if more >= LONG:
-            self.growth.begin(request, self.step, self._length[request] - found + made, more)
+        self.admission.started(request, self._length[request] - found + made, more, self.step)
         return True
 
     # steps
@@ -215,7 +200,7 @@ class OfflineJob:
     def _leave(self, request: int, *, keep: bool) -> int:
         """A sequence decodes no more: the tokens that it has generated in all."""
         del self._ends[request]
-        self.growth.end(request)
+        self.admission.ended(request)
         made = self.step - self._began.pop(request) + self._made.pop(request, 0)
         self._context -= self._length[request] + made
         self.cache.end(request, made, keep=keep)

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from array import array
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -90,7 +91,7 @@ class Batches(Actor):
                 case LoadBatch(batch):
                     self._begin(batch, partial(self._load, batch))
                 case RunBatch(batch):
-                    self._begin(batch, partial(self._run, batch, self._loaded.pop(batch)))
+                    self._begin(batch, partial(self._run, batch))
                 case StopBatch(batch):
                     self._tasks[batch].cancel()
                 case WriteBatch(batch, ending):
@@ -126,36 +127,36 @@ class Batches(Actor):
         self._loaded[batch] = loaded
         return BatchChecked(batch)
 
-    async def _run(self, batch: str, loaded: LoadedBatch) -> BatchEvent:
+    async def _run(self, batch: str) -> BatchEvent:
         drivers = self._drivers[batch] = {}
         try:
+            await self._order(batch)
             async with asyncio.TaskGroup() as group:
-                for application, jobs in loaded.jobs.items():
-                    if any(job.line not in loaded.known for job in jobs):
-                        drivers[application] = await self._driver(batch, application, jobs, loaded)
-                        group.create_task(drivers[application].run())
+                for driver in drivers.values():
+                    group.create_task(driver.run())
             await self._tell(batch)
         finally:
             del self._drivers[batch]
         return BatchEnded(batch)
 
+    async def _order(self, batch: str) -> None:
+        """Make its drivers. What was loaded, with all prompts, is kept no longer."""
+        loaded = self._loaded.pop(batch)
+        for application, jobs in loaded.jobs.items():
+            if any(job.line not in loaded.known for job in jobs):
+                self._drivers[batch][application] = await self._driver(batch, application, jobs, loaded.known)
+
     async def _write(self, batch: str, ending: BatchStatus) -> BatchEvent:
         await self._desk.write(batch, ending)
         return BatchWritten(batch)
 
-    async def _driver(self, batch: str, application: str, jobs: Sequence[LineJob], loaded: LoadedBatch) -> FeedDriver:
-        drawn = random.Random(f"{batch} {application}")  # so that a restart samples the same lines
-        feed = await asyncio.to_thread(
-            OfflineFeed,
-            [job.request for job in jobs],
-            NOMINAL,
-            draws=[drawn.random() for _ in jobs],
-            known={i: loaded.known[job.line] for i, job in enumerate(jobs) if job.line in loaded.known},
-        )
+    async def _driver(self, batch: str, application: str, jobs: Sequence[LineJob], known: Mapping[int, int]) -> FeedDriver:
+        feed = await asyncio.to_thread(_feed, f"{batch} {application}", jobs, known)
+        lines = array("q", [job.line for job in jobs])
 
         async def answer(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
             try:
-                done = await self._desk.answer(batch, jobs[placed.request].line, placed.worker, placed.side, sent)
+                done = await self._desk.answer(batch, lines[placed.request], placed.worker, placed.side, sent)
             except NotNow as refused:
                 raise Later(refused.retry_after) from refused
             return Answered(done.output_tokens, done.cached)
@@ -168,3 +169,14 @@ class Batches(Actor):
             if drivers:
                 figures = figures_of({name: driver.progress() for name, driver in drivers.items()})
                 await self._desk.tell(batch, figures)
+
+
+def _feed(seed: str, jobs: Sequence[LineJob], known: Mapping[int, int]) -> OfflineFeed:
+    """Of a batch's lines for one application. ``seed``: of the draw of samples, the same after a restart."""
+    drawn = random.Random(seed)
+    return OfflineFeed(
+        [job.request for job in jobs],
+        NOMINAL,
+        draws=[drawn.random() for _ in jobs],
+        known={number: known[job.line] for number, job in enumerate(jobs) if job.line in known},
+    )

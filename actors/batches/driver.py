@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from blockwright.actors.gateway.port import Credit, GatewayPort
+from blockwright.policies.offline.arranging import Arrangement
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, PlacedRequest
 from blockwright.policies.offline.job_account import FeedProgress
@@ -53,7 +54,7 @@ class FeedDriver:
         self._port, self._application, self._feed, self._answer, self._clock = port, application, feed, answer, clock
         self._running: dict[int, asyncio.Task[None]] = {}
         self._unsent: dict[int, PlacedRequest] = {}
-        self._ordering: asyncio.Task[None] | None = None
+        self._errand: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._stopping = False
         self._error: BaseException | None = None
@@ -104,8 +105,7 @@ class FeedDriver:
             if credit.room > 0:
                 feed.joined(credit.worker, credit.room)
             self._learn(credit.costs)
-        if feed.stale and self._ordering is None:
-            self._ordering = asyncio.create_task(self._order())
+        self._begin_errand()
         if self._clock.now() < self._not_before:
             return
         given = -1
@@ -114,13 +114,18 @@ class FeedDriver:
             for credit in credits:
                 if credit.worker in feed.workers:
                     self._give(credit)
+        self._begin_errand()  # a worker that has nothing left is to be given of another's
+
+    def _begin_errand(self) -> None:
+        if self._errand is None and (errand := self._feed.errand()) is not None:
+            self._errand = asyncio.create_task(self._run_errand(errand))
 
     def _give(self, credit: Credit) -> None:
         """To one worker, what it has room for."""
         coming = [one for one in self._unsent.values() if one.worker == credit.worker]
         rows = credit.rows - sum(one.sequences for one in coming)
         positions = credit.positions - sum(one.positions for one in coming)
-        for placed in self._feed.take(credit.worker, rows, positions):
+        for placed in self._feed.take(credit.worker, rows, positions, credit.sweeps):
             self._unsent[placed.request] = placed
             self._running[placed.request] = asyncio.create_task(self._run_one(placed))
 
@@ -150,18 +155,18 @@ class FeedDriver:
     def _sent(self, request: int) -> None:
         self._unsent.pop(request, None)
 
-    async def _order(self) -> None:
-        """In a thread: a large job takes seconds, in which others are served."""
+    async def _run_errand(self, errand: Callable[[], Arrangement]) -> None:
+        """In a thread: of a large job it takes seconds, in which others are served."""
         try:
-            self._feed.adopt(await asyncio.to_thread(self._feed.ordering()))
+            self._feed.adopt(await asyncio.to_thread(errand))
         except Exception as error:
             self._error = self._error or error
         finally:
-            self._ordering = None
+            self._errand = None
             self._wake.set()
 
     async def _end(self) -> None:
-        left = [*self._running.values(), *([self._ordering] if self._ordering else [])]
+        left = [*self._running.values(), *([self._errand] if self._errand else [])]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)

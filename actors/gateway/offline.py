@@ -16,11 +16,12 @@ from blockwright.actors.gateway.record import RequestRecord
 from blockwright.policies.model.chain import Route
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.requests.dispatch import open_routes
+from blockwright.policies.requests.offline_credit import OfflineShare, for_new, home_of, left, more
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.offline_room import OfflineRoom
 
-NONE = OfflineRoom("", 0, 0, 0)
+NONE = OfflineRoom((), 0, 0, 0)
 
 
 class OfflineParts(Protocol):
@@ -36,35 +37,44 @@ class OfflineBook:
 
     def __init__(self, state: OfflineParts) -> None:
         self._state = state
-        self._rooms: dict[str, dict[str, OfflineRoom]] = {}  # worker -> by application, as it told last
+        self._said: dict[str, list[OfflineRoom]] = {}  # worker -> what it told last
+        self._rooms: dict[str, dict[str, OfflineRoom]] = {}  # the same by application
         self._costs: dict[str, Coefficients] = {}
+        self._sweeps: dict[str, int] = {}
         self._starting: dict[str, dict[str, RequestRecord]] = {}  # worker -> sent there, and not known to have started
         self._waiting: dict[str, dict[str, None]] = {}  # home that they are meant for -> requests that wait here, in order
         self.grown = 0  # how often a worker came to take more
 
     # what workers say ------------------------------------------------------------------------------------------------
 
-    def told(self, worker: str, rooms: Iterable[OfflineRoom] | None, costs: Coefficients | None = None) -> bool:
-        """Whether it takes more than it did. None: it says nothing, as does a worker that is not known to live."""
-        if rooms is None or worker not in self._state.table.alive:
+    def told(
+        self, worker: str, rooms: list[OfflineRoom] | None, costs: Coefficients | None = None, sweeps: int | None = None
+    ) -> bool:
+        """Whether it takes more than it did. ``rooms``: None where it says nothing, as does a worker that is not known to
+        live; ``costs``, ``sweeps``: of those that it makes, and how many it has made."""
+        if worker not in self._state.table.alive:
             return False
-        before, now = self._rooms.get(worker), {room.application: room for room in rooms}
-        self._rooms[worker] = now
         if costs is not None:
             self._costs[worker] = costs
-        more = before is None or any(_more(room, before.get(name, NONE)) for name, room in now.items())
-        self.grown += more
-        return more
+        if sweeps is not None:
+            self._sweeps[worker] = sweeps
+        if rooms is None or rooms == self._said.get(worker):
+            return False
+        before, now = self._rooms.get(worker), {name: room for room in rooms for name in room.applications}
+        self._said[worker], self._rooms[worker] = rooms, now
+        grown = before is None or any(more(_share(room), _share(before.get(name, NONE))) for name, room in now.items())
+        self.grown += grown
+        return grown
 
     def lost(self, worker: str) -> None:
         """It has ended."""
-        for known in (self._rooms, self._costs, self._starting):
+        for known in (self._said, self._rooms, self._costs, self._sweeps, self._starting):
             known.pop(worker, None)
         self.grown += 1
 
     def wakes(self) -> list[str]:
         """Requests that wait here and for which there may be credit now: of each home as many as all workers would start."""
-        most = sum(max((room.rows for room in rooms.values()), default=0) for rooms in self._rooms.values())
+        most = sum(max((room.rows for room in rooms), default=0) for rooms in self._said.values())
         return [request for those in self._waiting.values() for request in islice(those, most)]
 
     # requests --------------------------------------------------------------------------------------------------------
@@ -89,17 +99,10 @@ class OfflineBook:
                     self.grown += 1
 
     def route(self, record: RequestRecord, now: float) -> Route | None:
-        """Where it goes now: to the worker that it is meant for, while that is there; else to that which takes most."""
-        state = self._state
-        routes = open_routes(record.wanted(now), state.table, state.quarantine)
-        meant = [route for route in routes if route.home == record.generation.home]
+        """Where it goes now."""
+        routes = open_routes(record.wanted(now), self._state.table, self._state.quarantine)
         need = len(record.tokens) if record.attempt else 0  # of a new one only who sends it knows what it shares
-        best, most = None, 0
-        for route in meant or routes:
-            rows, positions = self._left(route.home, record.application)
-            if rows > 0 and positions >= need and positions > most:
-                best, most = route, positions
-        return best
+        return home_of(routes, record.generation.home, need, lambda worker: self._left(worker, record.application))
 
     # credit ----------------------------------------------------------------------------------------------------------
 
@@ -109,14 +112,14 @@ class OfflineBook:
         routes = {route.home: route for route in table.routes.get(application, [])}
         found = []
         for worker in sorted(routes):
-            rows, positions = self._left(worker, application)
-            for record in self._held_for(worker, application, routes):
-                rows, positions = rows - 1, positions - len(record.tokens)
-            told = self._rooms.get(worker, {}).get(application, NONE)
-            most = told.room or table.capacity.get(routes[worker].id, 0)
-            rows, positions = max(min(rows, positions), 0), max(positions, 0)
+            held = (len(record.tokens) for record in self._held_for(worker, application, routes))
+            share = for_new(self._left(worker, application), held)
+            most = self._told_of(worker, application).room or table.capacity.get(routes[worker].id, 0)
+            costs, sweeps = self._costs.get(worker), self._sweeps.get(worker, 0)
             found.append(
-                Credit(worker=worker, rows=rows, positions=positions, room=most, costs=self._costs.get(worker))
+                Credit(
+                    worker=worker, rows=share.rows, positions=share.positions, room=most, costs=costs, sweeps=sweeps
+                )
             )  # fmt: skip
         return found
 
@@ -128,12 +131,14 @@ class OfflineBook:
                     if record.application == application:
                         yield record
 
-    def _left(self, worker: str, application: str) -> tuple[int, int]:
-        """Rows and positions that the worker takes beside what is on its way there."""
-        told = self._rooms.get(worker, {}).get(application, NONE)
+    def _told_of(self, worker: str, application: str) -> OfflineRoom:
+        return self._rooms.get(worker, {}).get(application, NONE)
+
+    def _left(self, worker: str, application: str) -> OfflineShare:
+        """What the worker takes beside what is on its way there."""
         starting = {id: r for id, r in self._starting.get(worker, {}).items() if not r.planned}
         self._starting[worker] = starting  # who has started is in what the worker says
-        return told.rows - len(starting), told.positions - sum(len(record.tokens) for record in starting.values())
+        return left(_share(self._told_of(worker, application)), (len(record.tokens) for record in starting.values()))
 
     def check(self, active: Iterable[RequestRecord]) -> None:
         """Raise AssertionError when an invariant is broken."""
@@ -145,5 +150,5 @@ class OfflineBook:
         assert self._rooms.keys() <= self._state.table.alive, "a worker that has ended gives credit"
 
 
-def _more(room: OfflineRoom, before: OfflineRoom) -> bool:
-    return room.rows > before.rows or room.positions > before.positions
+def _share(room: OfflineRoom) -> OfflineShare:
+    return OfflineShare(room.rows, room.positions)

@@ -54,6 +54,7 @@ class Credit:
     positions: int  # tokens of KV that are free for offline sequences, less those of prompts that are on their way
     room: int  # the same while nothing else runs there: the M of the dual scanner
     costs: Coefficients | None = None  # what its sweeps cost, as it has measured; None: not known yet
+    sweeps: int = 0  # that it has made, as it told last: its sequences have grown meanwhile
 
 
 StreamNews = TokensEmitted | PromptScored

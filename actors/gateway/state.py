@@ -338,7 +338,7 @@ class GatewayState:
         if unwanted:  # it works for nobody: the cancellation is on its way, or was lost
             self._effects.append(m.CancelAt(report.worker, tuple(sorted(unwanted))))
         self._effects += self.workers.due(report.worker)
-        self._wake(self.offline.told(report.worker, report.offline), now)
+        self._wake(self.offline.told(report.worker, report.offline, sweeps=report.sweep), now)
 
     def _heed(self, news: GatewayNews, worker: str, now: float) -> bool:
         """Apply one effect of a worker's sweep machine; False where it runs a request that is not at home there."""

@@ -12,13 +12,25 @@ class OfflineCredit:
 
     def __init__(self, state: SweepState) -> None:
         self._state = state
-        self._blends = False  # offline sequences were here at the last report
+        self._blends: set[str] = set()  # gateways that had a report while offline sequences were here
+        self._told: dict[str, list[OfflineRoom]] = {}  # what they know, if no heartbeat was lost: else until the next
 
-    def tell(self) -> list[OfflineRoom] | None:
-        """For a report: while offline sequences are here, and once more."""
-        before, self._blends = self._blends, self._state.parts.queue.offline
-        return self._state.offline_rooms() if before or self._blends else None
+    def tell(self, gateway: str) -> list[OfflineRoom] | None:
+        """For a report: what has changed while offline sequences are here, and once more."""
+        if self._state.parts.queue.offline:
+            self._blends.add(gateway)
+        elif gateway in self._blends:
+            self._blends.remove(gateway)
+        else:
+            return None
+        rooms = self._state.offline_rooms()
+        if rooms == self._told.get(gateway):
+            return None
+        self._told[gateway] = rooms
+        return rooms
 
     def beat(self, costs: Coefficients | None) -> dict[str, object]:
         """Of a heartbeat. ``costs``: of sweeps, where they are known."""
-        return tell_rooms(self._state.offline_rooms(), costs)
+        rooms = self._state.offline_rooms()
+        self._told = dict.fromkeys(self._told, rooms)
+        return tell_rooms(rooms, costs)

@@ -25,16 +25,15 @@ class Reports:
         self.serials: dict[str, int] = {}  # last serial made
 
     def make(
-        self, effects: Iterable[Effect], sweep: int, credit: Callable[[], list[OfflineRoom] | None]
+        self, effects: Iterable[Effect], sweep: int, credit: Callable[[str], list[OfflineRoom] | None]
     ) -> list[tuple[str, SweepReport]]:
         """A report for each gateway that ``effects`` concern; messages to other workers are not for gateways. ``credit``:
-        what is taken of offline requests, asked where there is anything to report."""
+        what one of them is to know of the offline requests that are taken, asked where there is anything to report."""
         news: dict[str, list[GatewayNews]] = {}
         for effect in effects:
             if isinstance(effect, GatewayNews):
                 news.setdefault(effect.gateway, []).append(effect)
-        offline = credit() if news else None
-        return [(gateway, self._report(gateway, sweep, told, offline)) for gateway, told in news.items()]
+        return [(gateway, self._report(gateway, sweep, told, credit(gateway))) for gateway, told in news.items()]
 
     def _report(self, gateway: str, sweep: int, news: list[GatewayNews], offline: list[OfflineRoom] | None) -> SweepReport:
         report = SweepReport(self._worker, self._incarnation, self._next(gateway), sweep, news, offline)

@@ -7,6 +7,8 @@ first, so where there are caps their order is kept by account.
 
 from __future__ import annotations
 
+from blockwright.policies.requests.account import is_offline_account
+
 
 class PageAccounts:
     """Accounts are numbered as they first appear; the numbers are a column of the page table."""
@@ -16,6 +18,7 @@ class PageAccounts:
         self.ordered = ordered  # whether idle pages are ordered by account
         self._numbers: dict[str, int] = {}
         self.unused: list[int] = []  # numbers
+        self.offline: set[int] = set()  # numbers of offline requests' accounts: nobody waits for what is theirs
         self._held: list[int] = []  # bytes
         self._idle: list[int] = []  # bytes of idle pages, which are part of those held
         self._order: list[dict[int, None]] = []  # handles of idle pages, least recently released first
@@ -30,6 +33,8 @@ class PageAccounts:
                 number = len(self.names)
                 self._add(None)
             self.names[number], self._numbers[name] = name, number
+            if is_offline_account(name):
+                self.offline.add(number)
         return number
 
     def _add(self, name: str | None) -> None:
@@ -46,6 +51,7 @@ class PageAccounts:
                 return False
             del self._numbers[name]
             self.names[number] = None
+            self.offline.discard(number)
             self.unused.append(number)
         return True
 
@@ -55,6 +61,8 @@ class PageAccounts:
             self._add(name)
             if name is not None:
                 self._numbers[name] = number
+                if is_offline_account(name):
+                    self.offline.add(number)
         self.unused = list(unused)
 
     def take(self, number: int, nbytes: int) -> None:
@@ -110,12 +118,14 @@ class PageAccounts:
         copy = PageAccounts(ordered=self.ordered)
         copy.names, copy._numbers, copy.unused = self.names.copy(), self._numbers.copy(), self.unused.copy()
         copy._held, copy._idle = self._held.copy(), self._idle.copy()
-        copy._order = [order.copy() for order in self._order]
+        copy._order, copy.offline = [order.copy() for order in self._order], self.offline.copy()
         return copy
 
     def check(self, held: list[int], idle: list[int], order: list[list[int]]) -> None:
         """``held``, ``idle`` (bytes) and ``order`` (idle handles) of each account, as the page table finds them."""
         assert self._numbers == {name: n for n, name in enumerate(self.names) if name is not None}, "an account is lost"
+        offline = {n for n, name in enumerate(self.names) if name is not None and is_offline_account(name)}
+        assert self.offline == offline, "an account is taken for what it is not"
         assert sorted(self.unused) == [n for n, name in enumerate(self.names) if name is None], "a number is lost"
         assert self._held == held, "pages of an account are counted wrongly"
         assert self._idle == idle, "idle pages of an account are counted wrongly"

@@ -1,4 +1,5 @@
-"""The least recently used order of cached KV pages, and how many slots they hold."""
+"""The order in which cached KV pages are given up, and how many slots they hold: those that nobody waits for first, then the
+others; of each kind the least recently used one."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Iterator
 
 
 class IdlePages:
-    """Handles of idle pages, least recently released first, and how many slots they hold by layout.
+    """Handles of idle pages, first those that are given up early, each kind least recently released first, and how many
+    slots they hold by layout.
 
     A doubly linked list in two columns (place = handle + 1, place 0 is both ends), because pages leave from the middle when
     they are shared again, and because columns copy fast.
@@ -16,24 +18,30 @@ class IdlePages:
     def __init__(self) -> None:
         self._after = array("i", [0])  # -1: not idle
         self._before = array("i", [0])
+        self._early = 0  # place of the last that goes early; 0: there is none
         self.slots: dict[str, int] = {}  # by arena
+        self.early_slots: dict[str, int] = {}  # of these, what goes early
         self.count = 0
 
     def add_layout(self, arena: str) -> None:
         """Pages of this arena may come."""
-        self.slots[arena] = 0
+        self.slots[arena] = self.early_slots[arena] = 0
 
-    def add(self, handle: int, arena: str, slots: int) -> None:
-        """The page has lost its last reader: it is the most recently used one."""
+    def add(self, handle: int, arena: str, slots: int, *, early: bool = False) -> None:
+        """The page has lost its last reader: it is the most recently used one of its kind."""
         place, after, before = handle + 1, self._after, self._before
         if (missing := place + 1 - len(after)) > 0:
             after.extend([-1] * missing)
             before.extend([-1] * missing)
-        last = before[0]
-        after[last] = before[0] = place
-        before[place], after[place] = last, 0
+        last = self._early if early else before[0]
+        following = after[last]
+        after[last] = before[following] = place
+        before[place], after[place] = last, following
         self.count += 1
         self.slots[arena] += slots
+        if early:
+            self._early = place
+            self.early_slots[arena] += slots
 
     def insert(self, handle: int, after: int) -> None:
         """Part of an idle page has a handle of its own: right behind the other one. Slots are counted already."""
@@ -45,8 +53,11 @@ class IdlePages:
         following[left], before[right] = place, place
         following[place], before[place] = right, left
         self.count += 1
+        if self._early and left == self._early:
+            self._early = place
 
-    def remove(self, handle: int, arena: str, slots: int) -> None:
+    def remove(self, handle: int, arena: str, slots: int, *, early: bool = False) -> None:
+        """``early``: as it was added."""
         place, after, before = handle + 1, self._after, self._before
         left, right = before[place], after[place]
         assert right >= 0, f"page {handle} is not idle"
@@ -54,6 +65,10 @@ class IdlePages:
         after[place] = before[place] = -1
         self.count -= 1
         self.slots[arena] -= slots
+        if early:
+            self.early_slots[arena] -= slots
+            if place == self._early:
+                self._early = left
 
     def __contains__(self, handle: int) -> bool:
         return handle + 1 < len(self._after) and self._after[handle + 1] >= 0
@@ -76,9 +91,16 @@ class IdlePages:
         rest = set(range(1, len(self._after))) - {h + 1 for h in order}
         assert all(self._after[place] == self._before[place] == -1 for place in rest), "a page is half idle"
         assert len(order) == self.count, "idle pages are counted wrongly"
+        assert not self._early or self._early - 1 in order, "the last page that goes early is not idle"
+
+    def early(self) -> list[int]:
+        """Those that go before all others, in their order."""
+        order = list(self)
+        return order[: order.index(self._early - 1) + 1] if self._early else []
 
     def fork(self) -> IdlePages:
         copy = IdlePages()
         copy._after, copy._before = self._after[:], self._before[:]
-        copy.slots, copy.count = self.slots.copy(), self.count
+        copy.slots, copy.early_slots, copy.count = self.slots.copy(), self.early_slots.copy(), self.count
+        copy._early = self._early
         return copy

@@ -157,7 +157,8 @@ class PageColumns:
 
     def _rest(self, handle: int) -> None:
         span = self.span(handle)
-        self.idle.add(handle, span.arena, len(self._slots[handle]))
+        early = self._account[handle] in self.accounts.offline
+        self.idle.add(handle, span.arena, len(self._slots[handle]), early=early)
         self.accounts.rest(self._account[handle], handle, self.page_bytes(span))
 
     def _published(self) -> dict[Key, int]:
@@ -190,6 +191,10 @@ class PageColumns:
         assert self._index.entries() == self._published(), "the prefix index is wrong"
         assert sorted(self._unused) == [h for h, n in enumerate(self._span) if n < 0], "a handle is lost or unused twice"
         assert idle == self.idle.slots, "slots of idle pages are counted wrongly"
+        early = [handle for handle in self.idle if self._account[handle] in self.accounts.offline]
+        assert early == self.idle.early(), "an offline page goes after another one"
+        slots_of = {arena: sum(self.span(h).layers for h in early if self.span(h).arena == arena) for arena in idle}
+        assert slots_of == self.idle.early_slots, "slots of offline pages are counted wrongly"
         assert self._span_numbers == {(s.lineage, s.layer): n for n, s in enumerate(self._spans)}, "a span is lost"
         self._check_accounts()
 

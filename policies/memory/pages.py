@@ -71,6 +71,14 @@ class PageTable(PageColumns):
             others = self._others.setdefault(handle, {})
             others[number] = others.get(number, 0) + 1
             self._pass_on(handle, others)
+        elif not self.accounts.ordered and self._account[handle] in self.accounts.offline:
+            self._wanted(handle, self.accounts.number(account))
+
+    def _wanted(self, handle: int, number: int) -> None:
+        """An offline request's page is another's from now on, if somebody waits for that: it is not given up early then."""
+        if number not in self.accounts.offline:
+            self.accounts.pass_on(self._account[handle], number, self.page_bytes(self.span(handle)))
+            self._account[handle] = number
 
     def _pass_on(self, handle: int, others: dict[int, int]) -> None:
         """A page that nobody lists any more of the account that pays for it becomes that of one who does: else whoever is at
@@ -125,8 +133,12 @@ class PageTable(PageColumns):
 
     def _wake(self, handle: int) -> None:
         span = self.span(handle)
-        self.idle.remove(handle, span.arena, len(self._slots[handle]))
+        self._unrest(handle, span)
         self.accounts.wake(self._account[handle], handle, self.page_bytes(span))
+
+    def _unrest(self, handle: int, span: Span) -> None:
+        early = self._account[handle] in self.accounts.offline
+        self.idle.remove(handle, span.arena, len(self._slots[handle]), early=early)
 
     # borders -----------------------------------------------------------------------------------------------------
 
@@ -169,7 +181,7 @@ class PageTable(PageColumns):
         if not references:  # pure cache: what another one is found under already is of no use
             for piece in made:
                 if not self._hash[piece]:
-                    self.idle.remove(piece, self.span(piece).arena, len(self._slots[piece]))
+                    self._unrest(piece, self.span(piece))
                     self._free(piece, self.span(piece))
         return made
 

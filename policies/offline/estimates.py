@@ -72,6 +72,13 @@ class Estimates:
         self._taken = array("d", bytes(8 * nodes))  # by node: tokens of the answers of samples below
         self._hinted = array("d", bytes(8 * nodes))  # by node: their hints, or how many they are
 
+    def fork(self) -> Estimates:
+        """As it is now, for another thread."""
+        copy = object.__new__(Estimates)
+        copy.tree, copy._limits, copy._hints = self.tree, self._limits, self._hints
+        copy._known, copy._taken, copy._hinted = self._known[:], self._taken[:], self._hinted[:]
+        return copy
+
     def finished(self, request: int, length: int) -> None:
         """A request's answer has so many tokens: from now on it is a sample. Told again, it changes nothing. Costs the
         request's depth in nodes."""

@@ -12,19 +12,21 @@ the caller's order; positions are tokens' KV.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from blockwright.policies.offline import arranging
+from blockwright.policies.offline.arranging import DONE, RUNNING, WAITING, Arrangement, JobOrder
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.estimates import PROBABILITY, Estimates, choose_samples
-from blockwright.policies.offline.job_account import FeedProgress, JobAccount, SideUse, WorkEstimate
-from blockwright.policies.offline.order import OrderRules, Unit, Weigher, density_order
-from blockwright.policies.offline.parts import cut, remaining
+from blockwright.policies.offline.fed_worker import FedWorker
+from blockwright.policies.offline.job_account import FeedProgress, JobAccount
+from blockwright.policies.offline.order import OrderRules
 from blockwright.policies.offline.prefix_tree import PrefixTree
 from blockwright.policies.offline.scanner import DualScanner, Side
 
 RULES = OrderRules()
-_WAITING, _RUNNING, _DONE = range(3)
+FEW = 1000  # requests that are cut in the call that needs it: beyond, it is an errand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,31 +53,6 @@ class PlacedRequest:
     positions: float
 
 
-@dataclass(frozen=True, slots=True)
-class JobOrder:
-    """All requests in units by density; what they are worth. ``informed``: by the lengths of all samples."""
-
-    units: list[Unit]
-    work: WorkEstimate
-    density: float
-    costs: Costs
-    informed: bool
-
-
-class _Worker:
-    """``part``: what its scanner was given; ``after``: what it is given when that is empty; ``last``: what was taken last on
-    each side, as what shares a prefix with it finds that in the cache; ``full``: it had no room for what it has left."""
-
-    __slots__ = ("after", "full", "last", "part", "scanner")
-
-    def __init__(self, scanner: DualScanner) -> None:
-        self.scanner = scanner
-        self.part: list[Unit] = []
-        self.after: list[Unit] = []
-        self.last: dict[Side, int] = {}
-        self.full = False
-
-
 class OfflineFeed:
     """See the module.
 
@@ -84,8 +61,10 @@ class OfflineFeed:
     these are never placed. ``rules``: of the order. ``memory``: positions of KV of one worker, which bound the size of units
     (0: nothing does). ``target``: density that each worker aims for; 0: the job's own.
 
-    Making one, ``ordering`` and ``joined`` cost seconds for a hundred thousand requests, every other call microseconds: make
-    it in a thread. Raises ValueError for no requests, an empty prompt or a limit below 1, with the number of the request.
+    Making one costs seconds for a hundred thousand requests: make it in a thread. What else takes long is an ``errand``, and
+    until it is done this goes on with what it has; every other call costs microseconds, or a few milliseconds where at most
+    ``FEW`` requests wait. Raises ValueError for no requests, an empty prompt or a limit below 1, with the number of the
+    request.
     """
 
     def __init__(
@@ -109,15 +88,20 @@ class OfflineFeed:
         self._choices = array("I", (one.choices for one in requests))
         self._status = bytearray(len(requests))
         for request, tokens in (known or {}).items():
-            self._status[request] = _DONE
+            self._status[request] = DONE
             self._estimates.finished(request, tokens)
         self._account = JobAccount(self._tree.length, known or ())
         drawn = choose_samples(self._tree, draws, share) if share else []
-        self._sampled, self._samples = len(drawn), {one for one in drawn if self._status[one] == _WAITING}
-        self._workers: dict[str, _Worker] = {}
-        self._where: dict[int, _Worker] = {}  # of those that run on a worker that is here
+        self._sampled, self._samples = len(drawn), {one for one in drawn if self._status[one] == WAITING}
+        self._workers: dict[str, FedWorker] = {}
+        self._where: dict[int, FedWorker] = {}  # of those that run on a worker that is here
         self._running = self._given_back = 0
-        self._adopt(self.ordering()(), first=self._samples)
+        self._version = 0  # of the parts: what was computed for another one is not adopted
+        self._uncut = False  # not all that wait are in the parts of just those workers that are here
+        self._halving: tuple[str, str] | None = None  # who is to give half of its part, and to whom
+        self._started: set[int] | None = None  # since an errand was made that is not done; None: there is none
+        self._order = self._ordering()()
+        self._account.estimated(self._order.work, self._account.summing()(self._order.work))
 
     # workers
 
@@ -127,9 +111,8 @@ class OfflineFeed:
         if worker in self._workers:
             self._workers[worker].scanner.resize(positions)
             return
-        made = _Worker(DualScanner([], self._need_on(worker), positions, self._aim))
-        self._workers[worker] = made
-        self._share_out()
+        self._workers[worker] = FedWorker(DualScanner([], self._need_on(worker), positions, self._aim))
+        self._recut()
 
     def ended(self, worker: str) -> None:
         """It takes nothing more, and its part goes to the others (it is kept, while there are none). What runs there goes on
@@ -137,7 +120,7 @@ class OfflineFeed:
         gone = self._workers.pop(worker)
         for request in [one for one, where in self._where.items() if where is gone]:
             del self._where[request]
-        self._share_out()
+        self._recut()
 
     @property
     def workers(self) -> frozenset[str]:
@@ -146,32 +129,32 @@ class OfflineFeed:
 
     # requests
 
-    def take(self, worker: str, rows: int, positions: float) -> list[PlacedRequest]:
+    def take(self, worker: str, rows: int, positions: float, sweeps: int = 0) -> list[PlacedRequest]:
         """What the worker is to run now besides what it runs: at most so many sequences, and positions by estimate. A worker
-        on which nothing of this job runs gets one request where ``rows`` is above 0, however large it is."""
+        on which nothing of this job runs gets one request where ``rows`` is above 0, however large it is. ``sweeps``: that
+        it has run, by its own count, in each of which its sequences grow."""
         here, placed = self._workers[worker], list[PlacedRequest]()
-        while rows > 0 and (here.scanner.waiting or self._refilled(here)):
-            ahead = here.scanner.peek()
-            idle = not (here.scanner.running("left") or here.scanner.running("right"))
+        here.ran(sweeps)
+        while rows > 0 and (here.scanner.waiting or self._refilled(worker)):
+            ahead, idle = here.scanner.peek(), here.idle
             if ahead is not None and self._choices[ahead] > rows and not idle:
                 break
+            here.free = positions
             admission = here.scanner.admit(positions)
             if admission is None:
                 break
             request = admission.request
+            self._begins(request, here)
             here.last[admission.side] = request
-            self._status[request], self._where[request] = _RUNNING, here
-            self._running += 1
             placed.append(PlacedRequest(request, worker, admission.side, self._choices[request], admission.need))
             rows -= placed[-1].sequences
             positions -= admission.need
-        here.full = _left(here) > 0
+        here.full = here.scanner.waiting > 0
         return placed
 
     def finished(self, request: int, output_tokens: int, cached: int = 0) -> None:
         """It was answered, or failed for good (``output_tokens`` is 0 then). ``cached``: prompt tokens found in a cache."""
-        self._stopped(request, _DONE)
-        here = self._where.pop(request, None)
+        here = self._stopped(request, DONE)
         if here is not None:
             here.scanner.finished(request)
         if output_tokens:
@@ -181,21 +164,19 @@ class OfflineFeed:
 
     def given_back(self, request: int) -> None:
         """It was not answered, and is placed again: first on its side, where its worker is still here."""
-        self._stopped(request, _WAITING)
+        here = self._stopped(request, WAITING)
         self._given_back += 1
-        here = self._where.pop(request, None)
+        self._account.stopped(request)
         if here is not None:
             here.scanner.retracted(request)
-            return
-        if self._workers:
-            least = min(self._workers.values(), key=_left)
-            self._give(least, [self._weigher.unit([request]), *self._rest(least)])
+        elif self._workers:
+            min(self._workers.values(), key=lambda worker: worker.left).scanner.returned("left", request)
 
     # order
 
     @property
     def stale(self) -> bool:
-        """There is better knowledge than the order has, and enough of it: order again when convenient."""
+        """There is better knowledge than the order has, and enough of it: an errand orders again."""
         return not self._samples and (not self._order.informed or self._order.costs != self._costs) and self.waiting > 0
 
     def measured(self, costs: Costs) -> None:
@@ -203,26 +184,49 @@ class OfflineFeed:
         if not self._knows_costs:
             self._costs, self._knows_costs = costs, True
 
-    def ordering(self) -> Callable[[], JobOrder]:
-        """Makes an order by what is known now: may be called in another thread, while this machine goes on."""
-        tree, costs, rules, memory = self._tree, self._costs, self._rules, self._memory
-        outputs, informed = self._estimates.outputs(), not self._samples
-
-        def made() -> JobOrder:
-            weigher = Weigher(tree, costs, outputs)
-            units = density_order(weigher, rules, memory)
-            work = WorkEstimate.of(units, weigher)
-            return JobOrder(units, work, weigher.whole().rho, costs, informed)
-
+    def errand(self) -> Callable[[], Arrangement] | None:
+        """What is to be computed now that takes long; None: nothing, or it is under way. It may be called in another thread,
+        while this machine goes on, and what it returns is for ``adopt``."""
+        if self._started is not None:
+            return None
+        status, names = bytes(self._status), [*self._workers]
+        made: Callable[[], Arrangement]
+        if self.stale:
+            made = arranging.ordering(self._ordering(), self._account, self._version, names, status)
+        elif self._uncut and self._workers:
+            made = self._cutting()
+        elif self._halving is not None and self._workers.keys() >= {*self._halving}:
+            made = self._halved(*self._halving)
+        else:
+            return None
+        self._halving, self._started = None, set()
         return made
 
-    def adopt(self, order: JobOrder) -> None:
-        """Give every worker its part of a new order; what runs and what is done stays so."""
-        self._adopt(order, first=())
+    def adopt(self, made: Arrangement) -> None:
+        """Go on with what an errand has made; what runs and what is done stays so."""
+        started, self._started = self._started or set(), None
+        if made.order is not None and made.sums is not None:
+            self._order = made.order
+            self._account.estimated(made.order.work, made.sums)
+            for worker in self._workers.values():
+                worker.scanner.target = self._aim
+        if made.version != self._version:
+            self._recut()  # workers came or went meanwhile
+            return
+        gone = {one for one in started if made.cut[one] and self._status[one] != WAITING}
+        for name, part in made.parts.items():
+            worker = self._workers[name]
+            worker.part = arranging.without(part.units, gone) if gone else part.units
+            worker.scanner.replace(
+                worker.part, first=[one for one in part.first if one not in gone], kept=lambda one: not made.cut[one]
+            )
+        self._version += 1
+        self._uncut = self._uncut and {*made.parts} != {*self._workers}
 
-    def reorder(self) -> None:
-        """Both at once, where a job is small."""
-        self.adopt(self.ordering()())
+    def settle(self) -> None:
+        """Do all errands at once, where a job is small."""
+        while (errand := self.errand()) is not None:
+            self.adopt(errand())
 
     # looking
 
@@ -253,15 +257,15 @@ class OfflineFeed:
             sharing=account.sharing,
             sharing_best=tree.sharing,
             given_back=self._given_back,
-            sides={name: _use(worker.scanner) for name, worker in self._workers.items()},
+            sides={name: worker.use() for name, worker in self._workers.items()},
         )
 
     def check(self) -> None:
         """Raises AssertionError unless every request that waits is in one part, and nothing else is."""
         waiting = [one for worker in self._workers.values() for one in worker.scanner.pending()]
-        waiting += [one for worker in self._workers.values() for one in _requests(worker.after)]
-        assert not self._workers or len(waiting) == len({*waiting}) == self.waiting, "a request is in no part, or in two"
-        assert all(self._status[one] == _WAITING for one in waiting), "a request that does not wait is in a part"
+        assert len(waiting) == len({*waiting}), "a request is in two parts"
+        assert self._uncut or not self._workers or len(waiting) == self.waiting, "a request is in no part"
+        assert all(self._status[one] == WAITING for one in waiting), "a request that does not wait is in a part"
         for worker in self._workers.values():
             worker.scanner.check()
 
@@ -271,79 +275,83 @@ class OfflineFeed:
     def _aim(self) -> float:
         return self._target or self._order.density
 
-    def _adopt(self, order: JobOrder, first: Collection[int]) -> None:
-        """``first``: requests that every worker takes before the others."""
-        self._order, self._first = order, first
-        self._weigher = Weigher(self._tree, order.costs, order.work.outputs)
-        self._account.estimated(order.work)
-        for worker in self._workers.values():
-            worker.scanner.target = self._aim
-        self._share_out()
+    def _ordering(self) -> Callable[[], JobOrder]:
+        known, informed = self._estimates.fork(), not self._samples
+        tree, costs, rules, memory = self._tree, self._costs, self._rules, self._memory
+        return lambda: arranging.first_order(tree, costs, known, rules, memory, informed=informed)
 
-    def _share_out(self) -> None:
-        """What nobody runs, to all workers alike: parts that their scanners read now, and those that they read then."""
-        if not self._workers:
-            return
-        waiting = {one for one, status in enumerate(self._status) if status == _WAITING}
-        early = waiting.intersection(self._first)
-        parts, afters = (self._cut(waiting & early), self._cut(waiting - early))
-        if not early:
-            parts, afters = afters, parts
-        for worker, part, after in zip(self._workers.values(), parts, afters, strict=True):
-            self._give(worker, part)
-            worker.after = after
+    def _recut(self) -> None:
+        """What nobody runs is to be cut into as many parts as there are workers."""
+        self._version += 1
+        self._uncut = True
+        if self._workers and self.waiting <= FEW and self._started is None:
+            self._at_once(self._cutting())
 
-    def _cut(self, requests: set[int]) -> list[list[Unit]]:
-        """In the order of the whole, which keeps neighbours together, a part for each worker."""
-        units = self._weigher.units([one for one in unit.requests if one in requests] for unit in self._order.units)
-        return cut(units, len(self._workers), self._weigher) if units else [[] for _ in self._workers]
+    def _cutting(self) -> Callable[[], Arrangement]:
+        first = () if self._order.informed else self._samples
+        return arranging.cutting(self._order, self._version, [*self._workers], bytes(self._status), first)
 
-    def _give(self, worker: _Worker, part: list[Unit]) -> None:
-        worker.part = part
-        worker.scanner.replace(part)
+    def _at_once(self, errand: Callable[[], Arrangement]) -> None:
+        self._started = set()
+        self.adopt(errand())
 
-    def _rest(self, worker: _Worker) -> list[Unit]:
-        """Of what its scanner reads."""
-        waiting = {*worker.scanner.pending()}
-        back = waiting.difference(_requests(worker.part))  # ran when the part was made
-        gone = {*_requests(worker.part)} - waiting
-        return [*map(self._weigher.unit, ([one] for one in sorted(back))), *remaining(worker.part, gone, self._weigher)]
-
-    def _refilled(self, worker: _Worker) -> bool:
-        """Give a worker whose scanner is at its end what it reads then, or half of what another one has no room for."""
-        if worker.after:
-            self._give(worker, worker.after)
-            worker.after = []
-            return True
-        fullest = max((one for one in self._workers.values() if one.full), key=_left, default=worker)
-        if not _left(fullest):
+    def _refilled(self, taker: str) -> bool:
+        """Give a worker that has nothing left half of what another one has no room for: now, or soon by an errand."""
+        if self._uncut or self._started is not None:
             return False
-        kept, taken = cut(fullest.after or self._rest(fullest), 2, self._weigher)
-        if not taken:
-            kept, taken = taken, kept  # there is but one request
-        if fullest.after:
-            fullest.after = kept
-        else:
-            self._give(fullest, kept)
-        self._give(worker, taken)
+        full = {name: worker for name, worker in self._workers.items() if worker.full and name != taker}
+        giver = max(full, key=lambda name: full[name].left, default=taker)
+        if giver == taker or not full[giver].left:
+            return False
+        if full[giver].left > FEW:
+            self._halving = giver, taker
+            return False
+        self._at_once(self._halved(giver, taker))
         return True
 
+    def _halved(self, giver: str, taker: str) -> Callable[[], Arrangement]:
+        full = self._workers[giver]
+        return arranging.halving(
+            self._order, self._version, giver, taker, full.part, full.scanner.ahead(), bytes(self._status)
+        )  # fmt: skip
+
+    # requests
+
     def _need_on(self, name: str) -> Callable[[int], float]:
-        """Positions of a request that would start on a worker: what it finds in the cache takes no more, and its answer is
-        half as long as it will be, in the mean."""
+        """Positions of a request that would start on a worker: what it finds in the cache takes no more."""
 
         def need(request: int) -> float:
-            last = self._workers[name].last
-            found = max((self._tree.shared(one, request) for one in last.values()), default=0)
-            return self._tree.length[request] - found + self._estimates.output(request) / 2.0
+            here = self._workers[name]
+            held = max(round(here.scanner.memory - here.free), 0)
+            new, more = self._length_on(here, request), round(self._estimates.output(request))
+            return here.admission.need(new, more, held, here.sweeps, alone=here.idle)
 
         return need
 
-    def _stopped(self, request: int, status: int) -> None:
-        if self._status[request] != _RUNNING:
+    def _length_on(self, here: FedWorker, request: int) -> int:
+        """Tokens of its prompt that are not in the cache."""
+        return self._tree.length[request] - max((self._tree.shared(one, request) for one in here.last.values()), default=0)
+
+    def _begins(self, request: int, here: FedWorker) -> None:
+        """It is placed there."""
+        self._status[request], self._where[request] = RUNNING, here
+        self._running += 1
+        self._account.began(request)
+        here.admission.started(
+            request, self._length_on(here, request), round(self._estimates.output(request)), here.sweeps
+        )  # fmt: skip
+        if self._started is not None:
+            self._started.add(request)
+
+    def _stopped(self, request: int, status: int) -> FedWorker | None:
+        """The worker on which it ran, if that is here."""
+        if self._status[request] != RUNNING:
             raise ValueError(f"request {request} of an offline job does not run")
         self._status[request] = status
         self._running -= 1
+        if (here := self._where.pop(request, None)) is not None:
+            here.admission.ended(request)
+        return here
 
 
 def _check(requests: Sequence[OfflineRequest]) -> None:
@@ -355,23 +363,3 @@ def _check(requests: Sequence[OfflineRequest]) -> None:
                 f"request {number} of an offline job has {len(one.prompt)} bytes of prompt, a limit of {one.limit} tokens "
                 f"and {one.choices} choices; give at least one of each"
             )
-
-
-def _requests(units: Iterable[Unit]) -> list[int]:
-    return [request for unit in units for request in unit.requests]
-
-
-def _left(worker: _Worker) -> int:
-    return worker.scanner.waiting + sum(len(unit.requests) for unit in worker.after)
-
-
-def _use(scanner: DualScanner) -> SideUse:
-    use = scanner.use()
-    return SideUse(
-        left=use.left,
-        right=use.right,
-        left_most=use.left_most,
-        right_most=use.right_most,
-        left_running=use.left_running,
-        right_running=use.right_running,
-    )

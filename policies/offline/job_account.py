@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blockwright.policies.offline.order import Unit, Weigher
@@ -59,6 +59,16 @@ class WorkEstimate:
         return cls(seconds, array("d", weigher.outputs))
 
 
+@dataclass(frozen=True, slots=True)
+class WorkSums:
+    """Of the first ``ended`` requests that ended their seconds; of those that are not done seconds and tokens."""
+
+    ended: int
+    worked: float
+    left: float
+    tokens: float
+
+
 class JobAccount:
     """Sums over a job, each request in O(1). ``lengths``: tokens of prompts; ``known``: requests that are done already."""
 
@@ -69,26 +79,56 @@ class JobAccount:
             self._open[request] = 0
         self._ended: list[int] = []  # here
         self._known = len(lengths) - sum(self._open)
+        self._running: set[int] = set()
         self.done_tokens = 0
         self._prompts = self._cached = 0  # tokens of the requests that ended here
-        self._worked = self._left = self._tokens = 0.0
+        self._worked = self._left = self._tokens = self._begun = 0.0
         self._estimate: WorkEstimate | None = None
 
-    def estimated(self, estimate: WorkEstimate) -> None:
+    def summing(self) -> Callable[[WorkEstimate], WorkSums]:
+        """How to count all work by an estimate, as things stand now: takes long, and may be called in another thread."""
+        lengths, is_open, ended = self._lengths, bytes(self._open), [*self._ended]
+
+        def sums(estimate: WorkEstimate) -> WorkSums:
+            seconds, outputs = estimate.seconds, estimate.outputs
+            still = [request for request, one in enumerate(is_open) if one]
+            worked = sum(seconds[request] for request in ended)
+            left = sum(seconds[request] for request in still)
+            return WorkSums(len(ended), worked, left, sum(lengths[request] + outputs[request] for request in still))
+
+        return sums
+
+    def estimated(self, estimate: WorkEstimate, sums: WorkSums) -> None:
         """From now on work is counted so, what is done included."""
-        self._estimate, seconds = estimate, estimate.seconds
-        still = [request for request, is_open in enumerate(self._open) if is_open]
-        self._worked = sum(seconds[request] for request in self._ended)
-        self._left = sum(seconds[request] for request in still)
-        self._tokens = sum(self._lengths[request] + estimate.outputs[request] for request in still)
+        self._estimate = estimate
+        self._worked, self._left, self._tokens = sums.worked, sums.left, sums.tokens
+        for request in self._ended[sums.ended :]:
+            self._counts(request)
+        self._begun = sum(estimate.seconds[request] for request in self._running)
+
+    def began(self, request: int) -> None:
+        """It runs."""
+        self._running.add(request)
+        if self._estimate is not None:
+            self._begun += self._estimate.seconds[request]
+
+    def stopped(self, request: int) -> None:
+        """It runs no more."""
+        self._running.remove(request)
+        if self._estimate is not None:
+            self._begun -= self._estimate.seconds[request]
 
     def ended(self, request: int, output_tokens: int, cached: int) -> None:
-        """A request is done."""
+        """A request that ran is done."""
+        self.stopped(request)
         self._open[request] = 0
         self._ended.append(request)
         self.done_tokens += self._lengths[request] + output_tokens
         self._prompts += self._lengths[request]
         self._cached += cached
+        self._counts(request)
+
+    def _counts(self, request: int) -> None:
         if self._estimate is not None:
             self._worked += self._estimate.seconds[request]
             self._left -= self._estimate.seconds[request]
@@ -105,10 +145,12 @@ class JobAccount:
         return max(self._tokens, 0.0) if self.done < len(self._open) else 0.0  # sums of fractions leave crumbs
 
     def remaining_seconds(self, seconds: float) -> float | None:
-        """If work goes on as fast as in the ``seconds`` so far; None before any is done."""
+        """If work goes on as fast as in the ``seconds`` so far; None before any is done. Of what runs half is done, in the
+        mean: without it, all that began first would count as no work until it ends."""
         if self.done == len(self._open):
             return 0.0
-        return seconds * max(self._left, 0.0) / self._worked if self._worked else None
+        half = max(self._begun, 0.0) / 2.0
+        return seconds * max(self._left - half, 0.0) / (self._worked + half) if self._worked else None
 
     @property
     def sharing(self) -> float:

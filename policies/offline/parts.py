@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 
 from blockwright.policies.offline.order import Unit, Weigher
@@ -71,13 +71,3 @@ def _pieces(borders: Sequence[int], begin: int, end: int) -> Iterable[tuple[int,
     inner = borders[unit + (borders[unit] == begin) : bisect_left(borders, end)] if begin < end else []
     edges = [begin, *inner, end]
     return pairwise(edges)
-
-
-def remaining(units: Iterable[Unit], done: Container[int], weigher: Weigher) -> list[Unit]:
-    """The units without the requests that are done, in the same order; units that are done in whole are not there."""
-    return weigher.units([request for request in unit.requests if request not in done] for unit in units)
-
-
-def joined(lists: Iterable[Iterable[Unit]]) -> list[Unit]:
-    """One list of several, the densest unit first: a part that takes over what another one left."""
-    return sorted(chain.from_iterable(lists), key=lambda unit: unit.rho, reverse=True)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
+from heapq import merge
 from itertools import pairwise
 
 WIDTH = 4  # bytes of a token: big endian, so that bytes are in the order of tokens
+RUN = 2000  # prompts that are sorted in one go: no other thread runs meanwhile
 CHUNK = 64  # bytes that neighbours are first compared by; four times as many each time that they are equal
 
 
@@ -73,7 +75,8 @@ class PrefixTree:
             if len(prompt) % WIDTH:
                 raise ValueError(f"prompt {request} has {len(prompt)} bytes; give {WIDTH} for each token, big endian")
         self.count = count = len(prompts)
-        self.order = array("i", sorted(range(count), key=prompts.__getitem__))
+        runs = (sorted(range(at, min(at + RUN, count)), key=prompts.__getitem__) for at in range(0, count, RUN))
+        self.order = array("i", merge(*runs, key=prompts.__getitem__))
         self.rank = array("i", bytes(self.order.itemsize * count))
         for rank, request in enumerate(self.order):
             self.rank[request] = rank

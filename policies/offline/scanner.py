@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,15 +92,25 @@ class DualScanner:
         _check(memory=memory)
         self.memory, self._need = memory, need
         self._sides: dict[Side, _Pointer] = {side: _Pointer(0, 0) for side in SIDES}
+        self._first: deque[int] = deque()
         self._latest: Side = "left"
         self.admitted = self.retractions = self.finishes = 0  # counted from the beginning
         self.replace(units, target, share)
 
     # the list of units
 
-    def replace(self, units: Sequence[Unit], target: float | None = None, share: float | None = None) -> None:
+    def replace(
+        self,
+        units: Sequence[Unit],
+        target: float | None = None,
+        share: float | None = None,
+        *,
+        first: Iterable[int] = (),
+        kept: Callable[[int], bool] = lambda request: False,
+    ) -> None:
         """Other units from now on: an order by better estimates, a part that grew or shrank. What runs stays and counts on
-        its side; nothing that runs may be in ``units``, and everything that is to run must be (see ``pending``). With a
+        its side; nothing that runs may be in ``units``, and everything that is to run must be (see ``pending``), but for
+        what was given back and is ``kept``. ``first``: requests that are read before the units, by either side. With a
         target the partition aims at that from now on, or is the given share."""
         if target is not None:
             _check(target=target)
@@ -113,14 +123,15 @@ class DualScanner:
         left, right = self._sides["left"], self._sides["right"]
         left.unit, left.at = 0, 0
         right.unit, right.at = last, len(self._units[last].requests) - 1 if self._units else -1
+        self._first = deque([*filter(kept, self._first), *first])
         for pointer in (left, right):
-            pointer.returned.clear()
+            pointer.returned = deque(filter(kept, pointer.returned))
         self._divide()
 
     def pending(self) -> list[int]:
         """Requests that have not started, from the left end to the right one; those given back are at their side's end."""
         left, right = self._sides["left"], self._sides["right"]
-        found = [*left.returned]
+        found = [*left.returned, *self._first]
         if self._left:
             for number in range(left.unit, right.unit + 1):
                 requests = self._units[number].requests
@@ -129,10 +140,14 @@ class DualScanner:
                 found += requests[begin:end]
         return [*found, *reversed(right.returned)]
 
+    def ahead(self) -> list[int]:
+        """Those of them that are read before the units."""
+        return [*self._sides["left"].returned, *self._first, *reversed(self._sides["right"].returned)]
+
     @property
     def waiting(self) -> int:
         """Requests that have not started."""
-        return self._left + sum(len(pointer.returned) for pointer in self._sides.values())
+        return self._left + len(self._first) + sum(len(pointer.returned) for pointer in self._sides.values())
 
     @property
     def met(self) -> bool:
@@ -175,8 +190,12 @@ class DualScanner:
         """It was stopped to make room, and is the first to start again on its side."""
         side = self._side_of(request)
         self._forget(side, request)
-        self._sides[side].returned.appendleft(request)
+        self.returned(side, request)
         self.retractions += 1
+
+    def returned(self, side: Side, request: int) -> None:
+        """It ran elsewhere, and is the first to start on a side."""
+        self._sides[side].returned.appendleft(request)
 
     def grew(self, request: int, positions: float) -> None:
         """It holds so many positions: more than was estimated, or it counts as before."""
@@ -248,6 +267,8 @@ class DualScanner:
         pointer = self._sides[side]
         if pointer.returned:
             return pointer.returned[0]
+        if self._first:
+            return self._first[0]
         if not self._left or (self.met and side == "right"):
             return None
         return self._units[pointer.unit].requests[pointer.at]
@@ -263,6 +284,9 @@ class DualScanner:
         self._latest = side
         if pointer.returned:
             pointer.returned.popleft()
+            return
+        if self._first:
+            self._first.popleft()
             return
         self._left -= 1
         if side == "left":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.prediction.lengths import MORE
-from blockwright.policies.sweep.events import Event
+from blockwright.policies.sweep.events import Cancelled, Event
 from blockwright.policies.sweep.state import SweepState
 
 
@@ -30,6 +30,20 @@ class Present:
     def fork(self) -> Present:
         """A copy, which stays as it is when the worker goes on."""
         return Present(self.state.fork(), self.coefficients, self.open, self.more, self.spread)
+
+    def without_offline(self, now: float) -> Present:
+        """The worker as if its offline sequences left now: what they delay is a few parts of a hundred
+        (``SweepConfig.offline_delay``), and with them no sweep is like the one before. Itself where there are none."""
+        if not self.state.parts.queue.offline:
+            return self
+        copy = self.fork()
+        rows = copy.state.parts.rows
+        for s in rows.live():
+            if rows.is_offline(s) and not rows.is_guest(s):
+                copy.state.apply(Cancelled(rows.submission[s].request), now)
+        copy.state.take_effects()
+        copy.state.parts.memory.take_edits()  # no plan is made for these alone
+        return copy
 
 
 @dataclass(frozen=True, slots=True)

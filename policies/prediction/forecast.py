@@ -39,6 +39,7 @@ class Forecaster:
     ) -> None:
         self._presents, self._now, self._in_flight, self._horizon = presents, now, in_flight, horizon
         self._links, self._under_way = links, under_way
+        self._online = False  # offline sequences have been taken out of ``presents``
         self._without: LazyReplay | MachineReplay | None = None
         self._played = 0  # sweeps that it was played for, if it had so many
 
@@ -68,6 +69,8 @@ class Forecaster:
 
     def _play(self, submissions: Sequence[Submission], request: str, sweeps: int) -> LazyReplay | MachineReplay:
         """The short way if it leads there."""
+        if not self._online:
+            self._presents, self._online = [one.without_offline(self._now) for one in self._presents], True
         if len(self._presents) == 1:
             try:
                 lazy = LazyReplay(self._presents[0], submissions, self._now)

@@ -12,6 +12,7 @@ from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import Submission
+from blockwright.policies.sweep.offline_room import offline_bytes
 from blockwright.policies.sweep.state import SweepState
 
 
@@ -22,7 +23,8 @@ def candidate_at(
     in_flight: Sequence[Submission] = (),
     forecast: Forecast | None = None,
 ) -> Candidate | None:
-    """The home of a route as a place for a request; None where the route is not in force there.
+    """The home of a route as a place for a request; None where the route is not in force there. Offline sequences are no
+    load, as they give way to everybody.
 
     in_flight: requests that were sent there and that its machine does not have; they wait, too.
     """
@@ -33,7 +35,7 @@ def candidate_at(
     rows, size = parts.rows, parts.config.page_size
     running, waiting = 0, [len(of.tokens) for of in in_flight]
     for s in rows.live():
-        if rows.is_guest(s):
+        if rows.is_guest(s) or rows.is_offline(s):
             continue
         if rows.status[s] == Status.RUNNING:
             running += 1
@@ -42,7 +44,9 @@ def candidate_at(
     total = used = 0
     if local.spans:
         total = parts.memory.pages_of(local.spans, "")
-        used = min(used_blocks(parts.memory, parts.memory.page_bytes(local.spans)), total)
+        block = parts.memory.page_bytes(local.spans)
+        offline = sum(offline_bytes(parts).values()) // block
+        used = min(max(used_blocks(parts.memory, block) - offline, 0), total)
     return Candidate(
         route=route,
         home=parts.config.worker,

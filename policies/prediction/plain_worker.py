@@ -20,8 +20,9 @@ def plain_route(parts: Parts, arrivals: Iterable[Submission]) -> LocalRoute:
     rows, config = parts.rows, parts.config
     live = rows.live()
     submissions = [*arrivals, *[rows.submission[s] for s in live]]
-    accounts = {(shared_class(of.priority), of.tenant) for of in submissions}
-    if parts.queue.offline:
+    online = [*arrivals, *[rows.submission[s] for s in live if not rows.is_offline(s)]]
+    accounts = {(shared_class(of.priority), of.tenant) for of in online}
+    if parts.queue.offline:  # those that are leaving are none of these
         raise NotPlain("offline sequences")
     local = parts.routes.home(submissions[0].route) if submissions else None
     if local is None or len(local.spans) > 1 or len({of.route for of in submissions}) > 1:

@@ -16,7 +16,6 @@ from blockwright.policies.prediction.course import Course, Present, UnderWay
 from blockwright.policies.prediction.lengths import corrected
 from blockwright.policies.prediction.machines import NEVER, LinkTimes, Machines, PlayedMachine
 from blockwright.policies.sweep.events import Cancelled, Effect, GivenBack, Submission, TokensEmitted
-from blockwright.policies.sweep.state import SweepState
 
 UNKNOWN = 0  # stands for a token that is not known
 
@@ -38,10 +37,9 @@ class MachineReplay(Machines):
         links: LinkTimes | None = None,
         under_way: Sequence[UnderWay] = (),
     ) -> None:
-        forks = [one.fork() for one in presents]
+        forks = [one.without_offline(now).fork() for one in presents]
         for one in forks:
             one.state.without_device()
-            _without_offline(one.state, now)
         super().__init__(forks, now, LinkTimes() if links is None else links.fork(), under_way)
         self._began = now
         self._first = now  # when tokens of those that had none began to come
@@ -179,13 +177,3 @@ class MachineReplay(Machines):
         self._last, self._left = plan, left - sweeps
         self._first = end
         self.exchange()
-
-
-def _without_offline(state: SweepState, now: float) -> None:
-    """Offline sequences leave: what they delay is a few parts of a hundred (``SweepConfig.offline_delay``), and with them no
-    sweep is like the one before."""
-    rows = state.parts.rows
-    for s in rows.live() if state.parts.queue.offline else ():
-        if rows.is_offline(s) and not rows.is_guest(s):
-            state.apply(Cancelled(rows.submission[s].request), now)
-    state.take_effects()

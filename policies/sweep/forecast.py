@@ -9,6 +9,7 @@ from __future__ import annotations
 from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.policies.sweep.open_plans import OpenPlan
 from blockwright.policies.sweep.parts import Parts
+from blockwright.policies.sweep.riding_on import riding_on, withheld
 from blockwright.policies.sweep.sequences import Sequences
 
 _TAKE, _COMMIT = 0, 1  # of one sweep: first its plan takes pages, then its commit makes tokens and publishes
@@ -20,8 +21,6 @@ def most(parts: Parts, plan: OpenPlan) -> int:
     Where pages of several layouts share the memory, perhaps fewer.
     """
     rows, queue = parts.rows, parts.queue
-    if queue.offline:
-        return 1  # who rides in a sweep depends on what it costs
     if not plan.plain or not plan.sequences or plan.starved or rows.leaving or len(queue.running) != len(plan.sequences):
         return 1
     if parts.leases.next_flight() is not None or parts.leases.pending or parts.leases.urgent or len(parts.holds):
@@ -30,6 +29,8 @@ def most(parts: Parts, plan: OpenPlan) -> int:
     if queue.waiting and rows.free_rows and len(plan.sequences) < parts.config.sweep_tokens and _may_change(parts):
         size = rows.page_size
         sweeps = min(sweeps, *[size - start % size for start in plan.start])
+    if queue.offline and sweeps > 1:
+        sweeps = riding_on(parts, plan, sweeps)
     return max(1, _lasting(parts, plan, sweeps))
 
 
@@ -54,7 +55,7 @@ def _fits(parts: Parts, plan: OpenPlan, sweeps: int) -> bool:
     """Whether all pages of so many sweeps can be taken, one after the other."""
     rows, memory = parts.rows, parts.memory
     size, route, paged = rows.page_size, rows.route, rows.paged
-    slots: dict[str, int] = {}  # by arena
+    slots = withheld(parts)  # by arena
     accounts: dict[str, int] = {}  # bytes
     for s, start in zip(plan.sequences, plan.start, strict=True):
         pages = -(-(start + sweeps) // size) - paged[s]
@@ -102,6 +103,8 @@ def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: 
     ended = rows.commit_sweeps(plan.sequences, plan.start, sweeps, emitted, tell)
     outgoing.count("computed_tokens", sweeps * len(plan.sequences))
     outgoing.count("generated_tokens", sweeps * len(plan.sequences))
+    if parts.queue.offline:  # those of the first plan were counted as it was made
+        outgoing.count("offline_tokens", (sweeps - 1) * sum(map(rows.is_offline, plan.sequences)))
     outgoing.tell_all(emitted)
     for s in ended:
         sequences.drop(s)

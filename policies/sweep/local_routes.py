@@ -10,6 +10,7 @@ from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.model.runs import Border, LocalRoute, Run, Span, localize
 from blockwright.policies.plain import Plain, from_plain, to_plain
 from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.sweep.route_shapes import RouteShape, route_shapes
 
 Deltas = tuple[tuple[int, bytes], ...]  # (depth, delta id) of a route's variants
 K = TypeVar("K")
@@ -28,6 +29,7 @@ class LocalRoutes:
         self._numbers: dict[str, list[int]] = {}  # of the runs of each planned route
         self._deltas: dict[Deltas, int] = {}  # 0 stands for none
         self._following = [0, 1]  # the next numbers of a run and of a list of deltas
+        self._shapes: list[RouteShape] | None = None  # of those in force; None: not looked at yet
         self.borders: set[Border] = set()  # of spans, those of pages among them: these are split, never joined
         self._models: set[str] = set()  # ids of what is planned
         self.ended: set[str] = set()  # ids of what was, and may have left something: see ``Parts.forget``
@@ -51,6 +53,7 @@ class LocalRoutes:
             if local.deltas:
                 self._planned[name] = replace(local, delta=self._deltas[local.deltas])
         self._in_force = {route.id: route.version for route in event.routes if route.id in self._planned}
+        self._shapes = None
         self.borders = kept | {(span.layer, span.lineages[0]) for local in every for span in local.spans}
         models = {chain.served_as for chain in event.chains}
         self.ended = (self.ended | self._models) - models
@@ -84,6 +87,12 @@ class LocalRoutes:
 
     def all_in_force(self) -> list[LocalRoute]:
         return [self._planned[name] for name in self._in_force]
+
+    def shapes(self) -> list[RouteShape]:
+        """Of all in force; not to be changed."""
+        if self._shapes is None:
+            self._shapes = route_shapes(self.all_in_force())
+        return self._shapes
 
     @property
     def single(self) -> bool:
@@ -126,7 +135,7 @@ class LocalRoutes:
     def fork(self) -> LocalRoutes:
         copy = LocalRoutes(self._worker, self._numerics)
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
-        copy._numbers = self._numbers
+        copy._numbers, copy._shapes = self._numbers, self._shapes
         copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
         copy._following, copy._models, copy.ended = self._following.copy(), self._models.copy(), self.ended.copy()
         return copy
@@ -162,6 +171,7 @@ class LocalRoutes:
     def check(self) -> None:
         assert self._in_force.keys() <= self._planned.keys(), "a route is in force and not known"
         every = self._planned.values()
+        assert self._shapes in (None, route_shapes(self.all_in_force())), "shapes are not those of the routes"
         assert self._runs.keys() == {run for local in every for run in local.runs}, "a run has no number, or one too long"
         found = {name: [self._runs[run] for run in local.runs] for name, local in self._planned.items()}
         assert self._numbers == found, "a run of a route has a wrong number"

@@ -11,16 +11,16 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.requests.account import is_offline_account
 from blockwright.policies.sweep.fitting import Fitting
 from blockwright.policies.sweep.parts import Parts
-from blockwright.policies.sweep.reserve import alone, reserved_rows, reserved_slots
+from blockwright.policies.sweep.reserve import alone, reserved_rows, withheld_slots
 
 AHEAD = 2  # sweeps of prompt tokens that may wait for time: beyond, nothing is taken
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineRoom:
-    """Of one application, at a worker that is the home of a route for it."""
+    """Of applications whose routes begin at a worker, and to all of which it has the same to say."""
 
-    application: str
+    applications: tuple[str, ...]
     rows: int  # sequences that could start now beside those that have started
     positions: int  # tokens of KV that these may have, beside what prompts that have begun will still take
     room: int  # tokens of KV that fit while nothing else is here
@@ -28,37 +28,35 @@ class OfflineRoom:
 
 def tell_rooms(rooms: Sequence[OfflineRoom], costs: Coefficients | None) -> dict[str, object]:
     """A part of a worker's heartbeat."""
-    told: dict[str, object] = {"offline": [[one.application, one.rows, one.positions, one.room] for one in rooms]}
+    told: dict[str, object] = {"offline": [[list(one.applications), one.rows, one.positions, one.room] for one in rooms]}
     return told if costs is None else told | {"costs": to_plain(costs)}
 
 
 def rooms_told(heartbeat: Mapping[str, Any]) -> tuple[list[OfflineRoom] | None, Coefficients | None]:
     """What it says; of a worker that says nothing of it, None."""
     rooms, costs = heartbeat.get("offline"), heartbeat.get("costs")
-    told = None if rooms is None else [OfflineRoom(one[0], one[1], one[2], one[3]) for one in rooms]
+    told = None if rooms is None else [OfflineRoom(tuple(one[0]), one[1], one[2], one[3]) for one in rooms]
     return told, None if costs is None else from_plain(Coefficients, costs)
 
 
 def offline_rooms(parts: Parts) -> list[OfflineRoom]:
-    """Of each application with a route in force that begins here. Nothing is taken while online requests wait."""
+    """Of all applications with a route in force that begins here. Nothing is taken while online requests wait."""
     queue, size = parts.queue, parts.config.page_size
     rows = parts.rows.free_rows - reserved_rows(parts)
     if queue.waiting > queue.offline_waiting or _prompts(parts) >= AHEAD * parts.config.sweep_tokens:
         rows = 0
-    taken = Fitting(parts).promises(offline=True).beside({} if alone(parts) else reserved_slots(parts))
-    found: dict[str, OfflineRoom] = {}
-    for local in parts.routes.all_in_force():
-        if local.hop or not local.spans:
-            continue
-        layers: dict[str, int] = {}
-        for span in local.spans:
-            layers[span.arena] = layers.get(span.arena, 0) + span.layers
-        pages = min([_free(parts, arena, taken.get(arena, 0)) // count for arena, count in layers.items()])
-        room = parts.memory.pages_of(local.spans, "") * size
-        name = local.route.application
-        if name not in found or found[name].positions < pages * size:
-            found[name] = OfflineRoom(name, max(rows, 0), max(pages, 0) * size, room)
-    return [found[name] for name in sorted(found)]
+    taken = Fitting(parts).promises(offline=True).beside({} if alone(parts) else withheld_slots(parts))
+    best: dict[str, tuple[int, int]] = {}  # by application: positions that are free, and those there are
+    for shape in parts.routes.shapes():
+        pages = min([_free(parts, arena, taken.get(arena, 0)) // count for arena, count in shape.layers.items()])
+        here = max(pages, 0) * size, parts.memory.pages_of(shape.spans, "") * size
+        for name in shape.homes:
+            if name not in best or best[name][0] < here[0]:
+                best[name] = here
+    alike: dict[tuple[int, int], list[str]] = {}
+    for name in sorted(best):
+        alike.setdefault(best[name], []).append(name)
+    return [OfflineRoom(tuple(names), max(rows, 0), positions, room) for (positions, room), names in alike.items()]
 
 
 def _free(parts: Parts, arena: str, taken: int) -> int:

@@ -11,6 +11,7 @@ from blockwright.policies.sweep.parts import Parts
 
 PART = 8  # of rows, and of memory, at most one in so many is kept free
 PLANS = 2
+KEPT = 4  # of memory, one in so many is what cached pages of online requests keep beside offline sequences
 
 
 def reserved_rows(parts: Parts) -> int:
@@ -23,14 +24,22 @@ def reserved_slots(parts: Parts) -> dict[str, int]:
     """Slots, by arena, that they leave free or idle."""
     config, memory, found = parts.config, parts.memory, dict[str, int]()
     pages = PLANS * (config.sweep_tokens + config.max_rows) // config.page_size
-    for local in parts.routes.all_in_force():
-        if local.spans:
-            most = min(pages, memory.pages_of(local.spans, "") // PART)
-            here: dict[str, int] = {}
-            for span in local.spans:
-                here[span.arena] = here.get(span.arena, 0) + most * span.layers
-            for arena, slots in here.items():
-                found[arena] = max(found.get(arena, 0), slots)
+    for shape in parts.routes.shapes():
+        most = min(pages, memory.pages_of(shape.spans, "") // PART)
+        for arena, layers in shape.layers.items():
+            found[arena] = max(found.get(arena, 0), most * layers)
+    return found
+
+
+def withheld_slots(parts: Parts) -> dict[str, int]:
+    """Slots, by arena, that offline sequences do not take: the reserve, and cached pages that online requests have made or
+    used. Of these as many as make a part of the memory; beyond, the least recently used ones give way to them."""
+    reserved, found, idle = reserved_slots(parts), dict[str, int](), parts.memory.pages.idle
+    for shape in parts.routes.shapes():
+        most = parts.memory.pages_of(shape.spans, "") // KEPT
+        for arena, layers in shape.layers.items():
+            kept = min(idle.slots[arena] - idle.early_slots[arena], most * layers)
+            found[arena] = max(found.get(arena, 0), reserved.get(arena, 0) + kept)
     return found
 
 

@@ -15,7 +15,7 @@ from blockwright.tests.actors.gateway_bench import Bench, emitted, given_back, p
 def heard(bench: Bench, worker: str, rows: int, positions: int = 1000, room: int = 2000, now: float = 0.0) -> list:
     """A heartbeat that says what the worker takes."""
     serial = bench.serials.get((worker, 1), 0)
-    return bench(Heard(worker, 1, serial, [OfflineRoom("m", rows, positions, room)]), now)
+    return bench(Heard(worker, 1, serial, [OfflineRoom(("m",), rows, positions, room)]), now)
 
 
 def ask(bench: Bench, name: str, prompt: int = 5, **more: object) -> list:

@@ -18,7 +18,7 @@ def test_a_thousand_leases_are_a_few_messages_in_order() -> None:
 def test_reports_of_a_gateway_that_is_gone_are_forgotten() -> None:
     reports = Reports("w0", 1)
     for gateway in ("head/gateway", "g1/gateway"):
-        reports.make([Progressed(gateway, "r0", 1, 1, 0)], 1, lambda: None)
+        reports.make([Progressed(gateway, "r0", 1, 1, 0)], 1, lambda gateway: None)
     reports.forget("g1")
     assert reports.serials == {"head/gateway": 1}
     assert reports.since("g1/gateway", 1) == []

@@ -40,7 +40,7 @@ def drained(feed: OfflineFeed | FixedFeed, asked: Sequence[Asked]) -> list[int]:
             feed.finished(placed.request, asked[placed.request].output)
         if feed.stale:
             assert isinstance(feed, OfflineFeed)
-            feed.reorder()
+            feed.settle()
     return order
 
 

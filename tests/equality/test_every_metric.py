@@ -276,7 +276,7 @@ def batched(seen: Seen) -> None:
             now += 1.0
             feed.finished(one.request, 4, cached=4)
         if feed.stale:
-            feed.reorder()
+            feed.settle()
     scraped()
     other = OfflineFeed(requests[:5], Costs(token=1e-3, attend=0.0, read=1e-5), draws=draws[:5])
     metrics.batches = lambda: [figures_of({"m": other.progress(0.0)})]

@@ -201,3 +201,21 @@ async def test_an_answer_that_fails_for_no_reason_of_its_own_ends_the_job() -> N
     with pytest.raises(OSError, match="disk is full"):
         await bench.made(full).run()
     assert not bench.running
+
+
+async def test_who_has_nothing_left_is_given_of_anothers_though_nothing_else_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As an errand, as it is where parts are large."""
+    monkeypatch.setattr("blockwright.policies.offline.feed.FEW", 0)
+    bench = Bench(CreditPort(w0=1, w1=1), count=8)
+    running = asyncio.create_task(bench.driver.run())
+    await until(lambda: len(bench.running) == 2)
+    for _ in range(4):
+        (request,) = [one.request for one in bench.placed if one.worker == "w1" and one.request in bench.running]
+        count = len(bench.placed)
+        bench.end(request)
+        await until(lambda count=count: len(bench.placed) > count)  # type: ignore[misc]
+    assert sum(one.worker == "w1" for one in bench.placed) == 5, "its own four, and one of the other's"
+    bench.driver.stop(cancel=True)
+    await running

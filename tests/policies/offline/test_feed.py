@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
+from blockwright.policies.offline.arranging import Arrangement
 from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
+from blockwright.policies.offline.fed_worker import FedWorker
+from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
 from blockwright.policies.offline.prefix_tree import packed
+from blockwright.policies.offline.scanner import DualScanner
 
-COSTS = Costs(token=1e-3, attend=1e-6, read=1e-5)
-NEVER = 1.0  # a draw that no share is above
-
-
-def group(first: int, count: int, shared: int = 20, own: int = 5, limit: int = 8) -> list[OfflineRequest]:
-    """Requests that begin with the same tokens."""
-    prefix = [first] * shared
-    return [OfflineRequest(prompt=packed(prefix + [1000 * first + n] * own), limit=limit) for n in range(count)]
-
-
-def mixed(short: int = 12, long: int = 6) -> list[OfflineRequest]:
-    """Compute-heavy and memory-heavy ones."""
-    return group(1, short, shared=30, limit=2) + group(2, long, shared=3, own=2, limit=200)
-
-
-def feed_of(requests: Sequence[OfflineRequest], sampled: Sequence[int] = (), **more: object) -> OfflineFeed:
-    draws = [0.0 if number in sampled else NEVER for number in range(len(requests))]
-    return OfflineFeed(requests, COSTS, draws=draws, **{"share": 0.01 if sampled else 0.0, **more})  # type: ignore[arg-type]
-
-
-def numbers(placed: Sequence[PlacedRequest]) -> list[int]:
-    return [one.request for one in placed]
-
-
-def drain(feed: OfflineFeed, worker: str, output: int = 1) -> list[int]:
-    """Run it to its end on one worker, one request after the other."""
-    found = []
-    while placed := feed.take(worker, 1, 1e9):
-        found += numbers(placed)
-        feed.finished(placed[0].request, output)
-    return found
+from .jobs import COSTS, drain, feed_of, group, mixed, numbers
 
 
 def test_samples_run_first_and_the_others_fill_what_they_leave() -> None:
@@ -58,7 +31,7 @@ def test_samples_run_first_and_the_others_fill_what_they_leave() -> None:
         feed.finished(one.request, 2)
     assert not feed.progress(1.0).sampling
     assert feed.stale
-    feed.reorder()
+    feed.settle()
     assert not feed.stale
     feed.check()
     for one in first[2:]:
@@ -74,10 +47,21 @@ def test_what_samples_tell_changes_the_order() -> None:
     feed.joined("w0", 1_000)
     for one in feed.take("w0", 2, 1e9):
         feed.finished(one.request, 90 if one.request < 10 else 1)
-    feed.reorder()
+    feed.settle()
     placed = feed.take("w0", 12, 1e9)
     assert {one.side for one in placed} == {"left", "right"}
     assert all((one.request >= 10) == (one.side == "left") for one in placed)
+
+
+def test_neighbours_of_samples_follow_them() -> None:
+    """They find what a sample has computed; others would have to compute as much again."""
+    feed = feed_of(group(1, 20) + group(2, 20) + group(3, 20), sampled=[5, 25])
+    feed.joined("w0", 10_000)
+    taken = numbers(feed.take("w0", 12, 1e9))
+    assert {*taken[:2]} == {5, 25}
+    assert {one // 20 for one in taken[2:]} == {0, 1}
+    feed.check()
+    assert sorted(taken + numbers(feed.take("w0", 60, 1e9))) == list(range(60))
 
 
 def test_both_sides_are_fed_at_once() -> None:
@@ -167,7 +151,7 @@ def test_what_runs_when_an_order_is_adopted_may_be_given_back() -> None:
     feed.joined("w0", 100_000)
     placed = feed.take("w0", 3, 1e9)
     feed.finished(0, 4)
-    feed.reorder()
+    feed.settle()
     feed.given_back(placed[2].request)
     feed.joined("w1", 100_000)  # its part is cut anew, with what came back
     feed.check()
@@ -178,8 +162,8 @@ def test_what_runs_when_an_order_is_adopted_may_be_given_back() -> None:
 def test_rows_and_positions_of_the_credit_are_kept_to() -> None:
     feed = feed_of([OfflineRequest(prompt=packed([n + 1] * 10), limit=20) for n in range(10)])
     feed.joined("w0", 1_000)
-    placed = feed.take("w0", 100, 50.0)
-    assert len(placed) == 2, "20 positions each, 10 of its prompt and half of its answer"
+    placed = feed.take("w0", 100, 60.0)
+    assert len(placed) == 2, "20 positions each, 10 of its prompt and half of its answer; a third would not fit to its end"
     assert [one.positions for one in placed] == [20.0, 20.0]
     assert len(feed.take("w0", 3, 1e9)) == 3
     assert not feed.take("w0", 0, 1e9)
@@ -232,7 +216,7 @@ def test_costs_that_were_measured_make_the_order_stale_once() -> None:
     before = feed.progress(0.0).density
     feed.measured(Costs(token=2e-3, attend=1e-6, read=1e-5))
     assert feed.stale
-    feed.reorder()
+    feed.settle()
     assert feed.progress(0.0).density > before
     feed.measured(Costs(token=3e-3, attend=1e-6, read=1e-5))
     assert not feed.stale
@@ -247,9 +231,13 @@ def test_a_request_that_failed_teaches_nothing() -> None:
     assert feed.progress(1.0).remaining_tokens == pytest.approx(3 * 75)
 
 
+@pytest.mark.parametrize("few", [0, 1000])
 @pytest.mark.parametrize("seed", range(12))
-def test_every_request_ends_once_whatever_happens(seed: int) -> None:
+def test_every_request_ends_once_whatever_happens(seed: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where every cut is an errand, during which all else happens."""
+    monkeypatch.setattr("blockwright.policies.offline.feed.FEW", few)
     draw = random.Random(seed)
+    away: Callable[[], Arrangement] | None = None
     requests = [one for first in range(1, 6) for one in group(first, draw.randrange(1, 15), limit=draw.randrange(1, 60))]
     feed = OfflineFeed(requests, COSTS, draws=[draw.random() for _ in requests], share=draw.choice([0.0, 0.1, 1.0]))
     running: dict[int, str] = {}
@@ -274,14 +262,49 @@ def test_every_request_ends_once_whatever_happens(seed: int) -> None:
             del running[request]
             feed.finished(request, draw.randrange(0, 60), cached=draw.randrange(0, 20))
             done.append(request)
-        if feed.stale and draw.random() < 0.3:
-            made = feed.ordering()
-            feed.adopt(made())
+        if away is None and draw.random() < 0.3:
+            away = feed.errand()
+        elif away is not None and draw.random() < 0.2:
+            feed.adopt(away())
+            away = None
         feed.check()
         if feed.over:
             break
     assert feed.over
     assert sorted(done) == list(range(len(requests)))
+
+
+def test_long_answers_that_start_together_are_as_many_as_memory_holds_to_their_end() -> None:
+    """By half of their answers ten of them would fit; nine would be stopped half-way."""
+    feed = feed_of([OfflineRequest(prompt=packed([n + 1] * 100), limit=1900) for n in range(12)])
+    feed.joined("w0", 10_000)
+    held, placed = 0.0, []
+    while one := feed.take("w0", 1, 10_000 - held):
+        placed += one
+        held += 100
+    assert len(placed) == 4, "of 2,000 tokens each, and 1 % is kept free"
+    assert not feed.take("w0", 1, 10_000 - held - 4 * 50, 50), "at the end of these it would have 1,950"
+    assert len(feed.take("w0", 1, 10_000 - held - 4 * 200, 200)) == 1, "now it would have 1,800"
+
+
+def test_a_worker_that_began_anew_counts_its_sweeps_from_the_beginning() -> None:
+    worker = FedWorker(DualScanner([], lambda request: 1.0, 100, 1.0))
+    for told in (1_000, 1_200, 0, 300, 300):
+        worker.ran(told)
+    assert worker.sweeps == 1_500
+
+
+def test_the_time_that_is_left_counts_what_runs_as_half_done() -> None:
+    """All start together and take a second each: after a second and a half the rate is ten a second, not less."""
+    feed = feed_of([OfflineRequest(prompt=packed([n + 1] * 10), limit=10) for n in range(100)])
+    feed.joined("w0", 1_000_000)
+    for one in feed.take("w0", 10, 1e9):
+        feed.finished(one.request, 10)
+    assert feed.progress(1.0).remaining_seconds == pytest.approx(9.0, rel=0.01)
+    placed = feed.take("w0", 10, 1e9)
+    assert feed.progress(1.5).remaining_seconds == pytest.approx(8.5, rel=0.01)
+    feed.given_back(placed[0].request)
+    assert feed.progress(1.0).remaining_seconds == pytest.approx((90 - 4.5) / 14.5, rel=0.01)
 
 
 @pytest.mark.parametrize(

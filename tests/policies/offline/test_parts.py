@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.order import OrderRules, Weigher, density_order, waste
-from blockwright.policies.offline.parts import cut, joined, remaining
+from blockwright.policies.offline.order import OrderRules, Weigher, density_order
+from blockwright.policies.offline.parts import cut
 from blockwright.policies.offline.prefix_tree import PrefixTree, packed
 from blockwright.tests.policies.offline.test_order import random_batch
 
@@ -55,29 +55,6 @@ def test_parts_are_equal_and_as_dense_as_the_whole(seed: int, count: int) -> Non
     wasted = sum(unit.tokens for part in parts for unit in part) - sum(unit.tokens for unit in units)
     assert 0 <= wasted <= 2 * count * 40
     assert parts[0][0].rho > comp / mem > parts[0][-1].rho, "a part has both ends"
-
-
-def test_what_is_left_keeps_its_order() -> None:
-    for seed in range(200):
-        random, batch = random_batch(seed)
-        units = density_order(batch.weigher)
-        done = {request for request in range(len(batch.prompts)) if random.random() < 0.5}
-        left = remaining(units, done, batch.weigher)
-        order = [request for unit in left for request in unit.requests]
-        assert order == [request for unit in units for request in unit.requests if request not in done]
-        batch.check(left, order)
-    assert remaining(units, set(range(len(batch.prompts))), batch.weigher) == []
-
-
-def test_a_part_takes_over_anothers() -> None:
-    weigher = mixed_batch(1)
-    parts = cut(density_order(weigher), 3, weigher)
-    both = joined(parts[:2])
-    assert sorted(request for unit in both for request in unit.requests) == sorted(
-        request for part in parts[:2] for unit in part for request in unit.requests
-    )
-    assert [unit.rho for unit in both] == sorted((unit.rho for unit in both), reverse=True)
-    assert waste(weigher.tree, both) < weigher.tree.distinct
 
 
 def test_no_part_is_refused() -> None:

@@ -17,6 +17,8 @@ from blockwright.policies.prediction.forecast import NEVER, Forecaster
 from blockwright.policies.prediction.lazy_replay import LazyReplay
 from blockwright.policies.prediction.plain_worker import NotPlain
 from blockwright.policies.prediction.replay import MachineReplay
+from blockwright.policies.requests.account import offline_account
+from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
@@ -148,6 +150,35 @@ def test_the_short_way_leads_to_the_same_course() -> None:
             assert lazy.course.first_tokens.get(of.request) == pytest.approx(stepped.course.first_tokens.get(of.request))
     assert plain > 50, "the short way covers too little"
     assert preempted > 5, "memory was never short"
+
+
+def test_offline_sequences_keep_no_forecast_from_the_short_way() -> None:
+    """What it says is what the machine says that plays them all but for the offline ones, and neither changes the worker."""
+    plain = 0
+    for seed in range(60):
+        chance = random.Random(seed)
+        worker = LiveWorker(budget=chance.choice([44, 64, 200]) * 64 * 1024, max_rows=chance.choice([6, 12]))
+        for number in range(chance.randint(2, 10)):
+            of = request(number, chance, worker.now, "a", "b")
+            if chance.random() < 0.5:
+                of = replace(of, priority=offline_urgency(), tenant=offline_account("left"))
+            worker.submit(of)
+            worker.run_until(worker.now + chance.random() * 0.05)
+        before = worker.state.digest()
+        coming = [request(100, chance, worker.now, "a", "b")]
+        stepped = MachineReplay([worker.present], coming, worker.now)
+        stepped.play("r100", 1 << 30)
+        try:
+            lazy = LazyReplay(worker.present.without_offline(worker.now), coming, worker.now)
+            lazy.play("r100", 1 << 30)
+        except NotPlain:
+            continue
+        plain += bool(worker.state.parts.queue.offline)
+        forecast = Forecaster([worker.present], worker.now).forecast(coming[0])
+        assert forecast.last_token == pytest.approx(stepped.course.ends["r100"], rel=1e-9)
+        assert lazy.course.ends == pytest.approx(stepped.course.ends, rel=1e-9)
+        assert worker.state.digest() == before
+    assert plain > 15, "the short way covers too little"
 
 
 def test_delayed_is_what_the_others_lose() -> None:

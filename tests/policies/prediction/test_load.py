@@ -6,11 +6,14 @@ import random
 from dataclasses import replace
 
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.prediction.instance import IDLE, Instance
 from blockwright.policies.prediction.load import candidate_at
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.sweep.state import SweepState
 
+from ..sweep.offline_world import commit, offline, online, world
 from ..sweep_world import chain, pipeline, replica, submission
 
 BASE = chain("base")
@@ -68,3 +71,26 @@ def test_what_is_in_flight_waits_and_cached_prefixes_count() -> None:
     assert (found.waiting, found.waiting_blocks, found.in_flight, found.cached_blocks) == (2, 3, 2, 3)
     assert candidate_at(worker.state, ROUTE.id, submission("new", [*range(1, 14)], 20, ROUTE.id)).cached_blocks == 0  # type: ignore[union-attr]
     assert candidate_at(worker.state, pipeline(["w1", "w0"], BASE).id, target) is None, "it is not that route's home"
+
+
+def test_offline_sequences_are_no_load() -> None:
+    state, alone = (world(60).workers["w0"].state for _ in range(2))
+    for i in range(4):
+        state.apply(offline(f"o{i}", [50 + i] * 12, 20, float(i)), 0.0)
+    for _ in range(3):
+        commit(state, _plan(state))
+    for one in (state, alone):
+        one.apply(online("a", [1] * 20, 8), 0.0)
+        commit(one, _plan(one))
+    assert state.running > 2
+    found, told = (candidate_at(one, "base@w0", online("new", [9], 4)) for one in (state, alone))
+    assert told is not None
+    assert found == told
+    assert (told.running, told.waiting) == (1, 0)
+    assert told.used_blocks > 0
+
+
+def _plan(state: SweepState) -> SweepPlan:
+    plan = state.plan(0.0)
+    assert plan is not None
+    return plan
