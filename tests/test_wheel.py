@@ -86,7 +86,7 @@ def test_one_wheel_serves_every_python_and_every_glibc_since_2_17(wheel: Path, t
 
 def test_it_serves_where_it_is_installed(environment: Path, tmp_path: Path) -> None:
     doctor = done(environment / "blockwright", "doctor", cwd=tmp_path)
-    assert re.search(r"scheduler +compiled", doctor), doctor
+    assert "scheduler: compiled" in doctor, doctor
     assert "torch reference" not in doctor, "the native kernels compute"
     told = done(environment / "blockwright", "demo", cwd=tmp_path)
     assert "wrong" not in told
