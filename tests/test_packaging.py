@@ -201,6 +201,8 @@ def test_the_status_page_is_shown_by_what_exists() -> None:
     named = {name for cell in cells for name in re.findall(r"`([\w./-]+)`", cell)}
     assert "tests/test_packaging.py" in named
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
+    issues = [row.strip("| ").rsplit(" | ", 2)[1:2] for row in rows]
+    assert all(cell == ["issue"] or set(*cell) <= set("- ") or cell[0].isdecimal() for cell in issues), "whose each claim is"
     assert all(cell.startswith("open") or "`" in cell or set(cell) <= set("- |") or cell == "shown by" for cell in cells)
 
 
