@@ -102,7 +102,7 @@ def test_what_does_not_fit_ends_the_log_and_not_the_worker(tmp_path, caplog, cou
     life.note(1)
     life.close()
     (message,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert message.startswith("the event log of w0 ends here: ")
+    assert message.startswith("the event log of w0 is stopped: ")
     assert says in message
     assert "event_log_size (65536)" in message
 
@@ -114,7 +114,7 @@ def test_a_disk_that_is_too_slow_ends_the_log(tmp_path, caplog):
         life.writer.write([])
     awake.set()
     life.close()
-    assert [record.message for record in caplog.records] == ["the event log of w0 ends here: the disk is too slow"]
+    assert [record.message for record in caplog.records] == ["the event log of w0 is stopped: the disk is too slow"]
 
 
 def test_the_last_life_stays_and_those_before_go(tmp_path):

@@ -140,7 +140,7 @@ def test_a_move_that_cannot_be() -> None:
         ("w0", "", "worker", "is on worker w0 already"),
         ("w9", "", "worker", "no route of model m begins on worker w9"),
     ]
-    cases += [("", "m@w0", "route", "on route m@w0 already"), ("", "m@w9", "route", "route m@w9 of model m is not in force")]
+    cases += [("", "m@w0", "route", "on route m@w0 already"), ("", "m@w9", "route", "route m@w9 of model m is not active")]
     for worker, name, param, text in cases:
         with pytest.raises(RequestRefused, match=text) as raised:
             bench.move(worker, name)

@@ -71,7 +71,7 @@ def test_a_disk_that_fails_ends_the_log_and_nothing_else(tmp_path: Path, caplog:
         log.write([lesson(1)])
         log.close()
         log.write([lesson(2)])
-    assert "ends here" in caplog.text
+    assert "is stopped" in caplog.text
 
 
 def test_a_disk_that_is_too_slow_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -159,7 +159,7 @@ def test_the_story_for_people() -> None:
                 history.scaled(effect, now)
     told = [event.text for event in history.events if event.event == "scaling"]
     assert [text.partition(":")[0] for text in told] == [
-        "worker w1 is wanted", "worker w1 is drained", "worker w1 is stopped", "worker w2 is wanted",
+        "worker w1 is being added", "worker w1 is drained", "worker w1 is stopped", "worker w2 is being added",
     ]  # fmt: skip
     assert not any("died" in event.text for event in history.events)
 

@@ -108,7 +108,7 @@ def test_who_cannot_be_served_is_told_so() -> None:
     simulation, _ = run(described(instances={"blocks": 30}), arrivals=arrivals)
     assert [bool(request.failed) for request in simulation.requests] == [True, True, False]
     assert "more than the 150" in simulation.requests[0].failed
-    assert "room for 120" in simulation.requests[1].failed
+    assert "memory for 120" in simulation.requests[1].failed
 
 
 def test_a_front_that_is_full_refuses() -> None:

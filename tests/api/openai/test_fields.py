@@ -282,7 +282,7 @@ async def test_unknown_fields_of_messages_are_told_or_refused(serve: Any, say: A
 async def test_more_choices_than_there_can_be_places_for(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"), settings={"max_waiting": 9, "gateways": 2})
     error = await refused(client, n=3, prompt=["a", "b"])
-    assert (error["param"], "6 choices are more than a gateway accepts at a time (5, by" in error["message"]) == (
+    assert (error["param"], "6 choices are more than a gateway accepts at a time (5, from" in error["message"]) == (
         "n",
         True,
     )

@@ -77,7 +77,7 @@ def test_a_device_profile_is_a_pace_table() -> None:
 def test_admission_names_both_numbers() -> None:
     assert admit(10, 10) is None
     assert "11 tokens" in str(admit(11, 10))
-    assert "room for 10" in str(admit(11, 10))
+    assert "memory for 10" in str(admit(11, 10))
 
 
 def test_concurrent_requests() -> None:

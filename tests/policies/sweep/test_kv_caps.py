@@ -112,7 +112,7 @@ def test_a_sequence_that_can_never_fit_its_accounts_cap_is_refused() -> None:
     ask(made, "b1", "b", [1] * 7, 20 * 4 - 6)
     made.run()
     assert [back.request for back in made.returned] == ["a1", "b1"]
-    assert "room for 32" in made.returned[0].reason
+    assert "memory for 32" in made.returned[0].reason
     assert set(made.finished) == {"a0", "b0"}
 
 

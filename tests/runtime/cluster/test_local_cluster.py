@@ -146,10 +146,10 @@ async def test_what_was_not_started_or_was_before_is_told():
         _ = cluster.node
     await cluster.stop()  # nothing to do
     async with cluster:
-        with pytest.raises(RuntimeError, match="was started before"):
+        with pytest.raises(RuntimeError, match="has been started before"):
             await cluster.start()
         assert set(cluster.node.peers()) == {"w0"}, "and it goes on"
-    with pytest.raises(RuntimeError, match="was started before"):
+    with pytest.raises(RuntimeError, match="has been started before"):
         await cluster.start()
     node = Node("alone", listen=False)
     for use in (node.inspect, lambda: node.ref("alone/x").f.cast(), lambda: node.dead_letters, lambda: node.clock):
