@@ -9,8 +9,8 @@ from pathlib import Path
 from blockwright.tests.waiting import PATIENCE
 
 
-async def run_checks(checks: Path, *arguments: str) -> None:
-    """All pass, and there are at least twenty."""
+async def run_checks(checks: Path, *arguments: str) -> int:
+    """All pass; how many there are."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(checks), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -22,4 +22,4 @@ async def run_checks(checks: Path, *arguments: str) -> None:
             process.kill()
             await process.wait()
     assert (process.returncode, errors.decode()) == (0, ""), output.decode()
-    assert output.decode().count("ok  ") >= 20
+    return output.decode().count("ok  ")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from aiohttp import web
 from blockwright.api.demo import burst
 from blockwright.api.demo.burst import STREAMS, TOKENS, command, show_burst
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.tests.api.demo.fake_http import served
 
 DROP = {"what": "drop", "group": "w0+w1", "seconds": 0.4, "bytes": 3_600_000, "requests": 4, "stall": 2.0, "at": 1.0}
 LACKING = {**DROP, "what": "lacking"}
@@ -44,21 +44,14 @@ class FakeServer:
         return web.json_response({"overload": {"changes": self.changes[: self.looks]}})
 
 
-@asynccontextmanager
-async def session_to(server: FakeServer) -> AsyncIterator[aiohttp.ClientSession]:
-    app = web.Application()
-    app.router.add_get("/v1/models", server.models)
-    app.router.add_post("/v1/completions", server.complete)
-    app.router.add_get("/admin/cluster", server.cluster)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
-            yield session
-    finally:
-        await runner.cleanup()
+def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+    return served(
+        [
+            web.get("/v1/models", server.models),
+            web.post("/v1/completions", server.complete),
+            web.get("/admin/cluster", server.cluster),
+        ]
+    )
 
 
 @pytest.fixture(autouse=True)

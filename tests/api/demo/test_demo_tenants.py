@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from aiohttp import web
 
 from blockwright.api.demo.family import FAMILY, questions
 from blockwright.api.demo.tenants import GOOD, HOT, PROMPTS, SEED, AppsSeen, TenantExam, judge, show_tenants, tenant_table
+from blockwright.tests.api.demo.fake_http import served
 
 BASE = "demo"
 ANSWERS = {one.prompt: (name, one.answer) for name in FAMILY for one in questions(name, SEED, PROMPTS)}
@@ -58,21 +58,15 @@ class FakeServer:
         return web.json_response({"route": [{"worker": "w0"}]})
 
 
-@asynccontextmanager
-async def session_to(server: FakeServer) -> AsyncIterator[aiohttp.ClientSession]:
-    app = web.Application()
-    app.router.add_post("/v1/completions", server.complete)
-    app.router.add_get("/v1/requests/{id}", server.describe)
-    app.router.add_get("/admin/apps", server.apps)
-    app.router.add_post("/admin/apps", server.add)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
-            yield session
-    finally:
-        await runner.cleanup()
+def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+    return served(
+        [
+            web.post("/v1/completions", server.complete),
+            web.get("/v1/requests/{id}", server.describe),
+            web.get("/admin/apps", server.apps),
+            web.post("/admin/apps", server.add),
+        ]
+    )
 
 
 FAMILY_THERE = {name: Path("/family") / name for name in MEMBERS}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 from blockwright.api.demo.recovery import STREAMS, KilledStream, judge, pause_table, show_recovery
+from blockwright.tests.api.demo.fake_http import served
 
 
 class FakeServer:
@@ -54,21 +54,14 @@ class FakeServer:
         self.killed.set()
 
 
-@asynccontextmanager
-async def session_to(server: FakeServer) -> AsyncIterator[aiohttp.ClientSession]:
-    app = web.Application()
-    app.router.add_post("/v1/completions", server.complete)
-    app.router.add_get("/v1/requests/{id}", server.describe)
-    app.router.add_get("/admin/cluster", server.cluster)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as session:
-            yield session
-    finally:
-        await runner.cleanup()
+def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+    return served(
+        [
+            web.post("/v1/completions", server.complete),
+            web.get("/v1/requests/{id}", server.describe),
+            web.get("/admin/cluster", server.cluster),
+        ]
+    )
 
 
 async def test_a_worker_is_killed_under_streams_and_each_is_compared(capsys: pytest.CaptureFixture[str]) -> None:

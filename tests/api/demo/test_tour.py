@@ -6,8 +6,7 @@ import json
 import shlex
 import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import aiohttp
@@ -18,6 +17,7 @@ from blockwright.api.demo import tour as demo
 from blockwright.api.demo.client import ExampleOutcome
 from blockwright.api.demo.tasks import HELD_OUT, LONGER, Example
 from blockwright.api.demo.tenants import HOT
+from blockwright.tests.api.demo.fake_http import served
 
 ANSWERS = {item.prompt: item.answer for seed in range(6, 12) for item in demo.examination(seed, 3)}
 ANSWERS |= {item.prompt: item.answer for seed in range(6, 12) for item in demo.examination(seed, 1, (HELD_OUT,))}
@@ -31,13 +31,13 @@ class FakeServer:
         self.chats = 0
         self.fail: str = ""  # a prompt whose stream ends in an error event
 
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/v1/models", self.models)
-        app.router.add_post("/v1/completions", self.complete)
-        app.router.add_post("/v1/chat/completions", self.chat)
-        app.router.add_get("/v1/requests/{id}", self.describe)
-        return app
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/models", self.models),
+            web.post("/v1/completions", self.complete),
+            web.post("/v1/chat/completions", self.chat),
+            web.get("/v1/requests/{id}", self.describe),
+        ]
 
     async def models(self, _: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "demo-checkpoint"}, {"id": demo.PIPELINE}]})
@@ -73,18 +73,8 @@ class FakeServer:
         return web.json_response({"route": [{"worker": worker} for worker in workers]})
 
 
-@asynccontextmanager
-async def session_to(server: FakeServer) -> AsyncIterator[aiohttp.ClientSession]:
-    runner = web.AppRunner(server.app())
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
-            yield session
-    finally:
-        await runner.cleanup()
+def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.ClientSession]:
+    return served(server.routes())
 
 
 async def test_the_tour_streams_everything_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
