@@ -1,7 +1,7 @@
 """The serving actors over 1,000 seeds of kills, drops, delays and duplicates: every request ends with the right tokens or a
 typed error, and nothing is left of it. ``game.py`` has the properties, ``strikes.py`` the kinds of messages.
 
-``make nightly`` plays them all, any run those that hit each kind of message and 22 more.
+``make nightly`` plays them all, any run as many as hit each kind of message with each action, and 22 more.
 """
 
 from __future__ import annotations
