@@ -62,12 +62,15 @@ def pairs(cell: Cell, names: Iterable[str] = tuple(AXES)) -> set[Pair]:
 
 
 def one_each() -> list[Cell]:
-    """One cell of each further architecture; together they hold every pair of the other choices, if they are enough."""
+    """One cell of each further architecture; together they hold every pair of the other choices, if they are enough. If they
+    are more, the others begin again without the reference back end."""
     chosen: list[Cell] = []
     missing: set[Pair] = set()
     for architecture in FURTHER:
         cells = cells_of([architecture])
-        missing = missing or set().union(*(pairs(cell, OTHERS) for cell in cells))
+        if not missing:
+            cells = [cell for cell in cells if cell.backend == "native" or not chosen]
+            missing = set().union(*(pairs(cell, OTHERS) for cell in cells))
         chosen.append(max(cells, key=lambda cell: (len(pairs(cell, OTHERS) & missing), cell.backend == "native")))
         missing -= pairs(chosen[-1], OTHERS)
     return chosen
