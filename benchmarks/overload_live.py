@@ -172,7 +172,9 @@ class Outcome:
 
     def restored(self) -> float:
         """Seconds from the beginning until the last restore was over; 0 without any, endless where a group is left."""
-        last = self.views[max(self.views)]["overload"]
+        last = self.views[max(self.views)].get("overload")
+        if last is None:  # the setting is off
+            return 0.0
         ends = [one["at"] + (one["seconds"] or 0.0) - self.epoch for one in last["changes"] if one["what"] == "restore"]
         return float("inf") if last["groups"] else max(ends, default=0.0)
 

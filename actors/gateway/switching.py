@@ -94,6 +94,7 @@ class Switching:
                 switch.stale.discard(request)
             elif not under or sum(under.values()) + len(record.tokens) <= switch.rooms[route.id]:
                 del switch.queue[request]
+                self._moving.left(record)
                 under[request] = len(record.tokens)
                 self._moving.begin(self._moving.to(record, route), now, switch.order.number)
 

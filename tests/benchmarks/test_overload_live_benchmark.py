@@ -68,7 +68,7 @@ def test_what_is_read_off_views_and_answers() -> None:
 
 
 def outcome(times: list[list[float]], changes: list[dict[str, Any]], groups: dict[str, Any]) -> Outcome:
-    told = {"overload": {"changes": changes, "groups": groups}}
+    told = {"overload": {"changes": changes, "groups": groups}} if changes else {}
     return Outcome([Answer([7] * len(seen), seen) for seen in times], {1.0: {}, 9.0: told}, 1000.0)
 
 
