@@ -25,13 +25,13 @@ from blockwright.actors.controller.overload_messages import (
 from blockwright.policies.model.chain import Hop
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Kill, Pause, seeds
-from blockwright.tests.parts import parts
+from blockwright.tests.parts import spans
 from blockwright.tests.serving.device import CHUNK
 from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Request
 from blockwright.tests.serving.house import HEAD, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, Strike
 
-PART, PARTS, DAILY = 40, 5, 1
+PARTS, PART, DAILY = 5, 40, 20
 MORE = 10  # requests
 SWITCHED = ("switch", "answer to switch", "switched", "answer to switched", "export", "unload", "load")
 LAYERS = 4
@@ -136,16 +136,16 @@ class Together(Dropping):
         self.groups |= {len(group.served) for group in self.house.state.overload.groups.values()}
 
 
-@pytest.mark.parametrize("part", parts(PARTS, DAILY))
+@pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
 @pytest.mark.parametrize("kind", [Dropping, Together])
-def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(kind: type[Dropping], part: int) -> None:
+def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(kind: type[Dropping], span: range) -> None:
     orders: Counter[str] = Counter()
     stages: Counter[str] = Counter()
-    for seed in seeds(PART, first=7000 + part * PART):
+    for seed in seeds(len(span), first=7000 + span.start):
         game = kind(seed).play()
         assert sum(game.outcomes.values()) >= REQUESTS + MORE, seed
         orders, stages = orders + game.orders, stages + game.stages
-    assert orders["DropParameters"] > PART, orders
+    assert orders["DropParameters"] > len(span), orders
     assert all(orders[kind.__name__] for kind in (RestoreParameters, BreakOffRestore, TrimParameters)), orders
     assert len(stages) > 2, stages
 
