@@ -62,12 +62,14 @@ $(STAMP): pyproject.toml setup.cfg setup.py constraints.txt $(wildcard gpu/kerne
 	@touch $@
 
 # Not with the extra of an editable install, which would compile everything once more. The policies are compiled by the mypy of the
-# tests; those that change run as sources until the next set-up (policies/compiled.py).
+# tests; those that change run as sources until the next set-up (policies/compiled.py). Meanwhile the other core makes the
+# bytecode of what tests import, which each of their processes would make for itself.
 $(TOOLS): $(STAMP) pyproject.toml constraints.txt
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"], \
 	  sep="\n")' > $@.txt
 	$(PIP) -c constraints.txt -r $@.txt
-	$(BIN)/python -W ignore setup.py --quiet build_ext --inplace
+	$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 & \
+	  $(BIN)/python -W ignore setup.py --quiet build_ext --inplace; built=$$?; wait; exit $$built
 	@touch $@
 
 demo: install
@@ -106,9 +108,11 @@ test: lint
 suite: setup
 	$(PYTEST)
 
-# Where the policies are compiled, the tests of the hot ones run once more as the sources; not the longest, which is about figures.
+# Where the policies are compiled, tests of the hot ones run once more as the sources: those that look inside, and those of the
+# machine and of its memory (make nightly: all of both rooms). One process: the types and the suite have the cores.
 sources: setup
-	BLOCKWRIGHT_COMPILED=0 $(PYTEST) tests/policies/sweep tests/policies/memory --ignore tests/policies/sweep/test_flooding_tenant.py
+	BLOCKWRIGHT_COMPILED=0 $(BIN)/python -m pytest \
+	  tests/policies/sweep/test_snapshot.py tests/policies/sweep/test_state.py tests/policies/memory
 
 # Nothing beside transformers, no processes, no thousand seeds, no figures.
 quick: lint
@@ -130,6 +134,7 @@ capped: setup
 nightly: setup
 	@echo "make nightly SEED=$(SEED) SEEDS=$(SEEDS) SLICE='$(SLICE)' does the same again"
 	$(PYTEST) --nightly --seed $(SEED) --seeds $(SEEDS) --hypothesis-seed $(SEED) $(SLICE)
+	$(if $(SLICE),,BLOCKWRIGHT_COMPILED=0 $(PYTEST) tests/policies/sweep tests/policies/memory)
 
 equality: setup
 	$(PYTEST) --nightly -m equality

@@ -173,7 +173,8 @@ def finish(report: Report, options: Options, bars: Iterable[Bar] = ()) -> None:
 
 
 def commit() -> str:
-    """Of the checkout, with "+" where something is not committed; "unknown" outside a checkout."""
+    """Of the checkout, with "+" where something is not committed but results, which change nothing that is measured;
+    "unknown" outside a checkout."""
     if not shutil.which("git"):
         return "unknown"
 
@@ -181,7 +182,7 @@ def commit() -> str:
         done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else "unknown"
 
-    changed = git("status", "--porcelain")
+    changed = git("status", "--porcelain", "--", ".", ":!benchmarks/results")
     return git("rev-parse", "HEAD") + ("+" if changed not in ("", "unknown") else "")
 
 

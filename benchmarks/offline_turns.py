@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from blockwright.policies.offline.feed import PlacedRequest
 
 NAP = 0.001  # seconds
-ROOM, ROWS, ANSWERS = (
-    40_000,
-    32,
-    300,
-)  # of a worker: positions and sequences; requests that end before the next thing happens
+ROOM, ROWS = 40_000, 32  # of a worker: positions and sequences
+ANSWERS = 300  # requests that end before the next thing happens
 
 
 class _Workers:
@@ -47,6 +44,11 @@ class _Workers:
         await self._grown.wait()
         self._grown.clear()
 
+    def take(self, worker: str, rows: int) -> None:
+        """Of one that may have ended since."""
+        if worker in self.rows:
+            self.rows[worker] -= rows
+
     def grow(self) -> None:
         self._grown.set()
 
@@ -65,20 +67,24 @@ async def _turns(prompts: Sequence[bytes]) -> dict[str, float]:
     from blockwright.runtime.base.clock import LoopClock
 
     random, port, slept, ended = Random(3), _Workers(), list[tuple[float, float]](), 0
-    requests = [OfflineRequest(prompt=prompt, limit=random.choice([64, 256, 2000])) for prompt in prompts]
+    drawn = [random.random() for _ in prompts]
     moved, watching = asyncio.Event(), asyncio.create_task(_watch(slept))
-    drawn = [random.random() for _ in requests]
-    feed = await asyncio.to_thread(OfflineFeed, requests, NOMINAL, draws=drawn, memory=ROOM)
+
+    def made() -> OfflineFeed:
+        """Nobody keeps the requests, as in a server."""
+        requests = [OfflineRequest(prompt=prompt, limit=random.choice([64, 256, 2000])) for prompt in prompts]
+        return OfflineFeed(requests, NOMINAL, draws=drawn, memory=ROOM)
+
+    feed = await asyncio.to_thread(made)
 
     async def answer(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
         nonlocal ended
         sent()
-        port.rows[placed.worker] -= 1
+        port.take(placed.worker, 1)
         await asyncio.sleep(10 * NAP)
         ended += 1
         moved.set()
-        if placed.worker in port.rows:
-            port.rows[placed.worker] += 1
+        port.take(placed.worker, -1)
         port.grow()
         return Answered(random.randrange(1, 60))
 

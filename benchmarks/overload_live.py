@@ -7,13 +7,16 @@ the pace of a slower device (setting ``pace``), so that they outnumber the cores
 (``overload_runs.py``), ``SCALE`` times as slow, and prompts and answers are as many times shorter, which leaves the parts of
 a sweep what they are: most of it is reading the parameters. Lengths are those of Azure's conversations with answers four
 times as long, gaps between arrivals those of the Azure trace. Requests come at the rate at which they use ``BASE`` of the KV
-memory, for ``burst`` seconds twice as often, then as before. Every system meets the same requests, greedy.
+memory, for ``burst`` seconds twice as often, then as before. Every system meets the same requests, greedy. After ``after``
+seconds requests go on only for the two systems whose time for a token outside the burst is compared.
 
-Times are seen by the client: to the first token (TTFT) from when a request was due, ``tpot_burst`` of each further one of
-those whose first token came in the burst, ``tpot_quiet`` of those that were over before it, ``tpot_after`` of those that
-came ``SETTLED`` seconds after it. ``same``: the part of the requests that got the tokens that ``preempt`` gave. Of drops:
-seconds from the order until a worker's KV takes more than was there before (``first_page``, seen ten times a second), until
-stale requests have left and until the last of them runs again, their mean and longest pause, and what was copied a second.
+Times are seen by the client: to the first token (TTFT) from when a request was due, until ``after`` seconds after the
+burst; ``tpot_burst`` of each further one of those whose first token came in the burst, ``tpot_quiet`` of those that were
+over before it, ``tpot_after`` of tokens that came since the burst was over for both systems, while requests came. It is over
+for a system when its requests have ended (``ended``, seconds after the burst) and all groups are restored (``restored``, the
+last). ``same``: the part of the requests that got the tokens that ``preempt`` gave. Of drops: seconds from the order until a
+worker's KV takes more than was there before (``first_page``, seen ten times a second), until stale requests have left and
+until the last of them runs again, their mean and longest pause, and what was copied a second.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -50,34 +53,45 @@ PREEMPT, PIPELINES, FLOOR = "preempt", "pipelines", "endless-memory"
 SYSTEMS: dict[str, dict[str, Any]] = {
     PREEMPT: {},
     PIPELINES: {"pipeline": 2},
-    OURS: {"overload": "on", "overload_quiet": 0.65},
+    OURS: {"overload": "on", "overload_quiet": 0.8},
     FLOOR: {},
 }
 ENDLESS = 8  # times the KV memory
 SAMPLING = 1.0  # seconds between looks at the cluster
-SETTLED = 12.0  # seconds after a burst
+COMPARED = (PREEMPT, OURS)  # outside the burst
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured; seconds."""
+    """How much is measured; seconds. ``outside``: after ``after``, for those that are compared outside the burst."""
 
     workers: tuple[int, ...] = (2, 4)
     seeds: tuple[int, ...] = (1,)
     before: float = 25.0
     burst: float = 20.0
-    after: float = 25.0
+    after: float = 10.0
+    outside: float = 60.0
     systems: tuple[str, ...] = tuple(SYSTEMS)
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
-        return cls(workers=(2,), seeds=(1,), before=12.0, burst=12.0, after=4.0, systems=(PREEMPT, OURS)) if quick else cls()
+        return cls(workers=(2,), before=12.0, burst=12.0, after=4.0, outside=0.0, systems=COMPARED) if quick else cls()
+
+    @property
+    def ends(self) -> float:
+        """When the burst does."""
+        return self.before + self.burst
+
+    def of(self, workers: int) -> list[str]:
+        """Systems; on two workers pipelines all the time are the very machine that a drop makes."""
+        return [name for name in self.systems if workers > 2 or name != PIPELINES]
 
     def bars(self) -> list[Bar]:
         found = []
         for case in (f"real{n}" for n in self.workers):
             found += [Bar(case, "ttft_p99_s", PREEMPT, at_most=1 / 8), Bar(case, "tpot_burst_s", PREEMPT, at_most=1.25)]
-            found += [Bar(case, f"tpot_{when}_s", PREEMPT, at_most=1.03) for when in ("quiet", "after")]
+            outside = ("quiet", "after") if self.outside else ("quiet",)
+            found += [Bar(case, f"tpot_{when}_s", PREEMPT, at_most=1.03) for when in outside]
             found.append(Bar(case, "same", at_least=1.0))
         return found
 
@@ -130,7 +144,7 @@ def requests(seed: int, plan: Plan, quiet: float) -> list[Asked]:
     """``quiet`` a second, in the burst ``TIMES`` as many."""
     draw, gaps = random.Random(seed), json.loads(fidelity.TRACE.read_text())["gap_s"]
     mean, start, now, found = statistics.fmean(gaps), draw.randrange(len(gaps)), 0.0, list[Asked]()
-    edges = [(plan.before, 1.0), (plan.before + plan.burst, TIMES), (plan.before + plan.burst + plan.after, 1.0)]
+    edges = [(plan.before, 1.0), (plan.ends, TIMES), (plan.ends + plan.after + plan.outside, 1.0)]
     for number in itertools.count():
         rest = gaps[(start + number) % len(gaps)] / mean / quiet  # at the quiet rate
         for edge, times in edges:
@@ -149,14 +163,30 @@ def requests(seed: int, plan: Plan, quiet: float) -> list[Asked]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``views``: of ``/admin/cluster``, by seconds from the beginning; the last after everything."""
+    """``views``: of ``/admin/cluster``, by seconds from the beginning; the last after everything. ``epoch``: the beginning,
+    in seconds since the epoch."""
 
     answers: list[Answer]
     views: dict[float, dict[str, Any]]
+    epoch: float
+
+    def restored(self) -> float:
+        """Seconds from the beginning until the last restore was over; 0 without any, endless where a group is left."""
+        last = self.views[max(self.views)].get("overload")
+        if last is None:  # the setting is off
+            return 0.0
+        ends = [one["at"] + (one["seconds"] or 0.0) - self.epoch for one in last["changes"] if one["what"] == "restore"]
+        return float("inf") if last["groups"] else max(ends, default=0.0)
+
+    def ended(self, plan: Plan, asked: Sequence[Asked]) -> float:
+        """Seconds from the beginning until the last request of the burst had its last token."""
+        pairs = zip(asked, self.answers, strict=False)
+        return max((a.times[-1] for r, a in pairs if plan.before <= r.at < plan.ends), default=0.0)
 
 
 async def run(server: Served, asked: Sequence[Asked]) -> Outcome:
     began, views = time.monotonic() + fidelity.PAUSE, dict[float, dict[str, Any]]()
+    epoch = time.time() - time.monotonic() + began
 
     async def one(request: Asked) -> Answer:
         await asyncio.sleep(began + request.at - time.monotonic())
@@ -176,18 +206,22 @@ async def run(server: Served, asked: Sequence[Asked]) -> Outcome:
     looks.cancel()
     await asyncio.gather(looks, return_exceptions=True)
     views[time.monotonic() - began] = await server.get("/admin/cluster")
-    return Outcome(answers, views)
+    return Outcome(answers, views, epoch)
 
 
 def figures(plan: Plan, asked: Sequence[Asked], outcome: Outcome, memory: int) -> dict[str, float]:
     """Of one run. ``memory``: bytes for KV of a worker that has all parameters."""
-    answers, ends = outcome.answers, plan.before + plan.burst
-    first = [answer.times[0] - request.at for request, answer in zip(asked, answers, strict=True)]
-    found = runs.percentiles("ttft", first)
+    answers = outcome.answers
+    pairs = [
+        (request, answer) for request, answer in zip(asked, answers, strict=True) if request.at < plan.ends + plan.after
+    ]
+    found = runs.percentiles("ttft", [answer.times[0] - request.at for request, answer in pairs])
     found |= {
-        "tpot_quiet": _median([one for one in answers if one.times[-1] < plan.before]),
-        "tpot_burst": _median([one for one in answers if plan.before <= one.times[0] < ends]),
-        "tpot_after": _median([a for r, a in zip(asked, answers, strict=True) if r.at >= ends + SETTLED]),
+        "tpot_quiet": _median([one.each for one in answers if one.times[-1] < plan.before and len(one.times) > 1]),
+        "tpot_burst": _median(
+            [one.each for one in answers if plan.before <= one.times[0] < plan.ends and len(one.times) > 1]
+        ),
+        "ended": outcome.ended(plan, asked) - plan.ends,
     }
     used = [
         (at, statistics.fmean(worker["memory"]["kv"] / memory for worker in view["workers"]))
@@ -201,8 +235,21 @@ def figures(plan: Plan, asked: Sequence[Asked], outcome: Outcome, memory: int) -
     return found
 
 
-def _median(answers: Sequence[Answer]) -> float:
-    return statistics.median([one.each for one in answers if len(one.times) > 1] or [0.0])
+def _median(each: Sequence[float]) -> float:
+    return statistics.median(each or [0.0])
+
+
+def outside(plan: Plan, asked: Sequence[Asked], outcomes: Mapping[str, Outcome]) -> dict[str, dict[str, float]]:
+    """Of each system, of the same time: since the burst is over for all of them, while requests come. Nothing where it is
+    not over by then."""
+    since = max(max(one.ended(plan, asked), one.restored()) for one in outcomes.values())
+    until = max(request.at for request in asked)
+    found = {}
+    for name, outcome in outcomes.items():
+        seen = [[at for at in answer.times if since <= at <= until] for answer in outcome.answers]
+        each = [(times[-1] - times[0]) / (len(times) - 1) for times in seen if len(times) > 1]
+        found[name] = {"tpot_after_s": _median(each), "after_from_s": since - plan.ends} if each else {}
+    return found
 
 
 def moved(views: Sequence[dict[str, Any]], memory: int) -> dict[str, float]:
@@ -234,6 +281,12 @@ def moved(views: Sequence[dict[str, Any]], memory: int) -> dict[str, float]:
     return found | ({"first_page_s": statistics.fmean(waited)} if waited else {})
 
 
+def restored(plan: Plan, outcome: Outcome) -> dict[str, float]:
+    """Seconds after the burst until the last restore was over, where it was."""
+    seconds = outcome.restored() - plan.ends
+    return {"restored_s": seconds} if 0 < seconds < float("inf") else {}
+
+
 # all of them -----------------------------------------------------------------------------------------------------------
 
 
@@ -258,18 +311,23 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
     report.settings |= {"parameter_bytes": parameters, "kv_tokens": room // token, "rate": rate}
     for workers in plan.workers:
         for seed in plan.seeds:
-            asked, first = requests(seed, plan, rate * workers), list[Answer]()
-            for name in plan.systems:
+            every, outcomes = requests(seed, plan, rate * workers), dict[str, Outcome]()
+            for name in plan.of(workers):
+                asked = [one for one in every if name in COMPARED or one.at < plan.ends + plan.after]
                 kv = room * (ENDLESS if name == FLOOR else 1)
                 settings = {**SETTINGS, **SYSTEMS[name], "workers": workers, "memory": parameters + kv}
                 async with served(model, *words(settings | {"pace": pace, "profile": pace})) as server:
                     outcome = await run(server, asked)
-                first = first or outcome.answers
+                outcomes[name] = outcome
                 found = figures(plan, asked, outcome, kv)
-                same = [a.tokens == b.tokens for a, b in zip(first, outcome.answers, strict=True)]
+                same = [a.tokens == b.tokens for a, b in zip(outcomes[PREEMPT].answers, outcome.answers, strict=False)]
                 found |= {"same": statistics.fmean(same), "requests": len(asked)}
-                report.add(f"real{workers}", name, found | (moved([*outcome.views.values()], kv) if name == OURS else {}))
+                if name == OURS:
+                    found |= moved([*outcome.views.values()], kv) | restored(plan, outcome)
+                report.add(f"real{workers}", name, found)
                 print(f"{workers} workers, seed {seed}, {name}: first token P99 {found['ttft_p99_s']:.2f} s", flush=True)
+            for name, found in outside(plan, every, {name: outcomes[name] for name in COMPARED}).items():
+                report.add(f"real{workers}", name, found)
 
 
 def main(options: Options) -> None:

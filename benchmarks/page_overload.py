@@ -114,10 +114,13 @@ def of_overload_live(result: Result) -> str:
     rows = [
         (f"{workers}", WORDS.get(system, system), *(result.text(f"real{workers}", metric, system) for metric in LIVE))
         for workers in plan.workers
-        for system in plan.systems
+        for system in plan.of(workers)
     ]
     drops = [
-        (f"{n}", *(result.text(f"real{n}", metric) for metric in ("drop", "restore", "stale", "recomputed", *many)))
+        (
+            f"{n}",
+            *(result.text(f"real{n}", metric) for metric in ("drop", "restore", "restored_s", "stale", "recomputed", *many)),
+        )
         for n in plan.workers
     ]
     return f"""Two and four real workers with parameters in {live.SHARE:.0%} of their memory, at the pace of the simulated
@@ -128,10 +131,12 @@ preemptions of a request; the part of the requests whose tokens are those of the
 
 {table(("workers", "", "TTFT P50", "P99", "TPOT before", "in", "after", "KV", "most", "preempted", "same"), rows)}
 
-Drops: how many, restores, requests that paused, tokens computed again; seconds from the order to the first page on freed
-memory, until all had left, until all ran again; their mean and longest pause; MB copied a second.
+After the burst begins when its last request has ended and dropped parameters are back in both systems that are compared.
+Drops: how many, restores, seconds after the burst until the last was over; requests that paused, tokens computed again;
+seconds from the order to the first page on freed memory, until all had left, until all ran again; their mean and longest
+pause; MB copied a second.
 
-{table(("workers", "drops", "restores", "stale", "again", "first page", "left", "all", "pause", "most", "MB/s"), drops)}"""
+{table(("", "drops", "restores", "over", "stale", "again", "first page", "left", "all", "pause", "most", "MB/s"), drops)}"""
 
 
 def of_pipelines(result: Result) -> str:

@@ -61,8 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """All modules are imported and stay: no later collection of garbage walks the million objects of torch and others."""
-    gc.collect()
+    """All modules are imported and stay: no later collection of garbage walks the million objects of torch and others. Nor
+    does one now, for a second in each process: hardly any of them are garbage."""
     gc.freeze()
     gc.enable()
 

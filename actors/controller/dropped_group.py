@@ -1,12 +1,18 @@
-"""Workers that serve as one pipeline because parameters were dropped, and what happened to them. Values; no behaviour."""
+"""Workers that serve as one pipeline because parameters were dropped, and what happened to them. Values; no behaviour.
+
+Workers that serve several applications whose chains are built alike, as a foundation and its fine-tunes are, drop the same
+depths of all of them: each application has a pipeline, cut at the same depths. Such applications are *together*.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from blockwright.actors.controller.residency import PlannedRoute, Served
+from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.gateway.switch_messages import SwitchFigures
+from blockwright.policies.model.chain import Component, Hop
 from blockwright.policies.overload.coordinator import GroupState
 
 
@@ -29,12 +35,11 @@ class GroupStage(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class DroppedGroup:
-    """Workers that serve an application as one pipeline, since each has dropped a part of its parameters."""
+    """Workers that serve applications as one pipeline, since each has dropped a part of their parameters."""
 
     name: str
-    served: Served
-    pipeline: PlannedRoute
-    replicas: list[PlannedRoute]  # of each of its workers
+    pipelines: list[PlannedRoute]  # of each application
+    replicas: list[PlannedRoute]  # of each of its workers and applications
     leaving: list[PlannedRoute]  # what its requests come from
     before: list[DroppedGroup]  # the groups of which these are pipelines
     stage: GroupStage = GroupStage.LEAVING
@@ -44,13 +49,29 @@ class DroppedGroup:
     rescued: bool = False  # a member died: the first replica that is whole is enough
 
     @property
-    def application(self) -> str:
-        return self.served.application.name
+    def served(self) -> list[Served]:
+        return [one.served for one in self.pipelines]
+
+    @property
+    def applications(self) -> list[str]:
+        return [one.route.application for one in self.pipelines]
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """Its stages, the same of all applications."""
+        return self.pipelines[0].route.hops
 
     @property
     def workers(self) -> list[str]:
         """In the order of their stages."""
-        return [hop.worker for hop in self.pipeline.route.hops]
+        return [hop.worker for hop in self.hops]
+
+    def leave(self, application: str) -> list[PlannedRoute]:
+        """One of several applications is served no more: its pipelines, here and in the groups that it came from."""
+        gone = [one for one in self.pipelines if one.route.application == application]
+        for routes in (self.pipelines, self.replicas, self.leaving):
+            routes[:] = [one for one in routes if one.route.application != application]
+        return gone + [one for group in self.before for one in group.leave(application)]
 
 
 @dataclass(slots=True)
@@ -66,3 +87,29 @@ class ParameterChange:
     ended: float | None = None
     requests: int = 0
     figures: list[SwitchFigures] = field(default_factory=list)  # of each gateway
+
+
+def together(served: Mapping[str, Served], residency: Residency) -> list[Served]:
+    """What belongs on a worker now, in order of arrival."""
+    here = [served[name] for name, hops in residency.hops.items() if hops and served[name].here]
+    return sorted(here, key=lambda one: one.rank)
+
+
+def name_of(served: Iterable[Served]) -> str:
+    """By which the memory actor knows applications that are together: of one application its name."""
+    return ", ".join(one.application.name for one in served)
+
+
+def alike(chains: Iterable[Sequence[Component]]) -> bool:
+    """Whether stages that are cut at the same depths have the same KV of each."""
+    first, *others = [[component.kv for component in chain] for chain in chains]
+    return all(other == first for other in others)
+
+
+def united(chains: Sequence[Sequence[Component]]) -> list[Component]:
+    """Of chains that are alike: at each depth what all of them together have there, what they share once."""
+    found = []
+    for depth in zip(*chains, strict=True):
+        shared, deltas = ({c.shared: c.nbytes for c in depth}, {c.delta: c.delta_nbytes for c in depth if c.delta})
+        found.append(replace(depth[0], nbytes=sum(shared.values()), delta_nbytes=sum(deltas.values())))
+    return found

@@ -40,7 +40,7 @@ async def switch(
     match effect:
         case SwitchGateways(number, ended, to, dropped):
             async with publishing:
-                order = SwitchRoutes(number, state.version, ended, to, dropped)
+                order = SwitchRoutes(number, state.version, ended, to, dropped, len(refs))
             asked = [partial(ref.switch, order, timeout=LEAVE_SECONDS, returns=int) for ref in refs]
             answers = await asyncio.gather(*(ask_until_answered(node.clock, ask) for ask in asked), return_exceptions=True)
             handle(RoutesLeft(number, sum(answer for answer in answers if isinstance(answer, int))))

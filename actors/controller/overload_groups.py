@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from blockwright.actors.controller.dropped_group import GroupStage
+from blockwright.actors.controller.dropped_group import GroupStage, alike, name_of, together, united
 from blockwright.actors.controller.overload_messages import (
     BreakOffRestore,
     DropParameters,
@@ -16,7 +17,8 @@ from blockwright.actors.controller.overload_messages import (
     TrimParameters,
 )
 from blockwright.actors.controller.parameter_drops import OverloadParts, ParameterDrops, is_replica
-from blockwright.actors.controller.residency import PlannedRoute
+from blockwright.actors.controller.residency import Residency, Served
+from blockwright.policies.model.chain import Hop
 from blockwright.policies.overload.coordinator import GroupState
 
 
@@ -30,34 +32,43 @@ def unfit(state: OverloadParts, worker: str) -> str:
     """Why a worker can be in no group: a sentence, or empty."""
     if worker not in state.workers:
         return f"worker {worker} does not exist"
-    here = [name for name, hops in state.residency[worker].hops.items() if hops and state.served[name].here]
     if worker in state.scaling.draining:
         return f"worker {worker} is drained"
-    if len(here) > 1:
-        return f"worker {worker} serves {len(here)} models ({', '.join(here)}); parameters are dropped where it is one"
+    here = together(state.served, state.residency[worker])
+    if len(here) > 1 and not alike(served.application.components for served in here):
+        return f"worker {worker} serves {len(here)} models ({name_of(here)}); parameters are dropped where it is one"
     return ""
 
 
 def serving_groups(state: OverloadedParts) -> list[ServingGroup]:
-    """All that could change, replicas too."""
+    """All that could change, replicas too. Workers are a group's where they serve the same applications."""
+    return [_told(state, *group) for group in _groups(state)]
+
+
+def _groups(state: OverloadedParts) -> list[tuple[GroupState, list[Served], tuple[Hop, ...]]]:
     found = []
-    for served in state.served.values():
-        if not (served.here and served.shown) or served.draining or served.on_demand:
-            continue
-        for one in served.planned:
-            alone = one.whole and is_replica(one, state.placement) and one.route.id not in state.table.paused
-            if alone and not unfit(state, one.route.home):
-                found.append(_told(state, GroupState.NORMAL, one))
-    return found + [_told(state, group.stage.group_state, group.pipeline) for group in state.overload.groups.values()]
+    for worker, residency in state.residency.items():
+        here = together(state.served, residency)
+        if here and not unfit(state, worker) and all(_alone(state, served, residency) for served in here):
+            found.append((GroupState.NORMAL, here, (Hop(worker, 0, len(here[0].application.components)),)))
+    return found + [(one.stage.group_state, one.served, one.hops) for one in state.overload.groups.values()]
 
 
-def _told(state: OverloadedParts, stage: GroupState, planned: PlannedRoute) -> ServingGroup:
-    name = planned.route.application
-    members = [
-        HeldStage(hop.worker, hop.first, hop.last, sorted(state.residency[hop.worker].resident.get(name, ())))
-        for hop in planned.route.hops
-    ]
-    return ServingGroup(name, stage.value, members)
+def _alone(state: OverloadedParts, served: Served, residency: Residency) -> bool:
+    """Whether a worker serves an application as a replica now, and is to go on with it."""
+    if not served.shown or served.draining or served.on_demand:
+        return False
+    routes = [hop.route for hop in residency.hops[served.application.name]]
+    return any(one.whole and is_replica(one, state.placement) and one.route.id not in state.table.paused for one in routes)
+
+
+def _told(state: OverloadedParts, stage: GroupState, served: Sequence[Served], hops: Sequence[Hop]) -> ServingGroup:
+    names = [one.application.name for one in served]
+    members = []
+    for hop in hops:
+        resident = [state.residency[hop.worker].resident.get(name, set()) for name in names]
+        members.append(HeldStage(hop.worker, hop.first, hop.last, sorted(set.intersection(*resident))))
+    return ServingGroup(name_of(served), stage.value, members)
 
 
 def memory_groups(state: OverloadedParts, known: int) -> MemoryGroups | None:
@@ -65,10 +76,10 @@ def memory_groups(state: OverloadedParts, known: int) -> MemoryGroups | None:
     version = state.overload.version + state.table.version
     if version == known:
         return None
-    groups = serving_groups(state)
-    chains = {one.application: list(state.served[one.application].application.components) for one in groups}
+    every = {name_of(served): served for _, served, _ in _groups(state)}
+    chains = {name: united([one.application.components for one in served]) for name, served in every.items()}
     refused = {worker: why for worker in state.workers if (why := unfit(state, worker))}
-    return MemoryGroups(version, groups, chains, refused)
+    return MemoryGroups(version, serving_groups(state), chains, refused)
 
 
 def refusal(state: OverloadedParts, order: MemoryOrder) -> str:

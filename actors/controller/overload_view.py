@@ -36,10 +36,10 @@ def overload_view(drops: ShownDrops, workers: Iterable[str], now: float, wall: f
     """Part of ``/admin/cluster``. ``wall``: seconds since the epoch at ``now``."""
     groups = {
         group.name: {
-            "model": group.served.application.served_as,
+            "model": ", ".join(served.application.served_as for served in group.served),
             "state": group.stage.group_state.value,
             "step": group.stage.value,
-            "stages": [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in group.pipeline.route.hops],
+            "stages": [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in group.hops],
         }
         for group in drops.groups.values()
     }

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from blockwright.actors.controller.dropped_group import DroppedGroup, GroupStage, ParameterChange
+from blockwright.actors.controller.dropped_group import DroppedGroup, GroupStage, ParameterChange, together
 from blockwright.actors.controller.messages import LoadRefused
 from blockwright.actors.controller.on_demand import ControllerParts
 from blockwright.actors.controller.overload_messages import (
@@ -111,23 +111,25 @@ class ParameterDrops:
     # drops -----------------------------------------------------------------------------------------------------------
 
     def _drop(self, order: DropParameters, now: float) -> None:
-        """The pipeline in force, and gateways on their way to it."""
-        state, served, workers = self._state, self._state.served[order.application], {hop.worker for hop in order.hops}
-        before = [group for group in self.groups.values() if not workers.isdisjoint(group.workers)]
-        alone = workers.difference(*(group.workers for group in before))
-        single = [one for one in served.planned if is_replica(one, state.placement) and one.route.home in alone]
-        name = "+".join(hop.worker for hop in order.hops)
-        route = Route(f"{order.application}@{name}#{self._number + 1}", 0, order.application, order.hops)
-        (pipeline,) = state.placement.plan([route])
-        leaving = [*single, *(group.pipeline for group in before)]
-        replicas = [*single, *(replica for group in before for replica in group.replicas)]
+        """The pipelines in force, and gateways on their way to them."""
+        state, workers = self._state, {hop.worker: None for hop in order.hops}
+        before = [group for group in self.groups.values() if not workers.keys().isdisjoint(group.workers)]
+        alone = workers.keys() - {worker for group in before for worker in group.workers}
+        served = before[0].served if before else together(state.served, state.residency[order.hops[0].worker])
+        replica = [one for each in served for one in each.planned if is_replica(one, state.placement)]
+        single = [one for one in replica if one.route.home in alone]
+        name, names = "+".join(workers), [one.application.name for one in served]
+        routes = [Route(f"{one}@{name}#{self._number + 1}", 0, one, order.hops) for one in names]
+        pipelines = state.placement.plan(routes)
+        leaving = [*single, *(one for group in before for one in group.pipelines)]
+        replicas = [*single, *(one for group in before for one in group.replicas)]
         for one in before:
             del self.groups[one.name]
-        self.groups[name] = group = DroppedGroup(name, served, pipeline, replicas, leaving, before)
-        state.table.touch([pipeline])
+        self.groups[name] = group = DroppedGroup(name, pipelines, replicas, leaving, before)
+        state.table.touch(pipelines)
         state.catalog()
         self._note("drop", name, now, order.why)
-        self._switch(group, leaving, [pipeline], dropped=True)
+        self._switch(group, leaving, pipelines, dropped=True)
 
     def _switch(
         self, group: DroppedGroup, leaving: Sequence[PlannedRoute], to: Sequence[PlannedRoute], *, dropped: bool
@@ -172,14 +174,14 @@ class ParameterDrops:
         for replica in group.replicas:
             replica.suspended = False
             for worker in (hop.worker for hop in replica.route.hops if hop.worker in self._state.workers):
-                self._state.residency[worker].want(group.application)
+                self._state.residency[worker].want(replica.route.application)
                 self._state.touched[worker] = None
         self._state.table.touch(group.replicas)
 
     def sourced(self, worker: str, load: LoadBlock | None) -> LoadBlock | None:
         """With who is to send it over a link, for what comes back."""
         group = self.group_of(worker) if load is not None else None
-        if load is None or group is None or load.holder != group.application:
+        if load is None or group is None or load.holder not in group.applications:
             return load
         return replace(load, source=group.sources.get(worker, {}).get(load.first, ""))
 
@@ -188,17 +190,18 @@ class ParameterDrops:
         for group in list(self.groups.values()) if self._state.table.touched else ():
             if group.stage is GroupStage.LOADING:
                 whole = [replica for replica in group.replicas if replica.whole]
-                if len(whole) == len(group.replicas) or (group.rescued and whole):
+                every = {*group.applications} <= {replica.route.application for replica in whole}
+                if len(whole) == len(group.replicas) or (group.rescued and every):
                     self._return(group, whole, now)
 
     def _return(self, group: DroppedGroup, whole: Sequence[PlannedRoute], now: float) -> None:
         """Requests go to the replicas; those that are not whole follow by themselves."""
         self._state.table.pause(group.replicas, False)
-        if not group.pipeline.whole:
+        if not all(pipeline.whole for pipeline in group.pipelines):
             self._end(group, "is given up: a replica is whole", now)
             return
         self._enter(group, GroupStage.RETURNING)
-        self._switch(group, [group.pipeline], whole, dropped=False)
+        self._switch(group, group.pipelines, whole, dropped=False)
 
     def refused(self, news: LoadRefused) -> bool:
         """A worker has no room for what comes back: it is tried again, and nothing gives way. False: it is none of ours."""
@@ -223,7 +226,7 @@ class ParameterDrops:
 
     def _loads(self, worker: str, application: str) -> bool:
         group = self.group_of(worker)
-        return group is not None and group.application == application
+        return group is not None and application in group.applications
 
     # what goes wrong -------------------------------------------------------------------------------------------------
 
@@ -233,9 +236,18 @@ class ParameterDrops:
             self._abort(group, worker, now)
 
     def forget(self, application: str) -> None:
-        """It is served no more: its groups end."""
-        for group in [one for one in self.groups.values() if one.application == application]:
-            self._end(group, "is given up: the model is not served any more", None)
+        """It is served no more: its groups end, or go on for those that are together with it."""
+        for group in [one for one in self.groups.values() if application in one.applications]:
+            if len(group.pipelines) == 1:
+                self._end(group, "is given up: the model is not served any more", None)
+                continue
+            replicas = [one for one in group.replicas if one.route.application == application]
+            gone = group.leave(application)
+            for one in replicas:
+                one.suspended = False
+            self._state.table.pause([*replicas, *gone], False)
+            self._state.end_routes(gone)
+            self.version += 1
 
     def _abort(self, group: DroppedGroup, worker: str, now: float) -> None:
         why = f"is given up: worker {worker} died"
@@ -244,7 +256,7 @@ class ParameterDrops:
             del self.groups[group.name]
             self._of_order.pop(group.order, None)
             self._state.table.pause(group.leaving, False)
-            self._state.end_routes([group.pipeline])
+            self._state.end_routes(group.pipelines)
             for one in group.before:
                 self.groups[one.name] = one
             self.version += 1
@@ -261,7 +273,7 @@ class ParameterDrops:
 
     def _forget_before(self, group: DroppedGroup) -> None:
         """The pipelines that it came from are over."""
-        self._state.end_routes([one.pipeline for one in group.before])
+        self._state.end_routes([one for before in group.before for one in before.pipelines])
         group.leaving, group.before = [], []
 
     def _end(self, group: DroppedGroup, text: str, now: float | None) -> None:
@@ -270,8 +282,8 @@ class ParameterDrops:
         if group.change is not None:
             group.change.ended = now
         self._resume(group)
-        self._state.table.pause([*group.replicas, group.pipeline, *group.leaving], False)
-        self._state.end_routes([group.pipeline, *(one.pipeline for one in group.before)])
+        self._state.table.pause([*group.replicas, *group.pipelines, *group.leaving], False)
+        self._state.end_routes([*group.pipelines, *(one for before in group.before for one in before.pipelines)])
         self.version += 1
         self._tell(group.name, text)
 
@@ -288,12 +300,17 @@ class ParameterDrops:
         self._state.publish()
 
     def _release(self, group: DroppedGroup) -> int:
-        """Unload what the pipeline does not need; bytes."""
-        nbytes, parts = 0, group.served.application.components
+        """Unload what the pipelines do not need; bytes. What applications share goes with the last of them, counted once."""
+        nbytes = 0
         for worker in group.workers:
-            gone = self._state.residency[worker].release(group.application)
-            nbytes += sum(parts[depth].nbytes + parts[depth].delta_nbytes for depth in gone)
-            self._state.unload(worker, group.served, gone)
+            freed = dict[bytes, int]()
+            for served in group.served:
+                parts = served.application.components
+                gone = self._state.residency[worker].release(served.application.name)
+                for one in (parts[depth] for depth in gone):
+                    freed |= {one.shared: one.nbytes} | ({one.delta: one.delta_nbytes} if one.delta else {})
+                self._state.unload(worker, served, gone)
+            nbytes += sum(freed.values())
         self.totals["dropped_bytes"] += nbytes
         return nbytes
 
@@ -306,7 +323,7 @@ class ParameterDrops:
 
     def group_of(self, worker: str) -> DroppedGroup | None:
         """The one that a worker serves in as a part of a pipeline."""
-        return next((group for group in self.groups.values() if group.pipeline.is_on(worker)), None)
+        return next((group for group in self.groups.values() if worker in group.workers), None)
 
     def _ordered(self, number: int) -> DroppedGroup | None:
         return next((group for group in self.groups.values() if group.order == number), None)

@@ -232,6 +232,7 @@ class Moving:
             if under.handed_over is None and overdue(under.since, now):
                 under.reasons.append(f"copying took longer than {PATIENCE:g} s")
                 self.hand_over(under, now)
+        self.switching.look(now)
         self.pausing.look(now)
 
     def check(self) -> None:

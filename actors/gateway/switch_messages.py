@@ -11,6 +11,7 @@ class SwitchRoutes:
     gateways with publication ``version``, as the others are no more.
 
     dropped: parameters disappear, so that nothing can go on where it is; else requests go on while their pages are copied.
+    gateways: how many are asked, who share the room on the new routes.
     """
 
     number: int  # unique at the controller
@@ -18,6 +19,7 @@ class SwitchRoutes:
     ended: list[str]
     to: list[str]
     dropped: bool
+    gateways: int = 1
 
 
 @dataclass(frozen=True, slots=True)

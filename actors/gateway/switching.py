@@ -1,12 +1,14 @@
 """Routes end while requests are on them: parameters are dropped, or have come back (``SwitchRoutes``).
 
-Where parameters come back requests move one by one, and decode on meanwhile. Where they are dropped every request leaves at
-once and pauses until its new attempt begins. Owns which requests are *stale*, and what became of them; a move is
-``moving.py``'s.
+Where parameters come back requests move one by one, and decode on meanwhile: what is copied lies in two places until its
+request has moved, so only as much is under way to a route as it has room for beyond all that goes there. Where parameters
+are dropped every request leaves at once and pauses until its new attempt begins. Owns which requests are *stale*, whose turn
+it is, and what became of them; a move is ``moving.py``'s.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -19,6 +21,7 @@ from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.moving import deal
 
 KEPT = 8  # switches whose figures can still be asked for
+UNKNOWN = 1 << 60  # tokens of a route that has not told
 
 
 class Mover(Protocol):
@@ -33,12 +36,17 @@ class Mover(Protocol):
 
 @dataclass(slots=True)
 class Switch:
-    """``stale``: requests that do not run on a new route yet; ``left``: those that have left at once."""
+    """``stale``: requests that do not run on a new route yet; ``left``: those that have left at once; ``queue``: those whose
+    turn to move has not come, and where to. By route ``rooms``: tokens that may be under way to it, where that is known;
+    ``moving``: those that are, of each request."""
 
     order: SwitchRoutes
     figures: SwitchFigures
     stale: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
+    queue: dict[str, Route] = field(default_factory=dict)
+    rooms: dict[str, int] = field(default_factory=dict)
+    moving: defaultdict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
 
 
 class Switching:
@@ -64,12 +72,36 @@ class Switching:
             route = dealt.get(record.id)
             if route is not None:
                 switch.stale.add(record.id)
-                switch.left |= {record.id} if order.dropped else set()
-                move = self._moving.to(record, route)
-                (self._pausing if order.dropped else self._moving).begin(move, now, order.number)
+                if order.dropped:
+                    switch.left.add(record.id)
+                    self._pausing.begin(self._moving.to(record, route), now, order.number)
+                else:
+                    switch.queue[record.id] = route
+                    room = switch.rooms.get(route.id, state.table.capacity.get(route.id, UNKNOWN) // order.gateways)
+                    switch.rooms[route.id] = room - len(record.tokens)
             elif order.dropped:
                 record.note(now, "not_moved", reason="the parameters of its route were dropped, and no other can take it")
                 state.restart(record, now)
+        self._next(switch, now)
+
+    def _next(self, switch: Switch, now: float) -> None:
+        """Begin to move those for whom there is room; one at a time to where there is none. Who is not on a route that ends
+        any more need not."""
+        for request, route in list(switch.queue.items()):
+            record, under = self._state.active.get(request), switch.moving[route.id]
+            if record is None or not record.workers or record.route is None or record.route.id not in switch.order.ended:
+                del switch.queue[request]
+                switch.stale.discard(request)
+            elif not under or sum(under.values()) + len(record.tokens) <= switch.rooms[route.id]:
+                del switch.queue[request]
+                self._moving.left(record)
+                under[request] = len(record.tokens)
+                self._moving.begin(self._moving.to(record, route), now, switch.order.number)
+
+    def look(self, now: float) -> None:
+        """Time has passed: some may have ended, and others have their turn."""
+        for switch in self._switches.values():
+            self._next(switch, now)
 
     def runs(self, under: MoveUnderWay, now: float) -> None:
         """A stale request runs on its new route."""
@@ -77,17 +109,20 @@ class Switching:
         if switch is None or under.move.request not in switch.stale:
             return
         switch.stale.remove(under.move.request)
+        switch.moving[under.move.route.id].pop(under.move.request, None)
         told, stall = switch.figures, now - (under.since if under.left is None else under.left)
         switch.figures = replace(
             told, copied=told.copied + bool(under.cached), pages=told.pages + under.pages, nbytes=told.nbytes + under.nbytes,
             recomputed=told.recomputed + under.tokens - under.cached, stall_sum=told.stall_sum + stall,
             stall_worst=max(told.stall_worst, stall),
         )  # fmt: skip
+        self._next(switch, now)
 
     def over(self, under: MoveUnderWay) -> None:
         """It has ended, or begins anew for another reason."""
         if (switch := self._switches.get(under.switch)) is not None:
             switch.stale.discard(under.move.request)
+            switch.moving[under.move.route.id].pop(under.move.request, None)
 
     def off(self, number: int) -> bool:
         """Whether no attempt is on the routes that this switch has ended, as far as workers have answered."""
@@ -112,4 +147,7 @@ class Switching:
         """Raise AssertionError when an invariant is broken."""
         for number, switch in self._switches.items():
             moving = {request for request, under in moves.items() if under.switch == number}
-            assert switch.stale <= moving, f"of switch {number} somebody is stale who does not move"
+            queued = switch.queue.keys()
+            assert switch.stale <= moving | queued, f"of switch {number} somebody is stale who does not move"
+            begun = {request for under in switch.moving.values() for request in under}
+            assert begun <= switch.stale - queued, f"of switch {number} somebody has room who does not need it"

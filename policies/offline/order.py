@@ -12,8 +12,8 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from operator import itemgetter
+from typing import TypeVar
 
 from blockwright.policies.offline.density import DENSEST, Costs, density
 from blockwright.policies.offline.prefix_tree import PrefixTree
@@ -111,15 +111,11 @@ class Weigher:
         return self.unit(self.tree.order)
 
 
-class _Piece(NamedTuple):
-    """What is kept together: from ``begin`` to ``end`` of the sequence. ``held``: positions without the tokens that stand
-    ``above`` all of it."""
-
-    rho: float
-    begin: int
-    end: int
-    held: float
-    above: int
+# What is kept together: its density; where it begins and ends in the sequence; positions that it holds without the tokens
+# above all of it, and how many these are. A bare tuple of numbers is forgotten by the garbage collector, which would walk a
+# large job's hundred thousand named ones again and again; in whatever thread it does, the event loop waits.
+_Piece = tuple[float, int, int, float, int]
+_RHO, _BEGIN = 0, 1
 
 
 class _Layers:
@@ -182,19 +178,21 @@ class _Layers:
         """Of some children of one node that stand side by side."""
         comp, mem, held = (sum(column[node] for node in nodes) for column in (self.comp, self.mem, self.held))
         begin, end = self.start[nodes[0]], self.start[nodes[-1]] + self.live[nodes[-1]]
-        return _Piece(density(comp, mem), begin, end, held, self.tree.depth[self.tree.parent[nodes[0]]])
+        return density(comp, mem), begin, end, held, self.tree.depth[self.tree.parent[nodes[0]]]
 
     def shared(self, before: int, piece: _Piece) -> int:
         """Tokens that a piece shares with the request before it (-1: none)."""
-        return self.tree.shared(before, self.sequence[piece.begin]) if before >= 0 else 0
+        _, begin, *_ = piece
+        return self.tree.shared(before, self.sequence[begin]) if before >= 0 else 0
 
     def last(self, piece: _Piece) -> int:
-        return self.sequence[piece.end - 1]
+        _, _, end, *_ = piece
+        return self.sequence[end - 1]
 
     def requests(self, pieces: Iterable[_Piece]) -> array[int]:
         found = array("i")
-        for piece in pieces:
-            found += self.sequence[piece.begin : piece.end]
+        for _, begin, end, *_ in pieces:
+            found += self.sequence[begin:end]
         return found
 
 
@@ -209,7 +207,7 @@ def density_order(
         return []
 
     def attempt(allowance: float) -> tuple[list[list[_Piece]], int]:
-        pieces = sorted(_split(layers, rules, allowance), key=attrgetter("rho"), reverse=True)
+        pieces = sorted(_split(layers, rules, allowance), key=itemgetter(_RHO), reverse=True)
         groups = _merge(layers, pieces, rules.likeness, PORTION * memory) if rules.likeness else [[one] for one in pieces]
         return groups, weigher.tree.computed(layers.requests(chain.from_iterable(groups))) - layers.distinct
 
@@ -288,11 +286,11 @@ def _merge(layers: _Layers, pieces: Sequence[_Piece], likeness: float, most: flo
     groups: list[list[_Piece]] = []
     begin, before = 0, -1
     while begin < len(pieces):
-        least, end = pieces[begin].rho / (1.0 + likeness), begin + 1
-        while end < len(pieces) and pieces[end].rho >= least:
+        least, end = pieces[begin][_RHO] / (1.0 + likeness), begin + 1
+        while end < len(pieces) and pieces[end][_RHO] >= least:
             end += 1
         band, after = list(pieces[begin:end]), list(pieces[end : end + 1])
-        deep = sorted(band, key=attrgetter("begin"))
+        deep = sorted(band, key=itemgetter(_BEGIN))
         if _shared(layers, before, deep + after) >= _shared(layers, before, band + after):
             groups += _portions(layers, deep, most)
         else:
@@ -315,7 +313,8 @@ def _portions(layers: _Layers, pieces: Sequence[_Piece], most: float) -> list[li
     held, before = 0.0, -1
     groups: list[list[_Piece]] = [[]]
     for piece in pieces:
-        more = piece.held + piece.above
+        *_, alone, above = piece
+        more = alone + above
         if before >= 0 and most and held + more - layers.shared(before, piece) > most:
             groups.append([])
             held, before = 0.0, -1

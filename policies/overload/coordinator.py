@@ -1,8 +1,9 @@
 """What the cluster does about memory: readings of its instances come in, drops, restores and calls for help come out.
 
 The state machine of the cluster's memory: which groups there are, which of them change, when the last one did. One drop or
-restore at a time begins. A restore, and a drop after a restore, wait ``HYSTERESIS`` from the end of the change before; a
-drop after a drop ``SETTLE``, for a burst does not wait (decision 43). What is carried out, and how long it takes, is told by
+restore at a time begins. A restore after a drop, and a drop after a restore, wait ``HYSTERESIS`` from its end; a drop after
+a drop ``SETTLE``, for a burst does not wait (decision 43), and so does a restore after a restore, for what is quiet for one
+group is quiet for the next (decision 58). What is carried out, and how long it takes, is told by
 ``dropped``, ``loaded`` and ``restored``, or all at once by ``adopt``, where somebody else keeps the groups.
 Carried out by the simulator (``simulator/overload.py``) and by the controller (``actors/controller/parameter_drops.py``),
 which is told by the cluster's memory actor (``actors/memory/cluster.py``).
@@ -19,7 +20,7 @@ from blockwright.policies.overload.demand import THROTTLED, DemandMonitor, Deman
 from blockwright.policies.overload.drop_plan import DropPlanner, GroupDrop, ParameterGroup, kv_bytes, nbytes
 from blockwright.policies.overload.restore import HYSTERESIS, QUIET, GroupUse, ParameterLoad, loads, next_restore
 
-SETTLE = 0.3  # seconds after a drop in which those who waited start
+SETTLE = 0.3  # seconds after a change of the same kind, in which those who waited start
 
 
 class GroupState(StrEnum):
@@ -93,7 +94,9 @@ class MemoryCoordinator:
         self._usage = UsageWindow()  # of all groups, as a share of the undropped memory
         self._page_bytes = page_size * kv_bytes(components, 0, len(components))
         self._whole = nbytes(components, range(len(components)))
-        self._changed = self._restored = float("-inf")  # when the last change, and the last restore, had ended
+        self._dropped = self._restored = float(
+            "-inf"
+        )  # when the last drop, or what was broken off, and the last restore had ended
         self._told = ""
 
     def read(self, at: float, readings: Mapping[str, DemandReading]) -> list[Decision]:
@@ -107,9 +110,10 @@ class MemoryCoordinator:
         self._usage.add(at, sum(use.used for use in uses) / max(sum(use.undropped for use in uses), 1))
         if self._monitor.throttling():
             return self._resume(at) or self._drop(at)
-        since = at - self._changed if self._rules.restore and not self._changing else 0.0
-        falling = self._usage.rate < 0 or not any(use.used for use in uses)  # of nothing there cannot be less
-        found = next_restore(uses, pending=self._monitor.pending, falling=falling, since=since, quiet=self._rules.quiet)
+        if not self._rules.restore or self._changing or at - self._restored < SETTLE:
+            return []
+        pending, expected = self._monitor.pending, self._usage.expected(HYSTERESIS)
+        found = next_restore(uses, pending=pending, expected=expected, since=at - self._dropped, quiet=self._rules.quiet)
         if found is None:
             return []
         self.state[found.name] = GroupState.RESTORING
@@ -126,7 +130,7 @@ class MemoryCoordinator:
         return [ResumePipeline(self.groups[name]) for name in names]
 
     def _drop(self, at: float) -> list[Decision]:
-        if self._changing or at - self._changed < SETTLE or at - self._restored < HYSTERESIS:
+        if self._changing or at - self._dropped < SETTLE or at - self._restored < HYSTERESIS:
             return []
         plan = self._planner.plan([*self.groups.values()], self._monitor.lacking * self._page_bytes)
         for drop in plan.drops:
@@ -143,7 +147,7 @@ class MemoryCoordinator:
 
     def dropped(self, name: str, at: float) -> None:
         """A group serves as a pipeline."""
-        self.state[name], self._changed = GroupState.PIPELINE, at
+        self.state[name], self._dropped = GroupState.PIPELINE, at
 
     def adopt(self, at: float, groups: Mapping[ParameterGroup, GroupState]) -> None:
         """These are all groups now, and what they do: members may have died, orders may have been refused. What was under
@@ -152,8 +156,8 @@ class MemoryCoordinator:
         self.groups = {group.name: group for group in groups}
         self.state = {group.name: state for group, state in groups.items()}
         if was and not self._changing:
-            self._changed = at
-            self._restored = at if len(groups) > count else self._restored
+            more = len(groups) > count
+            self._dropped, self._restored = (self._dropped, at) if more else (at, self._restored)
 
     @property
     def resting(self) -> bool:
@@ -177,5 +181,5 @@ class MemoryCoordinator:
         for one in replicas:
             assert one.members[0].held == frozenset(range(end)), "a member that lacks parameters serves alone"
             self.groups[one.name], self.state[one.name] = one, GroupState.NORMAL
-        self._changed = self._restored = at
+        self._restored = at
         return replicas

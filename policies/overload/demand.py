@@ -112,5 +112,5 @@ class DemandMonitor:
 
     @property
     def pending(self) -> bool:
-        """Whether anything waits anywhere."""
-        return any(reading.waiting for reading in self._last.values())
+        """Whether anything waits anywhere for memory. What waits for the next sweep, as all that comes does, has room."""
+        return any(reading.lacking for reading in self._last.values())

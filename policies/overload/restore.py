@@ -1,9 +1,10 @@
 """When a pipeline of replicas becomes replicas again, which one first, and where the missing parameters come from.
 
 After KunServe, section on restoration: once all sequences together use at most half of the KV memory that there is without
-any drop, ever less of it, and nothing waits. The rest is ours: at least ``HYSTERESIS`` between two transitions; the longest
-pipeline first, whose tokens take longest; nobody whose sequences would not fit. Parameters come from members of the group,
-which lie there already packed, each link taking an equal part; what no member has comes from the checkpoint.
+any drop, and nothing waits. The rest is ours: neither now nor, as use changes, in ``HYSTERESIS`` seconds (KunServe: ever
+less of it, which a steady load below that never is); that long after a drop; the longest pipeline first, whose tokens take
+longest; nobody whose sequences would not fit. Parameters come from members of the group, which lie there already packed,
+each link taking an equal part; what no member has comes from the checkpoint.
 
 A burst that comes meanwhile ends the restore: what was loaded stays until it is needed for KV (``drop_plan.py`` trims it
 first), the rest of the memory is KV again at once.
@@ -31,20 +32,20 @@ class GroupUse:
 
 
 def next_restore(
-    uses: Iterable[GroupUse], *, pending: bool, falling: bool, since: float, quiet: float = QUIET
+    uses: Iterable[GroupUse], *, pending: bool, expected: float, since: float, quiet: float = QUIET
 ) -> ParameterGroup | None:
     """The group that is to be restored now. None: not now.
 
     Args:
         uses: of all instances of a model, replicas too.
-        pending: whether anything waits.
-        falling: whether usage falls, over the window.
-        since: seconds since the last transition.
+        pending: whether anything waits for memory.
+        expected: share of the undropped memory that is used in ``HYSTERESIS`` seconds, if it goes on like this.
+        since: seconds since the last drop.
         quiet: share of the undropped memory.
     """
     uses = list(uses)
     used, undropped = sum(use.used for use in uses), sum(use.undropped for use in uses)
-    if pending or not falling or since < HYSTERESIS or used > quiet * undropped:
+    if pending or expected > quiet or since < HYSTERESIS or used > quiet * undropped:
         return None
     fitting = [use for use in uses if len(use.group.members) > 1 and use.used <= use.undropped]
     best = min(fitting, key=lambda use: (-len(use.group.members), use.used, use.group.name), default=None)

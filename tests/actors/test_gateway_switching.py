@@ -158,6 +158,38 @@ def test_all_decode_on_when_parameters_come_back_and_are_dealt_out() -> None:
     assert bench.switching.figures(7) == SwitchFigures(7, 3, 3, 6, 6 * PAGE_BYTES, 6 + 4 + 2, 1.5, 0.5)
 
 
+def test_as_many_move_at_a_time_as_their_new_route_has_room_for_beyond_all_that_goes_there() -> None:
+    """What is copied lies in two places until its request has moved. b (12 tokens) and c (10) go to w1."""
+    bench = Switched([PIPELINE])
+    bench.publish(REPLICAS, [target()], {"m@w0": 64, "m@w1": 2 * (12 + 10 + 21)})
+    order = SwitchRoutes(7, bench.version, [PIPELINE.id], ["m@w0", "m@w1"], dropped=False, gateways=2)
+    begun = [effect.wanted.request for effect in bench(order, 1.0)]
+    assert begun == ["a", "b"]
+    assert bench(GatewayTick(), 1.1) == []
+    bench(End("b"), 1.15)
+    assert [effect.wanted.request for effect in bench(GatewayTick(), 1.2)] == ["c"]
+    assert not bench.switching.off(7)
+    bench = Switched([PIPELINE])
+    bench.publish(REPLICAS, [target()], {"m@w1": 12 + 10 + 22})
+    bench(SwitchRoutes(7, bench.version, [PIPELINE.id], ["m@w0", "m@w1"], dropped=False), 1.0)
+    assert {*bench.state.moving.moves} == {"a", "b", "c"}, "there is room for both, and to w0 for who knows how many"
+
+
+def test_who_ends_before_its_turn_is_not_waited_for() -> None:
+    bench = Switched([PIPELINE])
+    bench.publish(REPLICAS, [target()], {"m@w0": 64, "m@w1": 64})
+    order = SwitchRoutes(7, bench.version, [PIPELINE.id], ["m@w0", "m@w1"], dropped=False, gateways=4)
+    asked = {effect.wanted.request: effect for effect in bench(order, 1.0)}
+    assert {*asked} == {"a", "b"}, "one at a time where there is no room"
+    bench(End("c"), 1.5)
+    for request, effect in asked.items():
+        (begun,) = [e for e in bench.exported(effect, 2, 2.0) if isinstance(e, Submit)]
+        bench.report(begun.worker, progressed(request, 2, 8, 8), now=2.5)
+    bench(GatewayTick(), 3.0)
+    assert bench.switching.off(7)
+    assert bench.switching.settled(7)
+
+
 def test_who_ends_or_dies_is_not_waited_for() -> None:
     bench = Switched(REPLICAS)
     bench.switch([PIPELINE], dropped=True)

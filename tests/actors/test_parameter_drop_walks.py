@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.controller.dropped_group import GroupStage
-from blockwright.actors.controller.messages import AskRoom, Load, Loaded, LoadRefused, Room, WorkerUp
+from blockwright.actors.controller.messages import Application, AskRoom, Load, Loaded, LoadRefused, Room, WorkerUp
 from blockwright.actors.controller.overload_groups import refusal, serving_groups
 from blockwright.actors.controller.overload_messages import (
     AwaitSwitched,
@@ -25,14 +25,16 @@ from blockwright.actors.controller.overload_messages import (
 )
 from blockwright.actors.worker.messages import NoRoom
 from blockwright.policies.model.chain import Hop
-from blockwright.tests.actors.test_controller_overload import Burst
+from blockwright.tests.actors.test_controller_overload import A, Burst
 from blockwright.tests.actors.test_controller_state import ROOM
+from blockwright.tests.actors.test_controller_together import TUNED
 
 
+@pytest.mark.parametrize("served", [(A,), (A, TUNED)], ids=["one", "together"])
 @pytest.mark.parametrize("seed", range(20))
-def test_walks_of_random_news_end_whole(seed: int) -> None:
+def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ...]) -> None:
     """Orders, answers that are late or never come, deaths: invariants after each, and replicas in the end."""
-    source, burst = random.Random(seed), Burst("w0", "w1", "w2", "w3")
+    source, burst = random.Random(seed), Burst("w0", "w1", "w2", "w3", served=served)
     burst.manual = True
     asked: list[Any] = []
 
@@ -64,7 +66,7 @@ def test_walks_of_random_news_end_whole(seed: int) -> None:
             members = [m.worker for m in (*one.members, *other.members)]
             borders = sorted({0, 6, *source.sample(range(1, 6), len(members) - 1)})
             hops = tuple(Hop(w, a, b) for w, (a, b) in zip(members, pairwise(borders), strict=True))
-            order: Any = DropParameters("a", hops)
+            order: Any = DropParameters(one.application, hops)
         elif drawn < 0.2:
             order = source.choice([RestoreParameters(name, {}), BreakOffRestore(name), TrimParameters(name)])
         elif drawn < 0.25:
@@ -87,4 +89,5 @@ def test_walks_of_random_news_end_whole(seed: int) -> None:
         if not asked:
             break
         answer(200.0)
-    assert (burst.stage(), burst.routes(), burst.state.whole) == ("", [f"a@w{n}" for n in range(4)], True)
+    replicas = [f"{one.name}@w{n}" for one in served for n in range(4)]
+    assert (burst.stage(), burst.routes(), burst.state.whole) == ("", replicas, True)

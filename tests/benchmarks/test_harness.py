@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,21 @@ def test_the_schema_refuses(path: tuple[str | int, ...], value: object) -> None:
     place[path[-1]] = value
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, SCHEMA)
+
+
+def test_results_that_are_not_committed_are_no_change_of_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    git("init")
+    (tmp_path / "code.py").write_text("1")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "benchmarks" / "results" / "new.json").write_text("{}")
+    assert len(harness.commit()) == 40
+    (tmp_path / "code.py").write_text("2")
+    assert harness.commit().endswith("+")

@@ -1,7 +1,7 @@
 """Applications that come and go cut the spans of those that are served: nobody notices.
 
 The shadow is the same world without them: the same moves in the same order, so that every plan can be compared.
-``make nightly`` plays all seeds, any run the first fifth.
+``make nightly`` plays all seeds, any run the first tenth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .sweep_world import FakeWorker, World, chain, generate, pipeline, replica, 
 
 LAYERS, NEW = 3, 4
 BASE = chain("base", LAYERS)
-SEEDS, PARTS, DAILY = 1000, 10, 2
+SEEDS, PARTS, DAILY = 1000, 10, 1
 SCARCE, AMPLE = 24, 200  # chunks of 64 KiB, two slots each
 
 

@@ -4,7 +4,7 @@ no call without an outcome, none twice, none after its deadline; the right answe
 sender, receiver and lane; streams without gaps; monitors fire exactly once; nothing of a fenced incarnation is seen;
 supervised actors come back in order, within the intensity, and are never two; a transfer over a link ends once, in exactly
 the bytes that were sent or an error, in the order of its class; in the end no node holds anything of what is over.
-``safety/`` says how each is checked. ``make nightly`` plays them all, any run the first 100.
+``safety/`` says how each is checked. ``make nightly`` plays them all, any run the first 50.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from blockwright.runtime.testing.faults import Fault
 from blockwright.tests.parts import parts
 from blockwright.tests.runtime.safety.players import FAULTS, LINK_FAULTS, PLACES, Game
 
-CHUNK, CHUNKS, DAILY = 50, 20, 2
+CHUNK, CHUNKS, DAILY = 50, 20, 1
 
 
 @pytest.fixture(autouse=True)

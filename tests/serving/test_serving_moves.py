@@ -15,13 +15,13 @@ from blockwright.actors.controller.actor import Controller
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import seeds
-from blockwright.tests.parts import parts
+from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, STRIKES, Game
 from blockwright.tests.serving.house import HEAD
 from blockwright.tests.serving.strikes import ACTIONS, MOVED, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
 
-PART, PARTS, DAILY = 40, 3, 1
+PARTS, PART, DAILY = 3, 40, 20
 MOVES, DRAINS = 20, 0.1  # of each seed; part of them that are drains
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
 
@@ -70,11 +70,11 @@ class Unrest(Game):
             self.counters.update(gateway.moves().outcomes)
 
 
-@pytest.mark.parametrize("part", parts(PARTS, DAILY))
-def test_every_request_ends_with_the_right_tokens_however_often_it_moves(part: int) -> None:
+@pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
+def test_every_request_ends_with_the_right_tokens_however_often_it_moves(span: range) -> None:
     counters: Counter[str] = Counter()
     hits: Counter[tuple[str, str]] = Counter()
-    for seed in seeds(PART, first=5000 + part * PART):
+    for seed in seeds(len(span), first=5000 + span.start):
         game = Unrest(seed).play()
         assert sum(game.outcomes.values()) == REQUESTS, seed
         counters += game.counters

@@ -11,10 +11,10 @@ import pytest
 
 from blockwright.actors.gateway.port import Generation
 from blockwright.runtime.testing import seeds
-from blockwright.tests.parts import parts
+from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, Game, Request
 
-PART, PARTS, DAILY = 24, 4, 1
+PARTS, PART, DAILY = 4, 24, 12
 
 
 class Blended(Game):
@@ -33,11 +33,11 @@ class Blended(Game):
         return Random(f"{self.seed}/{request.id}").random() < 0.5
 
 
-@pytest.mark.parametrize("part", parts(PARTS, DAILY))
-def test_every_offline_request_ends_with_the_right_tokens_or_a_typed_error(part: int) -> None:
+@pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
+def test_every_offline_request_ends_with_the_right_tokens_or_a_typed_error(span: range) -> None:
     counters: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
-    for seed in seeds(PART, first=part * PART):
+    for seed in seeds(len(span), first=span.start):
         game = Blended(seed)
         game.play()
         assert sum(game.outcomes.values()) == REQUESTS, seed

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.controller.actor import Controller
+from blockwright.actors.controller.dropped_group import name_of, together
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.overload_groups import refusal
 from blockwright.actors.controller.overload_messages import (
@@ -24,13 +25,13 @@ from blockwright.actors.controller.overload_messages import (
 from blockwright.policies.model.chain import Hop
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Kill, Pause, seeds
-from blockwright.tests.parts import parts
+from blockwright.tests.parts import spans
 from blockwright.tests.serving.device import CHUNK
 from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Request
 from blockwright.tests.serving.house import HEAD, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, Strike
 
-PART, PARTS, DAILY = 40, 5, 1
+PARTS, PART, DAILY = 5, 40, 20
 MORE = 10  # requests
 SWITCHED = ("switch", "answer to switch", "switched", "answer to switched", "export", "unload", "load")
 LAYERS = 4
@@ -39,6 +40,8 @@ CUTS = [2 * n for n in range(1, LAYERS)]  # before an attention component but th
 
 class Dropping(Game):
     """One model on all workers. Orders come at random, whatever the load is."""
+
+    served: tuple[tuple[str, int], ...] = (("a", 0),)  # applications, and from which depth on components are theirs alone
 
     def __init__(self, seed: int, *, faults: bool = True) -> None:
         super().__init__(seed, faults=faults)
@@ -50,9 +53,10 @@ class Dropping(Game):
         random = self.random
         workers = tuple(f"w{i}" for i in range(random.choice((2, 2, 3, 4))))
         gateways = ("g1",) if random.random() < 0.5 else ()
-        one = Application("a", "", chain("a", LAYERS, 0), LONGEST, 1)
+        every = tuple(Application(name, "", chain(name, LAYERS, own), LONGEST, 1) for name, own in self.served)
+        parameters = len({c.id for one in every for c in one.components})
         room = random.choice((26, 30, 60))  # chunks for KV; the longest sequence takes 24
-        return Plan(workers, gateways, (one,), (len(one.components) + 1 + room) * CHUNK, random.choice((6, 16)), 16)
+        return Plan(workers, gateways, every, (parameters + 1 + room) * CHUNK, random.choice((6, 16)), 16)
 
     def _draw(self) -> list[Strike]:
         random = Random(f"{self.seed}/draw drops")
@@ -60,10 +64,10 @@ class Dropping(Game):
         return [*super()._draw()[:2], *cells]
 
     def _request(self, number: int, gateway: str = "", application: str = "") -> Request:
-        return super()._request(number, gateway, "a")
+        return super()._request(number, gateway, self.served[number % len(self.served)][0])
 
     async def _withdraw(self, application: str, after: float) -> None:
-        await super()._withdraw("a", after)
+        await super()._withdraw(self.served[self.seed // PARTS % len(self.served)][0], after)
 
     def _inject(self, fault: Any) -> None:
         groups = self.house.state.overload.groups.values()
@@ -96,16 +100,18 @@ class Dropping(Game):
         if groups and len(workers) > 2:  # one more member of a group
             group = random.choice([*groups.values()])
             other = random.choice([name for name in workers if name not in group.workers] or [workers[0]])
-            hops = list(group.pipeline.route.hops)
+            hops = list(group.hops)
             at = random.randrange(len(hops))
             hop, inside = hops[at], [cut for cut in CUTS if hops[at].first < cut < hops[at].last]
             if inside:
                 cut = random.choice(inside)
                 hops[at : at + 1] = [Hop(hop.worker, hop.first, cut), Hop(other, cut, hop.last)]
-            return DropParameters("a", tuple(hops))
+            return DropParameters(name_of(group.served), tuple(hops))
         one, other = random.sample(workers, 2)
-        cut, end = random.choice(CUTS), 2 * LAYERS + 2
-        return DropParameters("a", (Hop(one, 0, cut), Hop(other, cut, end)))
+        cut, end, state = random.choice(CUTS), 2 * LAYERS + 2, self.house.state
+        return DropParameters(
+            name_of(together(state.served, state.residency[one])), (Hop(one, 0, cut), Hop(other, cut, end))
+        )
 
     async def _order(self, order: MemoryOrder) -> None:
         if refusal(self.house.state, order):
@@ -116,15 +122,30 @@ class Dropping(Game):
                 self.orders[type(order).__name__] += 1
 
 
-@pytest.mark.parametrize("part", parts(PARTS, DAILY))
-def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(part: int) -> None:
+class Together(Dropping):
+    """A foundation and two fine-tunes on all workers, which share the first layers."""
+
+    served = (("a", 99), ("b", 5), ("c", 7))
+
+    def __init__(self, seed: int, *, faults: bool = True) -> None:
+        super().__init__(seed, faults=faults)
+        self.groups: set[int] = set()  # how many applications have been dropped together
+
+    async def _order(self, order: MemoryOrder) -> None:
+        await super()._order(order)
+        self.groups |= {len(group.served) for group in self.house.state.overload.groups.values()}
+
+
+@pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
+@pytest.mark.parametrize("kind", [Dropping, Together])
+def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(kind: type[Dropping], span: range) -> None:
     orders: Counter[str] = Counter()
     stages: Counter[str] = Counter()
-    for seed in seeds(PART, first=7000 + part * PART):
-        game = Dropping(seed).play()
+    for seed in seeds(len(span), first=7000 + span.start):
+        game = kind(seed).play()
         assert sum(game.outcomes.values()) >= REQUESTS + MORE, seed
         orders, stages = orders + game.orders, stages + game.stages
-    assert orders["DropParameters"] > PART, orders
+    assert orders["DropParameters"] > len(span), orders
     assert all(orders[kind.__name__] for kind in (RestoreParameters, BreakOffRestore, TrimParameters)), orders
     assert len(stages) > 2, stages
 
@@ -137,3 +158,13 @@ def test_without_faults_nobody_fails_and_replicas_are_whole_in_the_end() -> None
         assert not game.house.state.overload.groups
         orders += game.orders
     assert orders["DropParameters"] > 20, orders
+
+
+def test_what_is_together_is_dropped_together_and_nobody_fails() -> None:
+    groups: set[int] = set()
+    for seed in range(10):
+        game = Together(seed, faults=False).play()
+        assert set(game.outcomes) <= {"done", "cancelled"}, (seed, game.outcomes)
+        assert not game.house.state.overload.groups
+        groups |= game.groups
+    assert 3 in groups

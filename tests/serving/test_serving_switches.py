@@ -15,12 +15,12 @@ from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import seeds
-from blockwright.tests.parts import parts
+from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, STRIKES, Game, Violation
 from blockwright.tests.serving.strikes import ACTIONS, HELD, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
 
-PART, PARTS, DAILY = 30, 2, 1
+PARTS, PART, DAILY = 2, 30, 15
 SWITCHES = 16  # of each seed
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
 TOLD = 60.0  # until a gateway must have said that all have left, and that nobody waits
@@ -81,11 +81,11 @@ class Switches(Game):
             self.counters.update(stale=figures.stale, copied=figures.copied, recomputed=figures.recomputed)
 
 
-@pytest.mark.parametrize("part", parts(PARTS, DAILY))
-def test_every_request_ends_with_the_right_tokens_however_often_its_route_ends(part: int) -> None:
+@pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
+def test_every_request_ends_with_the_right_tokens_however_often_its_route_ends(span: range) -> None:
     counters: Counter[str] = Counter()
     hits: Counter[tuple[str, str]] = Counter()
-    for seed in seeds(PART, first=9000 + part * PART):
+    for seed in seeds(len(span), first=9000 + span.start):
         game = Switches(seed).play()
         assert sum(game.outcomes.values()) == REQUESTS, seed
         counters += game.counters

@@ -129,7 +129,7 @@ async def strike(client: Client, phase: str, how: signal.Signals) -> None:
     await client.kill(met[0], how)
 
 
-@pytest.mark.parametrize("number", parts(20, daily=2))
+@pytest.mark.parametrize("number", parts(20, daily=1))
 async def test_a_member_dies_or_stands_still(burst: Server, number: int) -> None:
     """20 schedules: each phase, SIGKILL and SIGSTOP; every other one with further requests in the middle."""
     phase, how = PHASES[number % 3], signal.SIGSTOP if number % 2 else signal.SIGKILL

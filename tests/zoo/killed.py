@@ -1,8 +1,8 @@
-"""Kills a writer of a zoo at each of its steps in turn, and looks at what is left: ``killed.py BEFORE WORK WORDS...``.
+"""Kills a writer of a zoo at its steps in turn, and looks at what is left: ``killed.py EVERY BEFORE WORK WORDS...``.
 
-BEFORE is a zoo (or does not exist) that each round begins with a copy of, in folder WORK; WORDS are what the writer does:
-``add SOURCE NAME [BASE]``, ``remove NAME`` or ``gc``. Not a test: a process of its own, light enough to be forked hundreds
-of times. Prints how many steps there were.
+EVERY is 1 for each step, 3 for every third. BEFORE is a zoo (or does not exist) that each round begins with a copy of, in
+folder WORK; WORDS are what the writer does: ``add SOURCE NAME [BASE]``, ``remove NAME`` or ``gc``. Not a test: a process of
+its own, light enough to be forked hundreds of times. Prints the first step that was not taken.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def look(zoo: Path, before: dict[str, bytes], applications: Sequence[str]) -> No
     assert all(now[path] == before[path] for path in kept)
 
 
-def main(before: Path, work: Path, words: Sequence[str]) -> int:
+def main(every: int, before: Path, work: Path, words: Sequence[str]) -> int:
     # what is killed loses nothing that it gave to the system; what a power cut does is no matter of processes
     os.fsync = lambda fd: None
     if before.exists():
@@ -99,8 +99,8 @@ def main(before: Path, work: Path, words: Sequence[str]) -> int:
         assert content(work).items() >= done.items()
         gc(work)
         assert content(work) == collected
-        at += 1
+        at += every
 
 
 if __name__ == "__main__":
-    print(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))
+    print(main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]))

@@ -1,4 +1,7 @@
-"""A writer that is killed at any of its steps leaves a whole zoo, and can be started again."""
+"""A writer that is killed at any of its steps leaves a whole zoo, and can be started again.
+
+``make nightly`` kills those that take many steps at each of them, any run at every third.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,12 @@ Make = Callable[..., Path]
 SMALL = {"num_hidden_layers": 1}
 
 
-def killed_everywhere(before: Path, work: Path, *words: str) -> int:
-    """The steps at which it was killed."""
-    command = [sys.executable, "-m", "blockwright.tests.zoo.killed", str(before), str(work), *words]
+STEPS = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
+
+
+def killed_everywhere(before: Path, work: Path, *words: str, every: int = 1) -> int:
+    """The first step that it did not take, of those at which it would have been killed."""
+    command = [sys.executable, "-m", "blockwright.tests.zoo.killed", str(every), str(before), str(work), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
@@ -33,19 +39,22 @@ def zoo(checkpoint: Make, tmp_path: Path) -> Path:
     return tmp_path / "zoo"
 
 
-def test_while_the_first_is_added(checkpoint: Make, tmp_path: Path) -> None:
-    steps = killed_everywhere(tmp_path / "none", tmp_path / "work", "add", str(checkpoint("llama-tied", **SMALL)), "base")
-    assert steps > 100
+@STEPS
+def test_while_the_first_is_added(checkpoint: Make, tmp_path: Path, every: int) -> None:
+    words = ("add", str(checkpoint("llama-tied", **SMALL)), "base")
+    assert killed_everywhere(tmp_path / "none", tmp_path / "work", *words, every=every) > 100
 
 
-def test_while_a_fine_tune_is_added(checkpoint: Make, zoo: Path, tmp_path: Path) -> None:
+@STEPS
+def test_while_a_fine_tune_is_added(checkpoint: Make, zoo: Path, tmp_path: Path, every: int) -> None:
     tuned = variant(checkpoint("llama-tied", **SMALL), tmp_path / "tuned", {"up_proj": doubled})
-    assert killed_everywhere(zoo, tmp_path / "work", "add", str(tuned), "tuned") > 20
+    assert killed_everywhere(zoo, tmp_path / "work", "add", str(tuned), "tuned", every=every) > 20
 
 
-def test_while_an_adapter_is_added(checkpoint: Make, zoo: Path, tmp_path: Path) -> None:
+@STEPS
+def test_while_an_adapter_is_added(checkpoint: Make, zoo: Path, tmp_path: Path, every: int) -> None:
     adapter = make_adapter(checkpoint("llama-tied", **SMALL), tmp_path / "adapter", target_modules=["q_proj", "up_proj"])
-    assert killed_everywhere(zoo, tmp_path / "work", "add", str(adapter), "tuned", "base") > 40
+    assert killed_everywhere(zoo, tmp_path / "work", "add", str(adapter), "tuned", "base", every=every) > 40
 
 
 def test_while_one_is_removed(checkpoint: Make, zoo: Path, tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ def test_what_lacks_is_counted_at_each_instance() -> None:
     assert monitor.pending
     monitor.read(0.1, {"full": full})
     assert (monitor.lacking, monitor.pending) == (1, False), "those that are gone do not count"
+    monitor.read(0.2, {"idle": idle})
+    assert not monitor.pending, "it waits for the next sweep, not for memory"
 
 
 def test_a_window_slides_over_thirty_readings() -> None:

@@ -20,23 +20,23 @@ def merged(count: int, needed: int = 1) -> list[ParameterGroup]:
 
 @pytest.mark.parametrize(
     ("change", "restores"),
-    [({}, True), ({"pending": True}, False), ({"falling": False}, False), ({"since": HYSTERESIS - 0.1}, False)],
+    [({}, True), ({"pending": True}, False), ({"expected": 0.51}, False), ({"since": HYSTERESIS - 0.1}, False)],
 )
 def test_only_when_it_is_quiet_for_good(change: dict[str, bool | float], restores: bool) -> None:
     (group,) = merged(2)
-    asked = {"pending": False, "falling": True, "since": HYSTERESIS, **change}
+    asked = {"pending": False, "expected": 0.5, "since": HYSTERESIS, **change}
     found = next_restore([GroupUse(group, 50, 100)], **asked)  # type: ignore[arg-type]
     assert (found == group) is restores
-    assert next_restore([GroupUse(group, 51, 100)], pending=False, falling=True, since=9.0) is None
+    assert next_restore([GroupUse(group, 51, 100)], pending=False, expected=0.4, since=9.0) is None
     (single,) = merged(1)
-    assert next_restore([GroupUse(single, 0, 100)], pending=False, falling=True, since=9.0) is None
+    assert next_restore([GroupUse(single, 0, 100)], pending=False, expected=0.0, since=9.0) is None
 
 
 def test_the_longest_pipeline_first_and_nobody_who_would_not_fit() -> None:
     groups = merged(5, 2 * WHOLE + 1)
     three, two = sorted(groups, key=lambda group: -len(group.members))
     assert (len(three.members), len(two.members)) == (3, 2)
-    quiet = {"pending": False, "falling": True, "since": 9.0}
+    quiet = {"pending": False, "expected": 0.1, "since": 9.0}
     assert next_restore([GroupUse(two, 1, 100), GroupUse(three, 9, 100)], **quiet) == three  # type: ignore[arg-type]
     assert next_restore([GroupUse(two, 1, 200), GroupUse(three, 101, 100)], **quiet) == two  # type: ignore[arg-type]
 
