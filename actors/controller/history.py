@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.actors.controller.messages import ScalingEffect, StartWorker, StopWorker, VacateWorker
+from blockwright.actors.controller.messages import ResumeWorker, ScalingEffect, StartWorker, StopWorker, VacateWorker
 from blockwright.actors.controller.state import ControllerState
 
 KEPT = 200
@@ -75,6 +75,8 @@ class History:
                 self.note(now, "scaling", worker, f"worker {worker} is being added: {why}")
             case VacateWorker(worker, _, why):
                 self.note(now, "scaling", worker, f"worker {worker} is drained: {why}")
+            case ResumeWorker(worker):
+                self.note(now, "scaling", worker, f"worker {worker} is no longer drained: it takes requests again")
             case StopWorker(worker):
                 self._workers.pop(worker, None)
                 self._died.pop(worker, None)

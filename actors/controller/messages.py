@@ -371,6 +371,13 @@ class VacateWorker(ScalingEffect):
 
 
 @dataclass(frozen=True, slots=True)
+class ResumeWorker(ScalingEffect):
+    """An operator has ended its drain: it serves its routes again."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopWorker(ScalingEffect):
     """Its supervisor is to end it, and not to start it again."""
 

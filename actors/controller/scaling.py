@@ -19,6 +19,7 @@ from blockwright.actors.controller.messages import (
     Idle,
     Observed,
     Pressed,
+    ResumeWorker,
     ScalingEvent,
     StartWorker,
     StopWorker,
@@ -120,6 +121,7 @@ class Scaling:
             self._state.after.append(VacateWorker(worker, self._plan.grace, "an operator asked for it"))
         else:
             self.drained.discard(worker)
+            self._state.after.append(ResumeWorker(worker))
         self._pause(worker, drain)
 
     def down(self, worker: str, now: float) -> None:

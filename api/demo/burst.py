@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,12 @@ def command(checkpoint: Path, port: int, pace: Path) -> list[str]:
     ]
 
 
-async def show_burst(session: aiohttp.ClientSession) -> list[TourCheck]:
-    """Stream, look on while parameters turn into KV, and wait until they are back."""
+async def show_burst(session: aiohttp.ClientSession, say: Callable[[str], None]) -> list[TourCheck]:
+    """Stream, look on while parameters turn into KV, and wait until they are back. ``say`` takes each line."""
     async with session.get("/v1/models") as answer:
         model = str((await answer.json())["data"][0]["id"])
-    print(f"\na burst: {STREAMS} streams at once from {model} on 2 workers with little memory (--set overload=on):")
+    say(f"\nmeanwhile a burst on a second server: {STREAMS} streams at once from {model},")
+    say("2 workers with little memory (--set overload=on):")
     streams = [KilledStream(f"repeat {n}: stream {n} =") for n in range(1, STREAMS + 1)]
     load = asyncio.gather(*(listen(session, model, one, lambda: None, TOKENS) for one in streams))
     seen: list[dict[str, Any]] = []
@@ -52,9 +54,9 @@ async def show_burst(session: aiohttp.ClientSession) -> list[TourCheck]:
         await asyncio.sleep(LOOK)
         for one in (await _changes(session))[len(seen) :]:
             seen.append(one)
-            print(f"  {told(one)}", flush=True)
+            say(f"  {told(one)}")
     await load
-    print()
+    say("")
     return judge(streams, [one["what"] for one in seen])
 
 

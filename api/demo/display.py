@@ -58,6 +58,27 @@ class Live:
         self._out.flush()
 
 
+class Meanwhile:
+    """What a part says that runs beside others: kept until its turn, from then on shown as it comes."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._kept: list[str] | None = []
+
+    def say(self, line: str) -> None:
+        if self._kept is not None:
+            self._kept.append(line)
+        else:
+            self._out.write(f"{line}\n")
+            self._out.flush()
+
+    def turn(self) -> None:
+        """Show what was kept, and keep nothing more."""
+        kept, self._kept = self._kept or [], None
+        for line in kept:
+            self.say(line)
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as their widest cell; the first to the left, the others to the right."""
     cells = [list(head), *(list(row) for row in rows)]

@@ -15,10 +15,10 @@ from typing import Any
 
 import aiohttp
 
+from blockwright.api.decimal_size import decimal_size
 from blockwright.api.demo.client import ExampleOutcome, ask
 from blockwright.api.demo.display import Live, TourCheck, table
 from blockwright.api.demo.family import FAMILY, questions
-from blockwright.api.openai.applications import decimal_size
 
 HOT = "mirror"  # the member that is added while the others stream
 SEED = 9

@@ -1,8 +1,8 @@
 """The demo's tour: two worker processes serve the demo checkpoint, and a dozen clients stream from it at once.
 
 One model id is served as two replicas, a second one as a pipeline over both workers, from the same folder; fine-tunes of it
-(``family``: folders by member, or none) are tenants. A worker is killed under streams; at last a second server meets a
-burst. Talks to servers through their command line and HTTP API alone.
+(``family``: folders by member, or none) are tenants. A worker is killed under streams. Meanwhile a second server meets a
+burst, which is told at last. Talks to servers through their command line and HTTP API alone.
 ``trained``: whether the checkpoint can do its tasks, so that its answers are judged; one of random weights shows everything
 but right answers.
 """
@@ -24,7 +24,7 @@ import aiohttp
 
 from blockwright.api.demo import burst
 from blockwright.api.demo.client import ExampleOutcome, ask
-from blockwright.api.demo.display import Live, TourCheck, accuracy_table, request_table
+from blockwright.api.demo.display import Live, Meanwhile, TourCheck, accuracy_table, request_table
 from blockwright.api.demo.recovery import show_recovery
 from blockwright.api.demo.tasks import HELD_OUT, Example, examination
 from blockwright.api.demo.tenants import HOT, show_tenants
@@ -76,6 +76,7 @@ def curl_line(port: int, model: str, example: Example) -> str:
 
 INTERRUPTED = TourCheck("interrupted", False)
 Part = Callable[[aiohttp.ClientSession], Coroutine[None, None, list[TourCheck]]]
+ServersPart = Callable[..., Coroutine[None, None, list[TourCheck]]]  # of all servers, and a session to the first
 
 
 def judge(
@@ -103,7 +104,12 @@ class DemoServer:
     def __init__(self, words: Sequence[str], port: int) -> None:
         self.port = port
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by stop)
-        self._process = subprocess.Popen(words, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            self._process = subprocess.Popen(words, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)
+        except OSError:
+            self._log.close()
+            raise
+        self._told = False  # to end
 
     @property
     def url(self) -> str:
@@ -133,10 +139,15 @@ class DemoServer:
             await asyncio.sleep(0.05)
         raise DemoError(f"the server was not ready after {READY_SECONDS:.0f} s:\n{self.said()}")
 
-    def stop(self) -> int:
-        """SIGTERM, wait, and the exit status; a server that does not end is killed and counts as failed."""
-        if self._process.poll() is None:
+    def end(self) -> None:
+        """SIGTERM, once: a second one would end it without order."""
+        if not self._told and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
+        self._told = True
+
+    def stop(self) -> int:
+        """``end``, wait, and the exit status; a server that does not end is killed and counts as failed."""
+        self.end()
         try:
             return self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -210,16 +221,31 @@ async def run(server: DemoServer, stay: bool, part: Part) -> list[TourCheck]:
 
 
 async def guided(
-    server: DemoServer, session: aiohttp.ClientSession, trained: bool, family: Mapping[str, Path]
+    server: DemoServer, second: DemoServer, session: aiohttp.ClientSession, trained: bool, family: Mapping[str, Path]
 ) -> list[TourCheck]:
-    started = time.monotonic()
+    """All parts. The burst runs beside the others, for its server mostly waits."""
+    started, told = time.monotonic(), Meanwhile(sys.stdout)
     print(f"starting 2 workers, listening on {server.url} ...", flush=True)
-    await server.ready(session)
-    print(f"ready after {time.monotonic() - started:.1f} s")
-    checks, model = await tour(session, trained), await replicated(session)
-    checks += await show_tenants(session, model, family) if family else []
-    print(f"\n{await saved(session)}", flush=True)
-    return checks + await show_recovery(session, model)
+    beside = asyncio.create_task(meet_a_burst(second, told))
+    try:
+        await server.ready(session)
+        print(f"ready after {time.monotonic() - started:.1f} s")
+        checks, model = await tour(session, trained), await replicated(session)
+        checks += await show_tenants(session, model, family) if family else []
+        print(f"\n{await saved(session)}", flush=True)
+        checks += await show_recovery(session, model)
+        told.turn()
+        return checks + await beside
+    finally:
+        beside.cancel()
+        await asyncio.gather(beside, return_exceptions=True)
+
+
+async def meet_a_burst(server: DemoServer, told: Meanwhile) -> list[TourCheck]:
+    """On a server with little memory."""
+    async with aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS)) as session:
+        await server.ready(session)
+        return await burst.show_burst(session, told.say)
 
 
 async def saved(session: aiohttp.ClientSession) -> str:
@@ -242,14 +268,17 @@ async def serve_on(server: DemoServer, session: aiohttp.ClientSession) -> list[T
 
 def show(checkpoint: Path, *, port: int, stay: bool, trained: bool, family: Mapping[str, Path]) -> int:
     """The exit status. ``port`` 0: any; one in use is replaced by a free one. ``stay``: serve until a signal comes."""
+    port = free_port(port)
+    wanted = [(command(checkpoint, port, family), port)]
     try:
-        server = DemoServer(command(checkpoint, port := free_port(port), family), port)
         if stay:
-            checks = attended(server, lambda session: serve_on(server, session), stay=True)
+            checks = attended(wanted, serve_on, stay=True)
         else:
-            checks = attended(server, lambda session: guided(server, session, trained, family))
-            if INTERRUPTED not in checks:
-                checks += meet_a_burst(checkpoint)
+            with tempfile.TemporaryDirectory(prefix="blockwright-demo-") as folder:
+                while (second := free_port(0)) == port:
+                    pass  # nothing listens on either yet
+                wanted.append((burst.command(checkpoint, second, Path(folder) / "pace.json"), second))
+                checks = attended(wanted, lambda first, beside, session: guided(first, beside, session, trained, family))
     except DemoError as problem:
         print(problem, file=sys.stderr)
         return 1
@@ -258,23 +287,21 @@ def show(checkpoint: Path, *, port: int, stay: bool, trained: bool, family: Mapp
     return 0 if all(check.passed for check in checks) else 1
 
 
-def attended(server: DemoServer, part: Part, *, stay: bool = False) -> list[TourCheck]:
-    """A part of the demo on its server, which is stopped at the end whatever comes."""
+def attended(wanted: Sequence[tuple[Sequence[str], int]], part: ServersPart, *, stay: bool = False) -> list[TourCheck]:
+    """The demo on its servers (words and port of each), which are stopped at the end whatever comes."""
+    servers: list[DemoServer] = []
     try:
-        checks = asyncio.run(run(server, stay, part))
+        for words, port in wanted:
+            servers.append(DemoServer(words, port))
+        checks = asyncio.run(run(servers[0], stay, lambda session: part(*servers, session)))
     except BaseException:
-        server.stop()
+        stop_all(servers)
         raise
-    return [*checks, stopped(server.stop(), interrupted=INTERRUPTED in checks)]
+    return [*checks, *(stopped(code, interrupted=INTERRUPTED in checks) for code in stop_all(servers))]
 
 
-def meet_a_burst(checkpoint: Path) -> list[TourCheck]:
-    """On a server with little memory."""
-    with tempfile.TemporaryDirectory(prefix="blockwright-demo-") as folder:
-        server = DemoServer(burst.command(checkpoint, port := free_port(0), Path(folder) / "pace.json"), port)
-
-        async def part(session: aiohttp.ClientSession) -> list[TourCheck]:
-            await server.ready(session)
-            return await burst.show_burst(session)
-
-        return attended(server, part)
+def stop_all(servers: Sequence[DemoServer]) -> list[int]:
+    """Exit statuses. All are told at once."""
+    for server in servers:
+        server.end()
+    return [server.stop() for server in servers]

@@ -16,6 +16,7 @@ from aiohttp import web
 from blockwright.actors.app_roots import folder_below
 from blockwright.actors.gateway.port import ApplicationView, NewApplication
 from blockwright.api.answers import AddedAnswer, AppsAnswer, RemovedAnswer
+from blockwright.api.decimal_size import decimal_size
 from blockwright.api.errors import ApiError, bad_request, in_words
 from blockwright.api.http.context import FRONT, IGNORED
 from blockwright.api.openai.bodies import read_fields
@@ -126,11 +127,3 @@ def _added(view: ApplicationView) -> web.Response:
         "summary": f"shares {100 * view.shared / total if total else 0:.0f} % of its blocks, +{decimal_size(view.own)}",
     }
     return web.json_response(answer, status=200 if view.ready else 202)
-
-
-def decimal_size(nbytes: int) -> str:
-    """Bytes for people."""
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.3g} {unit}"
-    return f"{nbytes} B"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.controller.history import KEPT, History
+from blockwright.actors.controller.messages import ResumeWorker, VacateWorker
 
 
 def worker(state: str, incarnation: int = 0, restarts: int = 0, cause: str = "") -> Any:
@@ -62,3 +63,13 @@ def test_times_are_of_the_wall_and_only_the_last_are_kept() -> None:
     view = history.view(now=400.0, wall=1_000_000.0)
     assert len(view) == KEPT
     assert view[0] == {"number": 6, "at": 999_705.0, "event": "gateway", "subject": "g1", "text": "x"}
+
+
+def test_a_drain_and_its_end() -> None:
+    history = History()
+    history.scaled(VacateWorker("w0", 30.0, "an operator asked for it"), 1.0)
+    history.scaled(ResumeWorker("w0"), 2.0)
+    assert texts(history) == [
+        "worker w0 is drained: an operator asked for it",
+        "worker w0 is no longer drained: it takes requests again",
+    ]

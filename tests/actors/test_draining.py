@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blockwright.actors.controller.draining import drain_worker
-from blockwright.actors.controller.messages import DrainWorker, StopWorker, Vacated, VacateWorker
+from blockwright.actors.controller.messages import DrainWorker, ResumeWorker, StopWorker, Vacated, VacateWorker
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.gateway.port import DrainAnswered
 from blockwright.policies.requests.refusal import Refusal
@@ -34,8 +34,8 @@ def test_nothing_new_is_sent_there_and_what_runs_goes_on() -> None:
     bench.down("w0")
     bench.up("w0")
     assert told(bench) == ["a@w1"], "whatever life it is in"
-    asked(bench, "w0", drain=False)
-    assert told(bench) == ["a@w0", "a@w1"]
+    resumed = asked(bench, "w0", drain=False)[1]
+    assert (told(bench), kinds(resumed, ResumeWorker)) == (["a@w0", "a@w1"], [ResumeWorker("w0")])
     assert asked(bench, "w0", drain=False)[1] == []
 
 

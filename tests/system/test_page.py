@@ -197,13 +197,25 @@ async def keeps_what_was_said(browser: Browser, url: str) -> None:
     await browser.wait("document.getElementById('model').options.length === 2")
 
 
-async def fits(browser: Browser) -> None:
-    for width, dark in ((1280, True), (800, False), (390, True), (390, False)):
+PAINTED = """new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(
+  () => done([...document.querySelectorAll('canvas')].map((c) => c.toDataURL())))))"""
+
+
+async def fits(browser: Browser, pictures: Path) -> None:
+    """Three widths, each dark and light."""
+    for width, dark in itertools.product((1280, 800, 390), (True, False)):
         await browser.shape(width, dark=dark)
+        painted = await browser.look(PAINTED)
         wide = await browser.look("document.documentElement.scrollWidth")
         assert wide <= width, f"the page is {wide} wide on a screen of {width}"
         ground = await browser.look("getComputedStyle(document.body).backgroundColor")
         assert (ground == "rgb(20, 21, 26)") == dark
+        await browser.shape(width, dark=not dark)
+        pairs = zip(painted, await browser.look(PAINTED), strict=True)
+        assert all(one != other for one, other in pairs), "charts have the colours of the shade at once"
+        await browser.shape(width, dark=dark)
+        if PICTURES:  # to be looked at
+            await browser.picture(pictures / f"page-{width}-{'dark' if dark else 'light'}.png")
     await browser.look("document.getElementById('reset').click(); true")
     assert await browser.look("document.querySelectorAll('#messages li').length") == 0
 
@@ -254,7 +266,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         await keeps_what_was_said(browser, server.url)
         await keeps_its_past(browser, server.url)
         await continues_text(browser)
-        await fits(browser)
+        await fits(browser, pictures)
         assert browser.errors == []
         assert all(url.startswith((server.url, "data:", "about:")) for url in browser.asked), browser.asked
     server.stop()

@@ -10,6 +10,11 @@ let pointed = null; // the moment under the pointer, in seconds since 1970
 export const clock = (at, short = false) =>
   new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(short ? {} : { second: "2-digit" }), hour12: false });
 
+// What was painted keeps its colours when the screen turns dark or light: paint it again.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+export const onShade = (draw) => dark.addEventListener("change", draw);
+onShade(() => charts.filter((chart) => chart.times.length).forEach((chart) => chart.draw()));
+
 // Of a canvas that is drawn anew, or null where it has no size.
 export function pen(canvas) {
   const ratio = window.devicePixelRatio || 1;

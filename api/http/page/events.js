@@ -12,15 +12,16 @@ export function recovery(events) {
   const told = since.filter((event) => event.event === "recovered").map((event) => event.text.replace(/^.*?: /, ""));
   const back = since.find((event) => event.event === "ready");
   const again = back ? `serves again after ${seconds(back.at - at)}` : "does not serve yet";
-  return [`Last recovery: ${text} at ${clock(at)}`, ...told, `${subject} ${again}`].join("; ");
+  return [`${text} at ${clock(at)}`, ...told, `${subject} ${again}`].join("; ");
 }
 
 export function drawEvents(events) {
   const newest = String(events.length && events[events.length - 1].number);
   if ($("events").dataset.last === newest) return;
   $("events").dataset.last = newest;
-  $("recovery").textContent = recovery(events);
-  $("recovery").hidden = !$("recovery").textContent;
+  const told = recovery(events);
+  $("recovery").replaceChildren(node("b", {}, "Last recovery: "), told);
+  $("recovery").hidden = !told;
   $("events").replaceChildren(...events.slice().reverse().map((event) => {
     const at = new Date(event.at * 1000);
     const line = node("li", {}, node("time", { dateTime: at.toISOString() }, clock(event.at)), node("span", {}, event.text));

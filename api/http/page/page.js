@@ -78,7 +78,7 @@ function drawCluster(view) {
       node("span", { className: `chip ${worker.state === "ready" ? "good" : "bad"}` }, worker.state),
       ...(group.group ? [node("span", { className: "chip" }, `${group.state} ${group.group}`)] : []),
       node("span", { className: "quiet" }, `pid ${worker.pid}, ${worker.queue.running} running, ${worker.queue.waiting} waiting, ` +
-        `${bytes(m.parameters)} parameters + ${bytes(m.kv)} KV in use + ${bytes(m.cached)} cached of ${bytes(m.budget)}` + (worker.restarts ? `, ${worker.restarts} restarts` : "")));
+        `${bytes(m.parameters)} parameters + ${bytes(m.kv)} KV in use + ${bytes(m.cached)} cached of ${bytes(m.budget)}` + (worker.restarts ? `, restarted ${worker.restarts === 1 ? "once" : `${worker.restarts} times`}` : "")));
     const cells = node("div", { className: "cells" }, ...worker.blocks.map((id) => block(id, users[id] || [], worker.id)));
     const made = node("div", { className: "worker" }, head, bar, cells);
     made.dataset.worker = worker.id;

@@ -1,6 +1,9 @@
 // Points of predicted against actual, on a canvas.
 
-import { pen } from "./charts.js";
+import { onShade, pen } from "./charts.js";
+
+let again = () => {}; // what is shown now
+onShade(() => again());
 
 // Pairs (predicted, actual) of several series, in seconds, on one logarithmic scale: some answers are one token, others
 // hundreds. The line is where both are equal. The scale's ends are the canvas's label, for who does not see it.
@@ -8,6 +11,7 @@ export function scatter(canvas, series, format) {
   const values = Object.values(series).flat(2).filter((v) => v > 0);
   const drawing = values.length ? pen(canvas) : null;
   if (!drawing) return;
+  again = () => scatter(canvas, series, format);
   const { made, width, height, colour } = drawing;
   const [least, most] = [Math.min(...values) / 1.3, Math.max(...values) * 1.3];
   canvas.ariaLabel = `seconds predicted (across) and actual (up), from ${format(least)} to ${format(most)}`;

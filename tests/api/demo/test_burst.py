@@ -62,7 +62,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_each_change_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     server = FakeServer([{**DROP, "seconds": None}, DROP, LACKING, RESTORE])
     async with session_to(server) as session:
-        checks = await show_burst(session)
+        checks = await show_burst(session, print)
     assert (server.asked, [check.passed for check in checks]) == (STREAMS, [True, True, True])
     shown = capsys.readouterr().out
     assert shown.count("3.6 MB of parameters became KV memory") == 1
@@ -75,7 +75,7 @@ async def test_a_burst_that_changes_nothing_fails_the_demo(monkeypatch: pytest.M
     monkeypatch.setattr(burst, "BACK_SECONDS", 0.05)
     for changes in ([], [DROP]):
         async with session_to(FakeServer(changes)) as session:
-            checks = await show_burst(session)
+            checks = await show_burst(session, print)
         assert [check.passed for check in checks] == [True, bool(changes), False]
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from blockwright.api.demo.client import ExampleOutcome
-from blockwright.api.demo.display import Live, accuracy_table, request_table, status_line, table
+from blockwright.api.demo.display import Live, Meanwhile, accuracy_table, request_table, status_line, table
 from blockwright.api.demo.tasks import HELD_OUT, LONGER, Example
 
 EXAMPLE = Example("copy", "copy: ab =", "ab", HELD_OUT)
@@ -80,3 +80,15 @@ def test_accuracy_is_split_by_task_and_length() -> None:
     ]
     rows = [line.split() for line in accuracy_table(outcomes).splitlines()[2:]]
     assert rows == [["copy", "1/2", "0/1"], ["all", "1/2", "0/1"]]
+
+
+def test_a_part_beside_others_is_shown_at_its_turn() -> None:
+    out = io.StringIO()
+    told = Meanwhile(out)
+    told.say("early")
+    assert out.getvalue() == ""
+    told.turn()
+    assert out.getvalue() == "early\n"
+    told.say("late")
+    told.turn()
+    assert out.getvalue() == "early\nlate\n"

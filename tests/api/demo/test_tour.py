@@ -6,6 +6,7 @@ import json
 import shlex
 import signal
 import socket
+import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -163,3 +164,26 @@ def test_an_interrupted_server_may_die_of_the_signal() -> None:
     codes = (0, -signal.SIGTERM, -signal.SIGKILL, 2)
     assert [demo.stopped(code, interrupted=True).passed for code in codes] == [True, True, False, False]
     assert [demo.stopped(code, interrupted=False).passed for code in codes] == [True, False, False, False]
+
+
+def test_servers_are_told_to_end_together_and_only_once() -> None:
+    handler = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))"
+    patient = f"{handler}; print('up', flush=True); time.sleep(99)"
+    servers = [demo.DemoServer([sys.executable, "-c", patient], 1) for _ in range(2)]
+    while not all(server.said() for server in servers):
+        assert not any(server.ended() for server in servers)
+    assert demo.stop_all(servers) == [0, 0]
+
+
+def test_a_server_that_does_not_start_leaves_none_behind() -> None:
+    wanted = [([sys.executable, "-c", f"import time; time.sleep(99)  # {__name__}"], 1), (["/no/such/program"], 2)]
+    with pytest.raises(FileNotFoundError):
+        demo.attended(wanted, demo.serve_on)
+    assert not [one for one in Path("/proc").glob("[0-9]*/cmdline") if __name__ in _read(one)]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""  # ended meanwhile

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from blockwright.actors.gateway.port import NewApplication
-from blockwright.api.openai.applications import decimal_size
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 
 
@@ -117,7 +116,3 @@ async def test_what_is_refused_behind_the_port_is_told(serve: Any, folder: Path,
         port.refuse = RequestRefused(why, "a sentence", param=param)
         answer = await client.post("/admin/apps", json={"name": "a", "path": str(folder)})
         assert (answer.status, (await answer.json())["error"]["param"]) == (status, param)
-
-
-def test_sizes_for_people() -> None:
-    assert [decimal_size(n) for n in (7, 86_272, 21_000_000, 3_210_000_000)] == ["7 B", "86.3 kB", "21 MB", "3.21 GB"]
