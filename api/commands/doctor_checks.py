@@ -115,7 +115,7 @@ def check_scheduler() -> Check:
 
     if COMPILED:
         return Check("scheduler", OK, "compiled")
-    fix = "install blockwright from its sources, with a C compiler (or unset BLOCKWRIGHT_COMPILED)"
+    fix = "run make setup in a checkout of blockwright, with a C compiler (or unset BLOCKWRIGHT_COMPILED)"
     return Check("scheduler", WARNING, "interpreted: planning a sweep takes twice as long", fix)
 
 
