@@ -142,8 +142,8 @@ async def test_kill_9_of_either_worker_of_a_pipeline(pipeline: Server, expected:
 async def test_a_stopped_worker_is_declared_down_and_replaced(
     serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:
-    # A busy machine may halt all of us for two seconds: who is declared down then has not been stopped, and requests that meet
-    # two such deaths run one after the other.
+    # A busy machine may halt all of us for two seconds: who is declared down then has not been stopped, and requests that
+    # meet two such deaths run one after the other.
     server = serve(silence=3 * Settings().silence, chunk_size=16).whole()
     async with Client(server) as client:
         await client.ready()
