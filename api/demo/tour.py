@@ -233,9 +233,10 @@ async def guided(
         checks, model = await tour(session, trained), await replicated(session)
         checks += await show_tenants(session, model, family) if family else []
         print(f"\n{await saved(session)}", flush=True)
+        met = await beside  # nothing is to make the pauses longer that are shown next
         checks += await show_recovery(session, model)
         told.turn()
-        return checks + await beside
+        return checks + met
     finally:
         beside.cancel()
         await asyncio.gather(beside, return_exceptions=True)

@@ -56,10 +56,10 @@ static long rows_together(long width, long ld) {
     return each < most ? each : most;
 }
 
-static void add_product(bw_call *c, int comp, int stage, long columns, long width, int branches) {
+static void add_product(const bw_ctx *x, bw_call *c, int comp, int stage, long columns, long width, int branches) {
     long units = (width + KS - 1) / KS;
     int panels = (int)(bw_round(columns, BW_PANEL) / BW_PANEL);
-    product g = {.rows = c->tokens, .panels = panels, .each = panels_together(c->tokens, units, panels, branches, c->team)};
+    product g = {.rows = c->tokens, .panels = panels, .each = panels_together(c->tokens, units, panels, branches, x->threads)};
     c->phases[c->n_phases++] = (bw_phase){.comp = comp, .stage = stage, .items = panels, .each = g.each, .pieces = product_pieces(&g)};
 }
 
@@ -86,7 +86,7 @@ static int few_rows(const bw_call *c, const bw_comp *m, const bw_layout *l) {
     return c->tokens <= rows_together(m->width, 2 * l->ld_x) && !low_panels(c, (int)(m - c->comps), 0);
 }
 
-static void plan(bw_call *c, const bw_comp *m, int comp) {
+static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
     const bw_layout *l = c->layouts + comp;
     long rows = c->tokens, in_row = rows_together(m->width, l->ld_x);
     if (m->kind == BW_EMBEDDING) {
@@ -97,21 +97,21 @@ static void plan(bw_call *c, const bw_comp *m, int comp) {
         add_phase(c, comp, BW_NORM, rows, in_row);
     add_low(c, comp, 0);
     if (m->kind == BW_HEAD) {
-        add_product(c, comp, BW_LOGITS, m->inner, m->width, 1);
+        add_product(x, c, comp, BW_LOGITS, m->inner, m->width, 1);
         return;
     }
     if (m->kind == BW_ATTENTION) {
-        add_product(c, comp, BW_QKV, qkv_columns(m), m->width, 1);
+        add_product(x, c, comp, BW_QKV, qkv_columns(m), m->width, 1);
         if (m->qk_whole)
             add_phase(c, comp, BW_NORM_WHOLE, rows, rows_together(m->width, l->ld_c));
-        add_phase(c, comp, BW_ROTATE, rows * m->kv_heads, heads_together(c, m, rows));
+        add_phase(c, comp, BW_ROTATE, rows * m->kv_heads, heads_together(x, m, rows));
         add_phase(c, comp, BW_ATTEND, (long)c->n_tiles[l->tile_size] * m->kv_heads, 1);
         add_low(c, comp, 1);
-        add_product(c, comp, BW_PROJECT, m->width, (long)m->heads * m->head_dim, 1);
+        add_product(x, c, comp, BW_PROJECT, m->width, (long)m->heads * m->head_dim, 1);
     } else {
-        add_product(c, comp, BW_UP, m->inner, m->width, m->gated ? 2 : 1);
+        add_product(x, c, comp, BW_UP, m->inner, m->width, m->gated ? 2 : 1);
         add_low(c, comp, 1);
-        add_product(c, comp, BW_PROJECT, m->width, m->inner, 1);
+        add_product(x, c, comp, BW_PROJECT, m->width, m->inner, 1);
     }
     if (m->adapted)
         add_phase(c, comp, BW_ADAPT, (long)c->n_lows * ADAPT_PARTS, 1);

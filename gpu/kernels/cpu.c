@@ -139,7 +139,7 @@ static void copy_comps(const bw_ctx *x, bw_call *c, const bw_comp *comps, int n)
 static void plan(const bw_ctx *x, bw_call *c, int n_comps) {
     c->n_phases = 0;
     for (int i = 0; i < n_comps; i++)
-        x->kernels->plan(c, c->comps + i, i);
+        x->kernels->plan(x, c, c->comps + i, i);
 }
 
 /* A word for each piece of the longest phase. */
@@ -187,7 +187,6 @@ int bw_reserve(bw_ctx *x, const bw_comp *comps, int n) {
     bw_call *c = x->calls; /* the largest call there can be: every token a row, and a group */
     c->rows = c->tokens = c->n_lows = x->max_tokens;
     c->n_groups = 0;
-    c->team = x->threads;
     copy_comps(x, c, comps, n);
     for (int i = 0; i < BW_TILE_SIZES; i++)
         c->n_tiles[i] = x->max_tokens;
@@ -213,9 +212,6 @@ void bw_delay(bw_ctx *x, int every, int micros) {
     x->delay_every = every;
     x->delay_micros = micros;
 }
-
-/* Whether the next calls are computed by the caller's thread alone. Bits are the same. */
-void bw_alone(bw_ctx *x, int alone) { x->alone = alone; }
 
 static void list_tiles(bw_call *c, int size) {
     if (c->n_tiles[size])

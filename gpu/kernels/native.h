@@ -125,7 +125,6 @@ typedef void (*bw_run_phase)(bw_ctx *, const bw_call *, const bw_phase *, int th
  * layouts and phases, which grow with the longest run. */
 struct bw_call {
     atomic_uint_fast64_t number;
-    int32_t team; /* threads that compute it: all, or 1 */
     bw_run_phase run;
     bw_comp *comps;
     bw_layout *layouts;
@@ -147,7 +146,7 @@ struct bw_call {
 /* Kernels of one instruction set and one model type. */
 typedef struct {
     const char *name;
-    void (*plan)(bw_call *, const bw_comp *, int comp); /* appends the phases of a component */
+    void (*plan)(const bw_ctx *, bw_call *, const bw_comp *, int comp); /* appends the phases of a component */
     bw_run_phase run;
 } bw_kernels;
 
@@ -165,7 +164,7 @@ typedef struct {
 
 struct bw_ctx {
     const bw_kernels *kernels;
-    int threads, alone; /* alone: calls are computed by the caller's thread, until told otherwise */
+    int threads;
     /* tables, given once */
     const int32_t *tokens_RM, *slots_RLP;
     int32_t table_rows, table_length, table_layers, table_pages, max_tokens;

@@ -187,11 +187,12 @@ static void wait_for_end(const job *j, uint64_t patience) {
 void bw_pieces(bw_ctx *x, const bw_call *call, const bw_phase *phase, int thread, uint64_t now, bw_compute compute,
                bw_store store, void *work) {
     const job j = {x, call, phase, thread, now, compute, store, work};
-    if (call->team == 1) {
+    if (x->threads == 1) {
         for (int i = 0; i < phase->pieces; i++) {
             compute(work, i);
             store(work, i);
         }
+        move_on(&j);
         return;
     }
     int own = first_of(&j, thread + 1) - first_of(&j, thread);

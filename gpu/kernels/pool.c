@@ -99,7 +99,7 @@ static void join(bw_ctx *x, int thread) {
         uint64_t now = atomic_load_explicit(&x->phase, memory_order_acquire);
         if ((now & BW_DONE) == BW_DONE)
             break;
-        if (now % PHASES_BETWEEN_LOOKS == 0)
+        if (x->threads > 1 && now % PHASES_BETWEEN_LOOKS == 0)
             spread(x, thread);
         if (now >> 16 != entered)
             call = enter(x, thread, now);
@@ -115,31 +115,19 @@ bw_call *bw_free_call(bw_ctx *x) {
         int used = 0;
         for (int t = 0; t < x->threads; t++)
             used |= atomic_load(&x->team[t].in) == call;
-        if (!used) {
-            call->team = x->alone ? 1 : x->threads;
+        if (!used)
             return call;
-        }
     }
-}
-
-/* Nobody else hears of a call that one thread computes: whoever is late with an earlier one finds that over, as between calls. */
-static void run_alone(bw_ctx *x, bw_call *call) {
-    uint64_t now = atomic_load(&x->phase);
-    for (int p = 0; p < call->n_phases; p++)
-        call->run(x, call, call->phases + p, 0, now);
 }
 
 void bw_run(bw_ctx *x, bw_call *call) {
-    if (call->team == 1) {
-        run_alone(x, call);
-        return;
-    }
     int pieces = call->phases[0].pieces;
     atomic_store(&call->number, ++x->number);
     atomic_store(&x->current, call);
     atomic_store_explicit(&x->left, pieces < x->threads ? pieces : x->threads, memory_order_relaxed);
     atomic_store(&x->phase, x->number << 16);
-    wake(x);
+    if (x->threads > 1)
+        wake(x);
     join(x, 0);
 }
 

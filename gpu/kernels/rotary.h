@@ -37,8 +37,8 @@ static void turn(const bw_comp *m, const float *x, const float *weight, int posi
 static long head_elements(const bw_comp *m) { return (m->heads / m->kv_heads + 2l) * m->head_dim; }
 
 /* Tokens' KV heads of a piece. */
-static long heads_together(const bw_call *c, const bw_comp *m, long tokens) {
-    long most = BW_OWN / (4 * head_elements(m)), each = tokens * m->kv_heads / (2 * c->team);
+static long heads_together(const bw_ctx *x, const bw_comp *m, long tokens) {
+    long most = BW_OWN / (4 * head_elements(m)), each = tokens * m->kv_heads / (2 * x->threads);
     each = each > HEADS_TOGETHER ? each : HEADS_TOGETHER;
     return each < most ? each : most;
 }

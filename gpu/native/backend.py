@@ -11,7 +11,6 @@ Shape legend: as in ``gpu/backend.py``; H half a head.
 from __future__ import annotations
 
 import ctypes
-import time
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,7 +57,6 @@ from blockwright.gpu.slots import SlotBytes
 from blockwright.gpu.tables import Tables
 from blockwright.gpu.weights.identity import packed_id
 from blockwright.policies.model.chain import KvLayout
-from blockwright.policies.plan.thread_team import ThreadTeam
 
 SLOT_UNIT = 1024  # bytes
 MAX_THREADS = 256
@@ -81,7 +79,6 @@ class NativeRun:
     parts: tuple[NativePacked, ...]
     places: tuple[int, ...]  # of each component: its first record
     rope: tuple[torch.Tensor, ...]  # tables that the records point to
-    team: ThreadTeam
     deltas: dict[int, AttachedDeltas] = field(default_factory=dict)  # by number
 
 
@@ -112,7 +109,6 @@ class NativeBackend:
         self._tables: Tables | None = None
         self._max_logits = 0
         self._logits = torch.empty(0)
-        self._threads, self._alone, self._delayed = threads, False, False
 
     def slot_bytes(self, layout: KvLayout) -> int:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
@@ -153,9 +149,7 @@ class NativeBackend:
         self._lib.bw_settle(self._ctx)
 
     def delay(self, every: int, microseconds: int) -> None:
-        """For tests: one in ``every`` points of a piece, at which a thread could lose its core, takes so much longer; and
-        all threads compute, although one would be faster."""
-        self._delayed = every > 0
+        """For tests: one in ``every`` points of a piece, at which a thread could lose its core, takes so much longer."""
         self._lib.bw_delay(self._ctx, every, microseconds)
 
     def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
@@ -197,8 +191,7 @@ class NativeBackend:
             self._logits = torch.empty(self._max_logits * vocabulary)
         sizes = (1 + isinstance(part.spec.config, ParallelConfig) for part in packed)
         places = tuple(accumulate(sizes, initial=0))[:-1]
-        team = ThreadTeam(self._threads)
-        return NativeRun(records, address, len(records), widths.pop(), vocabulary, packed, places, tuple(rope), team)
+        return NativeRun(records, address, len(records), widths.pop(), vocabulary, packed, places, tuple(rope))
 
     def attach(self, run: NativeRun, number: int, deltas: Mapping[int, NativeDelta]) -> None:
         if self._lib.bw_reserve_low(self._ctx, max((delta.panels for delta in deltas.values()), default=0)):
@@ -220,7 +213,6 @@ class NativeBackend:
         self._check(run, hidden_TD, is_head=False)
         row, start, count = _address(batch.row_N), _address(batch.start_N), _address(batch.count_N)
         changed = groups(batch.delta_N, batch.count_N, run.deltas)
-        threads, began = self._choose(run, hidden_TD), time.perf_counter()
         code = self._lib.bw_forward(
             self._ctx,
             run.address,
@@ -236,20 +228,17 @@ class NativeBackend:
         )
         if code:
             raise BackendError(f"{ERRORS[code]}: the plan is wrong")
-        run.team.took(hidden_TD.shape[0], threads, time.perf_counter() - began)
 
     def logits(self, run: NativeRun, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
         self._check(run, hidden_ND, is_head=True)
         rows = hidden_ND.shape[0]
         changed = groups(delta_N, np.ones(rows, dtype=np.int32), run.deltas)
         how_many = len(changed) if changed is not None else 0
-        threads, began = self._choose(run, hidden_ND), time.perf_counter()
         code = self._lib.bw_logits(
             self._ctx, run.address, hidden_ND.data_ptr(), rows, self._logits.data_ptr(), changed, how_many
         )
         if code:
             raise BackendError(f"{ERRORS[code]}: the plan is wrong")
-        run.team.took(rows, threads, time.perf_counter() - began)
         return self._logits[: rows * run.vocabulary].view(rows, run.vocabulary)
 
     def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
@@ -263,14 +252,6 @@ class NativeBackend:
         if logits_NV.data_ptr() != self._logits.data_ptr():
             self.settle()  # the caller's memory, which may go away
         return best_N
-
-    def _choose(self, run: NativeRun, hidden: torch.Tensor) -> int:
-        """How many threads compute the next call."""
-        threads = self._threads if self._delayed else run.team.choose(hidden.shape[0])
-        if (threads == 1) != self._alone:
-            self._alone = threads == 1
-            self._lib.bw_alone(self._ctx, self._alone)
-        return threads
 
     def _check(self, run: NativeRun, hidden: torch.Tensor, is_head: bool) -> None:
         if bool(run.vocabulary) != is_head:

@@ -81,7 +81,6 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bw_reserve_low": (_INT, [_PTR, _INT]),
     "bw_settle": (None, [_PTR]),
     "bw_delay": (None, [_PTR, _INT, _INT]),
-    "bw_alone": (None, [_PTR, _INT]),
     "bw_forward": (_INT, [_PTR, _PTR, _INT, _PTR, _PTR, _PTR, _INT, _PTR, _INT, _PTR, _INT]),
     "bw_logits": (_INT, [_PTR, _PTR, _PTR, _INT, _PTR, _PTR, _INT]),
     "bw_argmax": (None, [_PTR, _PTR, _INT, _INT, _PTR]),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from blockwright.gpu.native import backend
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -47,30 +46,3 @@ def test_a_call_ends_while_a_thread_still_sleeps_in_the_last_one(dtype: torch.dt
     for i in range(60):
         batch = [(i % 3, i // 3, 1)]
         assert torch.equal(late.logits(batch), alone.logits(batch)), f"call {i}"
-
-
-class Turns:
-    """Instead of a team that goes by time: one thread, then all, and so on."""
-
-    def __init__(self, threads: int) -> None:
-        self.threads, self.calls = threads, 0
-
-    def choose(self, tokens: int) -> int:
-        self.calls += 1
-        return self.threads if self.calls % 2 else 1
-
-    def took(self, tokens: int, threads: int, seconds: float) -> None:
-        assert seconds >= 0.0
-
-
-@BOTH
-def test_calls_of_one_thread_and_of_all_in_turn(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that are late with a call of all find one of another thread alone, and touch nothing of it."""
-    monkeypatch.setattr(backend, "ThreadTeam", Turns)
-    chain = Chain(SHAPES["plain"], dtype)
-    alone, turns = NativeRig(chain, 1, **SIZES), NativeRig(chain, 4, **SIZES)
-    turns.backend.delay(20, 200)
-    turns.backend._delayed = False  # the choice stays that of the turns
-    for i in range(120):
-        batch = [(i % 3, i // 3, 1 + i % 2)]
-        assert torch.equal(turns.logits(batch), alone.logits(batch)), f"call {i}"

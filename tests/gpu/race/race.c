@@ -81,7 +81,6 @@ int main(int argc, char **argv) {
     if (bw_pool_start(x))
         return 2;
     for (int n = 0; n < CALLS; n++) {
-        x->alone = n % 7 > 4;
         bw_call *c = bw_free_call(x);
         c->run = run;
         c->n_phases = 1 + n % PHASES;
