@@ -94,9 +94,8 @@ class MemoryCoordinator:
         self._usage = UsageWindow()  # of all groups, as a share of the undropped memory
         self._page_bytes = page_size * kv_bytes(components, 0, len(components))
         self._whole = nbytes(components, range(len(components)))
-        self._dropped = self._restored = float(
-            "-inf"
-        )  # when the last drop, or what was broken off, and the last restore had ended
+        # when the last drop, or what was broken off, and the last restore had ended
+        self._dropped = self._restored = float("-inf")
         self._told = ""
 
     def read(self, at: float, readings: Mapping[str, DemandReading]) -> list[Decision]:
