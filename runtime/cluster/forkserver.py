@@ -109,9 +109,8 @@ class Forkserver:
                 import_module(module)
             except Exception as error:  # children meet it again where they need the module
                 failures.append(f"{module}: {type(error).__name__}: {error}")
-        # The collector of a child would otherwise touch, and so copy, every page. Not after a collection, which takes a
-        # tenth of the import and finds a thousandth of what it looks through.
-        gc.freeze()
+        gc.collect()
+        gc.freeze()  # the collector of a child would otherwise touch, and so copy, every page
         gc.enable()
         self._tell([READY, failures])
 
