@@ -18,6 +18,7 @@ class ReportSequence:
         self.acknowledged = 0  # <= taken
         self._replaying = False  # a replay was asked for and its first report has not come
         self._promised = 0  # last serial of the previous heartbeat: these reports had time to arrive
+        self._before = 0  # ``taken`` at that heartbeat
 
     def take(self, serial: int) -> bool:
         """Is this the next report? Anything else is a duplicate or comes after a gap."""
@@ -37,11 +38,12 @@ class ReportSequence:
     def heard(self, serial: int) -> int | None:
         """A heartbeat says that ``serial`` is the last. The serial to replay from, when a report must be lost.
 
-        Heartbeats may overtake reports, so a report counts as lost when two heartbeats in a row knew it.
+        Heartbeats may overtake reports, so a report counts as lost when two heartbeats in a row knew it and none was taken
+        between them: whoever is busy takes one after the other, and to say all again would only keep him busy.
         """
-        lost = self._promised > self.taken
-        self._promised = serial
-        self._replaying = lost
+        lost = self._promised > self.taken == self._before
+        self._promised, self._before = serial, self.taken
+        self._replaying |= lost
         return self.taken + 1 if lost else None
 
     def due(self, heartbeat: bool = False) -> int | None:

@@ -125,6 +125,11 @@ class Gateway(Actor):
         """A worker's sweep, with all that this gateway must know of it."""
         self._handle(report)
 
+    @endpoint
+    async def heard(self, beat: m.Heard) -> None:
+        """A worker's heartbeat, behind the reports that came before it: those that wait here are not lost."""
+        self._handle(beat)
+
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
         """The controller's word on where requests can go."""
@@ -342,7 +347,8 @@ class Gateway(Actor):
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # a worker's
             told = rooms_told(peer.payload)
-            self._handle(m.Heard(peer.id.name, peer.incarnation, reports.get(self.state.address, 0), *told))
+            beat = m.Heard(peer.id.name, peer.incarnation, reports.get(self.state.address, 0), *told)
+            self.node.ref(self.state.address).heard.cast(beat)
 
     def _share(self) -> None:
         """Tell the other gateways what this one holds, and take a part of what is free in all."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 from blockwright.actors.gateway.port import StreamNews, StreamProgress
+from blockwright.actors.worker.held_news import joined
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
@@ -37,8 +37,7 @@ class RequestStream:
         elif held is None:
             self._pending = news
         else:
-            tokens, logprobs = held.tokens + news.tokens, held.logprobs + news.logprobs
-            self._pending = replace(news, position=held.position, tokens=tokens, logprobs=logprobs)
+            self._pending = joined(held, news)
         self._over = isinstance(news, TokensEmitted) and bool(news.finish)
         self._notify()
 

@@ -152,7 +152,7 @@ class Worker(Actor):
             "sweep_age": self.device.lateness(),
             "waiting": self.state.waiting,
             "running": self.state.running,
-            "reports": dict(self._reports.serials),
+            "reports": self._reports.last,
             "routes": self._published.version,
             **self._credit.beat(self._figures.learned),
         }
@@ -198,11 +198,13 @@ class Worker(Actor):
     @endpoint
     async def ack(self, listener: str, serial: int) -> None:
         self._reports.acknowledge(listener, serial)
+        self._report()
 
     @endpoint
     async def replay(self, listener: str, serial: int) -> None:
         for report in self._reports.since(listener, serial):
             self._tell(listener, report)
+        self._report()
 
     def _tell(self, listener: str, report: SweepReport | PeerReport) -> None:
         ref = self.node.ref(listener)
@@ -221,8 +223,7 @@ class Worker(Actor):
             self._apply(message)
 
     def _answer(self, worker: str, answer: Answer) -> None:
-        endpoint, serial = answer
-        getattr(self.node.ref(f"{worker}/worker"), endpoint).cast(f"{self.config.name}/worker", serial)
+        getattr(self.node.ref(f"{worker}/worker"), answer[0]).cast(f"{self.config.name}/worker", answer[1])
 
     def _flight(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
         """Hidden states have come: the device keeps them until a plan takes them, or tells it to forget them."""
@@ -369,8 +370,7 @@ class Worker(Actor):
             for worker, messages in by_worker(effects):
                 if self.node.current_incarnation(worker):
                     self._watch(worker)
-                    address = f"{worker}/worker"
-                    self._tell(address, self._reports.for_worker(address, messages))
+                    self._tell(address := f"{worker}/worker", self._reports.for_worker(address, messages))
                 else:
                     self._apply(PeerLost(worker))
 

@@ -1,7 +1,8 @@
 """What a turn of the worker makes it say: to each gateway one numbered report, to each worker few.
 
 Pure bookkeeping. A report holds everything that one gateway or worker must know of the turn, and is kept until it is
-acknowledged.
+acknowledged. A gateway that has ``WINDOW`` of them to take is told the rest together, once it has taken some: else the
+mailbox of a gateway that is slower than its workers would overflow, and what is lost there be said again on top.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
+from blockwright.actors.worker.held_news import HeldNews
 from blockwright.actors.worker.messages import GatewayNews, PeerReport, SweepReport
 from blockwright.policies.sweep.events import Effect, PeerMessage, Send
 from blockwright.policies.sweep.offline_room import OfflineRoom
 
 TOGETHER = 64
+WINDOW = 4 * ACKNOWLEDGE_EVERY  # reports that a gateway may have to take; more wait, joined
 
 
 class Reports:
@@ -22,18 +26,40 @@ class Reports:
     def __init__(self, worker: str, incarnation: int) -> None:
         self._worker, self._incarnation = worker, incarnation
         self._unacknowledged: dict[str, deque[SweepReport | PeerReport]] = {}
-        self.serials: dict[str, int] = {}  # last serial made
+        self._held: dict[str, HeldNews] = {}  # of gateways that have enough to take
+        self._serials: dict[str, int] = {}  # last serial made
 
     def make(
         self, effects: Iterable[Effect], sweep: int, credit: Callable[[str], list[OfflineRoom] | None]
     ) -> list[tuple[str, SweepReport]]:
-        """A report for each gateway that ``effects`` concern; messages to other workers are not for gateways. ``credit``:
-        what one of them is to know of the offline requests that are taken, asked where there is anything to report."""
+        """A report for each gateway that ``effects`` concern, or that has room for what it was not told; messages to other
+        workers are not for gateways. ``credit``: what one of them is to know of the offline requests that are taken, asked
+        where there is anything to report."""
         news: dict[str, list[GatewayNews]] = {}
         for effect in effects:
             if isinstance(effect, GatewayNews):
                 news.setdefault(effect.gateway, []).append(effect)
-        return [(gateway, self._report(gateway, sweep, told, credit(gateway))) for gateway, told in news.items()]
+        for gateway in [*self._held]:
+            self._held[gateway].add(news.pop(gateway, ()))
+            if self._has_room(gateway):
+                news[gateway] = self._held.pop(gateway).news
+        made = []
+        for gateway, told in news.items():
+            if self._has_room(gateway):
+                made.append((gateway, self._report(gateway, sweep, told, credit(gateway))))
+            else:
+                self._held[gateway] = held = HeldNews()
+                held.add(told)
+        return made
+
+    def _has_room(self, gateway: str) -> bool:
+        return len(self._unacknowledged.get(gateway, ())) < WINDOW
+
+    @property
+    def last(self) -> dict[str, int]:
+        """The last serial for each address, as heartbeats tell it: that of a report which waits to be made, too, so that who
+        does not get it asks for it, and by that says what it has."""
+        return {address: serial + (address in self._held) for address, serial in self._serials.items()}
 
     def _report(self, gateway: str, sweep: int, news: list[GatewayNews], offline: list[OfflineRoom] | None) -> SweepReport:
         report = SweepReport(self._worker, self._incarnation, self._next(gateway), sweep, news, offline)
@@ -47,7 +73,7 @@ class Reports:
         return report
 
     def _next(self, address: str) -> int:
-        serial = self.serials[address] = self.serials.get(address, 0) + 1
+        serial = self._serials[address] = self._serials.get(address, 0) + 1
         return serial
 
     def acknowledge(self, address: str, serial: int) -> None:
@@ -57,14 +83,16 @@ class Reports:
             kept.popleft()
 
     def since(self, address: str, serial: int) -> list[SweepReport | PeerReport]:
-        """Kept reports from ``serial`` on."""
+        """Reports from ``serial`` on, for who has all before."""
+        self.acknowledge(address, serial - 1)
         return [report for report in self._unacknowledged.get(address, ()) if report.serial >= serial]
 
     def forget(self, node: str) -> None:
         """The gateway or worker of a node is gone."""
-        for address in [a for a in self.serials if a.partition("/")[0] == node]:
+        for address in [a for a in self._serials if a.partition("/")[0] == node]:
             self._unacknowledged.pop(address, None)
-            del self.serials[address]
+            self._held.pop(address, None)
+            del self._serials[address]
 
 
 def by_worker(effects: Iterable[Effect]) -> list[tuple[str, list[PeerMessage]]]:

@@ -277,8 +277,8 @@ def _judge_file(config: Path) -> None:
 
 
 def _near(path: Path) -> str:
-    """The checkpoint beside a path that its name may have meant; empty for none."""
-    names = [file.parent.name for file in path.parent.glob("*/config.json")]
+    """The checkpoint or adapter beside a path that its name may have meant; empty for none."""
+    names = sorted({file.parent.name for file in path.parent.glob("*/*config.json")})
     return next(iter(difflib.get_close_matches(path.name, names, 1, cutoff=0.8)), "")
 
 

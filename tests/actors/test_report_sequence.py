@@ -34,6 +34,20 @@ def test_a_lost_tail_shows_at_the_second_heartbeat():
     assert ledger.heard(3) is None
 
 
+def test_reports_that_wait_to_be_taken_are_not_lost():
+    ledger = ReportSequence(1)
+    for serial in range(1, 10):  # one for each heartbeat
+        ledger.take(serial)
+        assert ledger.heard(1000 * serial) is None
+    ledger.take(10)
+    assert ledger.heard(9500) is None
+    assert ledger.heard(9500) == 11, "nothing was taken in between"
+    assert ledger.missing(9501) is None, "asked already"
+    assert ledger.heard(9600) == 11, "the replay is lost, too"
+    ledger.take(11)
+    assert ledger.heard(9600) is None
+
+
 def test_acknowledges_in_batches_and_on_heartbeats():
     ledger = ReportSequence(1)
     due = []

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.actors.worker.actor import Worker
 from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom, Submission, SweepReport, WorkerConfig
 from blockwright.gpu.model.config import ComponentSpec
@@ -34,6 +35,8 @@ class Ear(Actor):
     @endpoint
     async def tokens(self, report: SweepReport) -> None:
         self.record.note(report)
+        if report.serial % ACKNOWLEDGE_EVERY == 0:
+            self.node.ref(f"{report.worker}/worker").ack.cast(f"{self.node.name}/gateway", report.serial)
 
 
 class Record:

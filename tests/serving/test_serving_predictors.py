@@ -15,6 +15,7 @@ import pytest
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.predictor.actor import Predictor
 from blockwright.actors.predictor.messages import NODE, Query, predictor_of
+from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.actors.worker.messages import SweepReport
 from blockwright.policies.prediction.candidate import Candidate
 from blockwright.policies.prediction.in_flight import PATIENCE
@@ -95,6 +96,8 @@ class Listener(Actor):
                 self.first.setdefault(news.request, now)
                 if news.finish:
                     self.ends[news.request] = now
+        if report.serial % ACKNOWLEDGE_EVERY == 0:
+            self.node.ref(f"{report.worker}/worker").ack.cast(str(self.ref), report.serial)
 
 
 class QuietCluster:

@@ -10,9 +10,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
 
+from blockwright.actors import report_sequence
+from blockwright.actors.worker import reports
+from blockwright.actors.worker.held_news import HeldNews
+from blockwright.actors.worker.messages import GatewayNews
 from blockwright.runtime.testing import seeds
 from blockwright.tests.parts import parts
 from blockwright.tests.serving.game import REQUESTS, Game
@@ -58,6 +63,24 @@ def test_every_kind_of_message_was_hit_errors_are_the_exception_and_memory_is_sc
     scarce = ("preemptions", "cached_tokens", "parked", "evicted_pages", "hops of 3")
     assert all(counters[name] > 0 for name in scarce), counters
     assert sum(attempts[n] for n in attempts if n > 1) >= 20, attempts
+
+
+def test_gateways_that_take_little_at_a_time_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they are not told yet waits at the workers and is joined, under the same faults."""
+    monkeypatch.setattr(report_sequence, "ACKNOWLEDGE_EVERY", 2)
+    monkeypatch.setattr(reports, "WINDOW", 3)
+    held, add = Counter[bool](), HeldNews.add
+
+    def counted(one: HeldNews, news: Collection[GatewayNews]) -> None:
+        before = len(one.news)
+        add(one, news)
+        held[len(one.news) < before + len(news)] += 1
+
+    monkeypatch.setattr(HeldNews, "add", counted)
+    for seed in range(12):
+        game = Game(seed).play()
+        assert sum(game.outcomes.values()) == REQUESTS, seed
+    assert held[True] > 10, "tokens were joined"
 
 
 def test_without_faults_every_request_gets_its_tokens() -> None:

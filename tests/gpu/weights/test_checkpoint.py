@@ -239,6 +239,9 @@ def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path, monke
     (tmp_path / "models" / "my-model" / "config.json").touch()
     meant = tmp_path / "models" / "my-model"
     assert refusal(meant.with_name("my-modle")) == f"there is no folder {meant.with_name('my-modle')}; did you mean {meant}?"
+    (tmp_path / "models" / "dates").mkdir()
+    (tmp_path / "models" / "dates" / "adapter_config.json").touch()
+    assert refusal(meant.with_name("date")).endswith(f"did you mean {meant.with_name('dates')}?")
     monkeypatch.chdir(tmp_path / "models")
     assert refusal(Path("my-modle")) == "there is no folder my-modle; did you mean my-model?"
     assert "is a file" in refusal(copy("llama") / "config.json")
