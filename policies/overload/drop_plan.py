@@ -2,9 +2,9 @@
 
 After KunServe, section on the drop plan. Every group holds one whole copy of its model, so each merge of two groups frees
 one copy of what both hold: of the layers that exist twice, each is kept by exactly one member. Smallest groups first, for
-latency grows with the number of stages; of equal ones those that free most; partners by the best link. Members keep a part
-of what they hold and load nothing. A group that holds more than its stages (a restore was broken off) is trimmed first,
-which makes no pipeline longer.
+latency grows with the number of stages; of equal ones those that lack most, for what is freed elsewhere helps nobody who
+waits there, then those that free most; partners by the best link. Members keep a part of what they hold and load nothing. A
+group that holds more than its stages (a restore was broken off) is trimmed first, which makes no pipeline longer.
 
 Among the cuts that leave more tokens of KV than the groups had, by ``GAIN``, the one whose stages take the most equal time.
 If that leaves too few for what waits, one that leaves more, up to that, whose slowest stage takes ``SLOWER`` times as long
@@ -130,9 +130,9 @@ class DropPlanner:
     ) -> None:
         self._chains, self._seconds, self._bandwidth, self._most = chains, seconds, bandwidth, most
 
-    def plan(self, groups: Sequence[ParameterGroup], needed: int) -> DropPlan:
-        """Free ``needed`` bytes, or as many as can be."""
-        drafts, refused = [_Draft(group, (group,)) for group in groups], set[str]()
+    def plan(self, groups: Sequence[ParameterGroup], needed: int, lacking: Mapping[str, int] | None = None) -> DropPlan:
+        """Free ``needed`` bytes, or as many as can be. ``lacking``: how many of them which group lacks, by name."""
+        drafts, refused = [_Draft(group, (group,), (lacking or {}).get(group.name, 0)) for group in groups], set[str]()
         for draft in drafts:
             if self._freed(drafts) < needed:
                 draft.group = draft.group.trimmed()
@@ -144,15 +144,15 @@ class DropPlanner:
                 if (merged := self._merge(one.group, other.group, refused)) is not None:
                     rest.remove(other)
                     drafts = [draft for draft in drafts if draft is not one and draft is not other]
-                    drafts.append(_Draft(merged, one.of + other.of, (one.group, other.group)))
+                    drafts.append(_Draft(merged, one.of + other.of, one.lacking + other.lacking, (one.group, other.group)))
                     rest.append(drafts[-1])
                     break
         self._recut(drafts, needed)
         freed = self._freed(drafts)
         drops = [GroupDrop(draft.group, draft.of, self._freed_by(draft)) for draft in drafts if draft.of != (draft.group,)]
-        lacking = max(needed - freed, 0)
+        left = max(needed - freed, 0)
         why = "; ".join(sorted(refused)) or "there is no second instance that holds the same parameters"
-        return DropPlan(tuple(drops), freed, lacking, why if lacking else "")
+        return DropPlan(tuple(drops), freed, left, why if left else "")
 
     def _freed_by(self, draft: _Draft) -> dict[str, int]:
         """Bytes, by worker."""
@@ -163,16 +163,16 @@ class DropPlanner:
     def _freed(self, drafts: Sequence[_Draft]) -> int:
         return sum(sum(self._freed_by(draft).values()) for draft in drafts)
 
-    def _order(self, draft: _Draft) -> tuple[int, int, str]:
-        """Smallest first, then what frees most."""
-        group = draft.group
-        return len(group.members), -nbytes(self._chains[group.application], range(group.members[-1].last)), group.name
+    def _order(self, draft: _Draft) -> tuple[int, int, int, str]:
+        """Smallest first, then who lacks most, then what frees most."""
+        group, chain = draft.group, self._chains[draft.group.application]
+        return len(group.members), -draft.lacking, -nbytes(chain, range(group.members[-1].last)), group.name
 
-    def _partner(self, one: _Draft, other: _Draft) -> tuple[int, float, str]:
-        """Smallest first, then the best link: of those between their members the slowest counts."""
+    def _partner(self, one: _Draft, other: _Draft) -> tuple[int, float, int, str]:
+        """Smallest first, then the best link: of those between their members the slowest counts; then who lacks most."""
         pairs = [(a.worker, b.worker) for a in one.group.members for b in other.group.members]
         slowest = min(self._bandwidth(sender, receiver) for a, b in pairs for sender, receiver in ((a, b), (b, a)))
-        return len(other.group.members), -slowest, other.group.name
+        return len(other.group.members), -slowest, -other.lacking, other.group.name
 
     def _merge(self, one: ParameterGroup, other: ParameterGroup, refused: set[str]) -> ParameterGroup | None:
         """Both as one pipeline; None where that would not serve more, with the reason in ``refused``."""
@@ -247,10 +247,11 @@ class DropPlanner:
 
 @dataclass(slots=True)
 class _Draft:
-    """A group as it is to be, those that it is made of, and the two that were merged last."""
+    """A group as it is to be, those that it is made of, the bytes that they lack, and the two that were merged last."""
 
     group: ParameterGroup
     of: tuple[ParameterGroup, ...]
+    lacking: int
     pair: tuple[ParameterGroup, ParameterGroup] | None = None
 
 
