@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 P = ParamSpec("P")
-Figures = dict[str, float]
+Figures = dict[str, Any]  # as JSON has it
 
 
 class Kept:
