@@ -149,8 +149,7 @@ class DropPlanner:
                     break
         for draft in drafts:
             if draft.pair is not None:
-                one, other = draft.pair
-                draft.group = _joined(one, other, self._stages(one, other, most=True))
+                draft.group = _joined(*draft.pair, self._stages(*draft.pair, most=True))
         freed = self._freed(drafts)
         drops = [GroupDrop(draft.group, draft.of, self._freed_by(draft)) for draft in drafts if draft.of != (draft.group,)]
         left = max(needed - freed, 0)
