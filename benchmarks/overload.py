@@ -41,10 +41,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "no-restore": {"restore": False},
     "most-2": {"most": 2},
     "throttled-85": {"throttled": 0.85},
-    "throttled-90": {"throttled": 0.9},
     "quiet-30": {"quiet": 0.3},
     "quiet-70": {"quiet": 0.7},
-    "horizon-2": {"horizon": 2.0},
 }
 MEMORY_BOUND, COMPUTE_BOUND = [*SETS][:-1], [*SETS][-1]
 BARS = (
