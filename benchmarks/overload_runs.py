@@ -170,6 +170,7 @@ def simulate(system: System, one: Load, instances: int = INSTANCES, seed: int = 
     figures = read_off(run, one) | bubbles(run)
     for name in ("base", "peak"):
         figures[name] *= system.memory
+    figures["tokens_per_s"] /= instances
     return RunOutcome(figures, first, each)
 
 
