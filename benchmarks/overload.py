@@ -13,8 +13,8 @@ H100 computes, however much memory it has (decision 43; ``azure-as-it-is`` shows
 token when memory never runs out: the floor for whatever is done about it.
 
 SLO shares are ``slo_F``: first token or any other later than F times the median of the best baseline. An endless burst and
-ablations of a drop, on the last set, have four instances. ``lookahead``: random prompts with outliers on pipelines of two
-and of four stages.
+ablations of a drop, on the last set, have four instances, and so have pipelines all the time, which take longest to simulate;
+tokens a second are of one instance. ``lookahead``: random prompts with outliers on pipelines of two and of four stages.
 
 Each simulation is kept as it ends (``KEPT``), so that a run that was interrupted goes on where it was; what is kept counts
 while the sources that decide it are the same.
@@ -66,7 +66,7 @@ def works(quick: bool) -> list[Work]:
     instances, few, shorter = (2, 2, 8.0) if quick else (INSTANCES, INSTANCES // 2, 1.0)
     names = MEMORY_BOUND[-1:] if quick else MEMORY_BOUND
     found = [
-        Work(name, subject, system, LoadOf(name, instances, shorter))
+        Work(name, subject, system, LoadOf(name, few if system.stages > 1 else instances, shorter))
         for name in names
         for subject, system in SYSTEMS.items()
     ]
