@@ -13,8 +13,9 @@ H100 computes, however much memory it has (decision 43; ``azure-as-it-is`` shows
 token when memory never runs out: the floor for whatever is done about it.
 
 SLO shares are ``slo_F``: first token or any other later than F times the median of the best baseline. An endless burst and
-ablations of a drop, on the last set, have four instances, and so have pipelines all the time, which take longest to simulate;
-tokens a second are of one instance. ``lookahead``: random prompts with outliers on pipelines of two and of four stages.
+ablations of a drop, on the last set, have four instances, and so have pipelines all the time, which take longest to
+simulate; tokens a second are of one instance. ``lookahead``: random prompts with outliers on pipelines of two and of four
+stages.
 
 Each simulation is kept as it ends (``KEPT``), so that a run that was interrupted goes on where it was; what is kept counts
 while the sources that decide it are the same.
