@@ -1,7 +1,7 @@
 """What is done when KV memory runs out, on eight simulated replicas: drop parameters, preempt, swap, migrate, or pipelines
 all the time; and lookahead batches.
 
-    python benchmarks/overload.py [--quick] [--json PATH]
+    python benchmarks/overload.py [--quick] [--jobs N] [--json PATH]
 
 Qwen-2.5-14B: 48 layers, 28 GB of weights on 80 GB, 192 KB of KV a token, links of 200 Gbit/s, 25 GB/s to host memory. What a
 sweep costs follows from the medians of Vidur's operator table for an H100 (Llama-2-70B, by operations and bytes). Requests
@@ -13,23 +13,26 @@ H100 computes, however much memory it has (decision 43; ``azure-as-it-is`` shows
 token when memory never runs out: the floor for whatever is done about it.
 
 SLO shares are ``slo_F``: first token or any other later than F times the median of the best baseline. An endless burst and
-ablations of a drop, on the last set, have four instances. ``lookahead``: random prompts with outliers on pipelines of two
-and of four stages.
+ablations of a drop, on the last set, have four instances, and so have pipelines all the time, which take longest to
+simulate; tokens a second are of one instance. ``lookahead``: random prompts with outliers on pipelines of two and of four
+stages.
+
+Each simulation is kept as it ends (``KEPT``), so that a run that was interrupted goes on where it was; what is kept counts
+while the sources that decide it are the same.
 """
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import random
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import harness
-from harness import OURS, Bar, Options, Report
-from overload_runs import BASELINES, COSTS, INSTANCES, SETS, SYSTEMS, Load, RunOutcome, System, load, simulate
+from harness import OURS, ROOT, Bar, Options, Report
+from overload_runs import BASELINES, COSTS, INSTANCES, SETS, SYSTEMS, LoadOf, RunOutcome, System, outcome, sources
+from scheduling_kept import keep
 
 ABLATIONS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -38,19 +41,25 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "no-lookahead": {"lookahead": False},
     "no-restore": {"restore": False},
     "most-2": {"most": 2},
-    "most-8": {"most": 8},
     "throttled-85": {"throttled": 0.85},
-    "throttled-90": {"throttled": 0.9},
     "quiet-30": {"quiet": 0.3},
     "quiet-70": {"quiet": 0.7},
-    "horizon-2": {"horizon": 2.0},
 }
 MEMORY_BOUND, COMPUTE_BOUND = [*SETS][:-1], [*SETS][-1]
 BARS = (
     *(Bar(name, "ttft_p99", peer, at_most=1 / 12) for name in MEMORY_BOUND for peer in BASELINES),
     *(Bar(name, "activation_wait_p99", at_most=2.5) for name in MEMORY_BOUND),
 )
-Work = tuple[str, str, System, Load, int]  # case, subject, what runs, and on how many instances
+KEPT = ROOT / "build" / "overload.jsonl"
+
+
+class Work(NamedTuple):
+    """One simulation."""
+
+    case: str
+    subject: str
+    system: System
+    load: LoadOf
 
 
 def works(quick: bool) -> list[Work]:
@@ -58,17 +67,17 @@ def works(quick: bool) -> list[Work]:
     instances, few, shorter = (2, 2, 8.0) if quick else (INSTANCES, INSTANCES // 2, 1.0)
     names = MEMORY_BOUND[-1:] if quick else MEMORY_BOUND
     found = [
-        (name, subject, system, load(SETS[name], instances, shorter), instances)
+        Work(name, subject, system, LoadOf(name, few if system.stages > 1 else instances, shorter))
         for name in names
         for subject, system in SYSTEMS.items()
     ]
-    compute, last = load(SETS[COMPUTE_BOUND], few, shorter), load(SETS[names[-1]], few, shorter)
-    found += [(COMPUTE_BOUND, name, SYSTEMS[name], compute, few) for name in ("preempt", OURS, "endless-memory")]
-    endless = replace(last, burst=last.burst * 6, after=0.0)
-    found += [(f"{names[-1]}/endless", name, SYSTEMS[name], endless, few) for name in ("preempt", OURS)]
+    compute, last = LoadOf(COMPUTE_BOUND, few, shorter), LoadOf(names[-1], few, shorter)
+    found += [Work(COMPUTE_BOUND, name, SYSTEMS[name], compute) for name in ("preempt", OURS, "endless-memory")]
+    endless = LoadOf(names[-1], few, shorter, endless=True)
+    found += [Work(f"{names[-1]}/endless", name, SYSTEMS[name], endless) for name in ("preempt", OURS)]
     for ablation, changes in ABLATIONS.items():
-        found.append((f"{names[-1]}/{ablation}", OURS, System({"mode": "drop", **changes}), last, few))
-    return sorted(found, key=lambda work: -_weight(work[2]))  # stable
+        found.append(Work(f"{names[-1]}/{ablation}", OURS, System({"mode": "drop", **changes}), last))
+    return sorted(found, key=lambda work: -_weight(work.system))  # stable
 
 
 def _weight(system: System) -> int:
@@ -77,8 +86,7 @@ def _weight(system: System) -> int:
 
 
 def run(work: Work) -> RunOutcome:
-    _, _, system, one, instances = work
-    return simulate(system, one, instances)
+    return RunOutcome(**outcome(work.system, work.load))
 
 
 def slo(outcomes: Mapping[str, RunOutcome]) -> dict[str, dict[str, float]]:
@@ -118,15 +126,15 @@ def look_ahead(stages: int, sets: int) -> dict[str, dict[str, float]]:
     return {name: {"seconds": mean(s for s, _ in some), "idle": mean(i for _, i in some)} for name, some in found.items()}
 
 
-def main(options: Options) -> None:
+def main(options: Options, processes: int) -> None:
     report = Report("overload", {"instances": INSTANCES, "model": "Qwen-2.5-14B", "device": "H100"}, ())
     todo, outcomes = works(options.quick), dict[tuple[str, str], RunOutcome]()
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for (case, subject, *_), outcome in zip(todo, pool.map(run, todo), strict=True):
-            outcomes[case, subject] = outcome
-            print(f"{case} {subject}: first token P99 {outcome.figures['ttft_p99']:.2f} s", flush=True)
-    for (case, subject), outcome in sorted(outcomes.items()):
-        report.add(case, subject, outcome.figures)
+    with multiprocessing.Pool(processes, keep, (KEPT, sources())) as pool:
+        for work, found in zip(todo, pool.imap(run, todo), strict=True):
+            outcomes[work.case, work.subject] = found
+            print(f"{work.case} {work.subject}: first token P99 {found.figures['ttft_p99']:.2f} s", flush=True)
+    for (case, subject), found in sorted(outcomes.items()):
+        report.add(case, subject, found.figures)
     for case in dict.fromkeys(case for case, subject in outcomes if subject == BASELINES[-1]):
         for subject, shares in slo({subject: one for (of, subject), one in outcomes.items() if of == case}).items():
             report.add(case, subject, shares)
@@ -137,4 +145,7 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(harness.parse(__doc__))
+    parser = harness.parser(__doc__)
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time (1)")
+    chosen = parser.parse_args()
+    main(Options(chosen.quick, chosen.json), chosen.jobs)

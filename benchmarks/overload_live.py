@@ -1,6 +1,6 @@
 """A burst on real workers: dropping parameters beside preempting, beside pipelines all the time, beside endless memory.
 
-    python benchmarks/overload_live.py [--quick] [--json PATH]
+    python benchmarks/overload_live.py [--quick] [--workers N] [--json PATH]
 
 Two and four worker processes whose parameters take ``SHARE`` of their memory (as Llama-3.1-405B's on sixteen H100s), held to
 the pace of a slower device (setting ``pace``), so that they outnumber the cores. The pace is that of Qwen-2.5-14B on an H100
@@ -29,7 +29,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ PREEMPT, PIPELINES, FLOOR = "preempt", "pipelines", "endless-memory"
 SYSTEMS: dict[str, dict[str, Any]] = {
     PREEMPT: {},
     PIPELINES: {"pipeline": 2},
-    OURS: {"overload": "on", "overload_quiet": 0.8},
+    OURS: {"overload": "on", "overload_quiet": 0.85},
     FLOOR: {},
 }
 ENDLESS = 8  # times the KV memory
@@ -330,8 +330,9 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
                 report.add(f"real{workers}", name, found)
 
 
-def main(options: Options) -> None:
+def main(options: Options, workers: int) -> None:
     plan = Plan.chosen(options.quick)
+    plan = replace(plan, workers=(workers,)) if workers else plan
     report = Report(
         "overload_live", {"scale": SCALE, "share": SHARE, "base": BASE, "times": TIMES, "costs": COSTS, **SETTINGS}
     )
@@ -341,4 +342,7 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(harness.parse(__doc__))
+    parser = harness.parser(__doc__)
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="only so many; nothing is stored over both")
+    chosen = parser.parse_args()
+    main(Options(chosen.quick, chosen.json), chosen.workers)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from harness import OURS, ROOT
+from scheduling_kept import fingerprint, kept
 
 COSTS = {"base": 0.001, "read": 0.0097, "beyond": 4.1e-5, "row": 1e-6, "context": 7.3e-8, "prefill": 2.5e-9}
 MEMORY, PARAMETERS, KV = 80_000_000_000, 28_000_000_000, 196_608  # bytes of a device, of the model, of a token
@@ -82,20 +83,48 @@ class Load:
         return made
 
 
+def _lengths(one: LengthSet) -> Path:
+    """A file with prompts and answers; the example's sample where the traces are not there."""
+    found = [above / "shared" / "traces" / f"{one.file}.csv.gz" for above in ROOT.parents]
+    return next((path for path in found if path.exists()), ROOT / "examples" / "simulate" / "sharegpt_lengths.csv")
+
+
 def lengths(one: LengthSet) -> list[tuple[int, int]]:
-    """Prompt and answer of each request of a set; of the example's sample where the traces are not there."""
+    """Prompt and answer of each request of a set."""
     from blockwright.simulator.traces import read_trace
 
-    found = [above / "shared" / "traces" / f"{one.file}.csv.gz" for above in ROOT.parents]
-    path = next((path for path in found if path.exists()), ROOT / "examples" / "simulate" / "sharegpt_lengths.csv")
-    return [
-        (min(size.prompt, LONGEST), min(max(one.longer * size.output, 2), MOST)) for size in read_trace(path) if size.prompt
-    ]
+    sizes = read_trace(_lengths(one))
+    return [(min(size.prompt, LONGEST), min(max(one.longer * size.output, 2), MOST)) for size in sizes if size.prompt]
 
 
-def load(one: LengthSet, instances: int = INSTANCES, shorter: float = 1.0) -> Load:
-    times = (seconds / shorter for seconds in (one.before, one.burst, one.after))
-    return Load(lengths(one), one.rate * instances, *times)
+@dataclass(frozen=True, slots=True)
+class LoadOf:
+    """That of a set of ``SETS``, on so many instances; ``shorter``: by which its times are. ``endless``: the burst does not
+    end."""
+
+    name: str
+    instances: int = INSTANCES
+    shorter: float = 1.0
+    endless: bool = False
+
+    @property
+    def load(self) -> Load:
+        one = SETS[self.name]
+        times = (seconds / self.shorter for seconds in (one.before, one.burst, one.after))
+        found = Load(lengths(one), one.rate * self.instances, *times)
+        return replace(found, burst=found.burst * 6, after=0.0) if self.endless else found
+
+
+def sources() -> str:
+    """A fingerprint of what decides the outcome of a run."""
+    files = {_lengths(one) for one in SETS.values()}
+    return fingerprint((ROOT / "policies", ROOT / "simulator", Path(__file__), *sorted(files)))
+
+
+@kept
+def outcome(system: System, of: LoadOf) -> dict[str, Any]:
+    """A ``RunOutcome``, as a table."""
+    return asdict(simulate(system, of.load, of.instances))
 
 
 def described(system: System, instances: int) -> Any:
@@ -141,6 +170,7 @@ def simulate(system: System, one: Load, instances: int = INSTANCES, seed: int = 
     figures = read_off(run, one) | bubbles(run)
     for name in ("base", "peak"):
         figures[name] *= system.memory
+    figures["tokens_per_s"] /= instances
     return RunOutcome(figures, first, each)
 
 

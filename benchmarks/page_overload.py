@@ -89,7 +89,8 @@ def of_overload(result: Result) -> str:
     return f"""Eight simulated H100s with Qwen-2.5-14B and about 60 % of the KV memory in use, then twice the load for 20 or
 30 s ([decision 43](decisions/0043-what-a-burst-runs-out-of.md)). Seconds until the first token (TTFT), of each further one
 (TPOT); KV before the burst and at most, as a share of all; how much later first tokens came in the worst five seconds than
-before; answer tokens a second in the burst; shares that miss 5 and 10 times the medians of the best baseline.
+before; answer tokens a second of an instance in the burst; shares that miss 5 and 10 times the medians of the best
+baseline. Pipelines all the time have four instances.
 
 {table(HEAD, rows)}
 

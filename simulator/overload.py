@@ -4,7 +4,7 @@ What is to be done is decided by ``policies/overload/coordinator.py``, from read
 its time. Instances end the sweep under way and stop (``groups.py`` takes their sequences out), a pipeline over their devices
 begins, new requests run at once, and stale ones once their KV has moved over the links (``exchange.py``). In a restore pages
 of the devices are held for the parameters that come back; then the pipeline stops and replicas begin, in the same way. Until
-everybody has moved nothing else changes.
+everybody has moved its devices do not change again.
 """
 
 from __future__ import annotations
@@ -214,7 +214,8 @@ class OverloadSimulation(MovingSimulation):
 
     def _stop(self, change: GroupChange) -> None:
         """Each instance of a change ends the sweep under way. What a pipeline has under way is done again."""
-        if self._exchanges:
+        workers = {member.worker for group in change.before for member in group.members}
+        if any(not workers.isdisjoint(exchange.devices) for exchange in self._exchanges.values()):
             self.call(self.now + PERIOD, lambda: self._stop(change))
             return
         for group in change.before:

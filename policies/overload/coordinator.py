@@ -1,9 +1,10 @@
 """What the cluster does about memory: readings of its instances come in, drops, restores and calls for help come out.
 
-The state machine of the cluster's memory: which groups there are, which of them change, when the last one did. One drop or
-restore at a time begins. A restore after a drop, and a drop after a restore, wait ``HYSTERESIS`` from its end; a drop after
-a drop ``SETTLE``, for a burst does not wait (decision 43), and so does a restore after a restore, for what is quiet for one
-group is quiet for the next (decision 58). What is carried out, and how long it takes, is told by
+The state machine of the cluster's memory: which groups there are, which of them change, when the last one did. Groups drop
+side by side, for what one has freed helps nobody who waits at another (decision 58); they are restored while nothing else
+changes. A restore after a drop, and a drop after a restore, wait ``HYSTERESIS`` from its end; a drop after a drop of the
+same group ``SETTLE``, for a burst does not wait (decision 43), and so does a restore after a restore, for what is quiet for
+one group is quiet for the next. What is carried out, and how long it takes, is told by
 ``dropped``, ``loaded`` and ``restored``, or all at once by ``adopt``, where somebody else keeps the groups.
 Carried out by the simulator (``simulator/overload.py``) and by the controller (``actors/controller/parameter_drops.py``),
 which is told by the cluster's memory actor (``actors/memory/cluster.py``).
@@ -18,9 +19,10 @@ from enum import StrEnum
 from blockwright.policies.model.chain import Component
 from blockwright.policies.overload.demand import THROTTLED, DemandMonitor, DemandReading, UsageWindow
 from blockwright.policies.overload.drop_plan import DropPlanner, GroupDrop, ParameterGroup, kv_bytes, nbytes
-from blockwright.policies.overload.restore import HYSTERESIS, QUIET, GroupUse, ParameterLoad, loads, next_restore
+from blockwright.policies.overload.restore import HYSTERESIS, QUIET, GroupUse, ParameterLoad, loads, next_restores
 
 SETTLE = 0.3  # seconds after a change of the same kind, in which those who waited start
+SETTLED = float("-inf")
 
 
 class GroupState(StrEnum):
@@ -94,8 +96,9 @@ class MemoryCoordinator:
         self._usage = UsageWindow()  # of all groups, as a share of the undropped memory
         self._page_bytes = page_size * kv_bytes(components, 0, len(components))
         self._whole = nbytes(components, range(len(components)))
-        # when the last drop, or what was broken off, and the last restore had ended
-        self._dropped = self._restored = float("-inf")
+        # when the last drop, or what was broken off, and the last restore had ended; when each group had dropped
+        self._dropped = self._restored = SETTLED
+        self._since: dict[str, float] = {}
         self._told = ""
 
     def read(self, at: float, readings: Mapping[str, DemandReading]) -> list[Decision]:
@@ -112,11 +115,9 @@ class MemoryCoordinator:
         if not self._rules.restore or self._changing or at - self._restored < SETTLE:
             return []
         pending, expected = self._monitor.pending, self._usage.expected(HYSTERESIS)
-        found = next_restore(uses, pending=pending, expected=expected, since=at - self._dropped, quiet=self._rules.quiet)
-        if found is None:
-            return []
-        self.state[found.name] = GroupState.RESTORING
-        return [BeginRestore(found, tuple(loads(found, self._components)))]
+        quiet = next_restores(uses, pending=pending, expected=expected, since=at - self._dropped, quiet=self._rules.quiet)
+        self.state |= dict.fromkeys([group.name for group in quiet], GroupState.RESTORING)
+        return [BeginRestore(group, tuple(loads(group, self._components))) for group in quiet]
 
     @property
     def _changing(self) -> bool:
@@ -129,15 +130,24 @@ class MemoryCoordinator:
         return [ResumePipeline(self.groups[name]) for name in names]
 
     def _drop(self, at: float) -> list[Decision]:
-        if self._changing or at - self._dropped < SETTLE or at - self._restored < HYSTERESIS:
+        """Of groups that do not change and have settled, if one of them throttles; not while any is restored."""
+        steady = [
+            name
+            for name, state in self.state.items()
+            if state in (GroupState.NORMAL, GroupState.PIPELINE) and at - self._since.get(name, SETTLED) >= SETTLE
+        ]
+        throttling = {*steady} & {*self._monitor.throttling()}
+        if not throttling or GroupState.RESTORING in self.state.values() or at - self._restored < HYSTERESIS:
             return []
-        plan = self._planner.plan([*self.groups.values()], self._monitor.lacking * self._page_bytes)
+        lacking = {name: pages * self._page_bytes for name, pages in self._monitor.lacking().items() if name in steady}
+        everybody = len(steady) == len(self.groups)
+        plan = self._planner.plan([self.groups[name] for name in steady], sum(lacking.values()), lacking)
         for drop in plan.drops:
             for old in drop.of:
                 del self.groups[old.name], self.state[old.name]
             self.groups[drop.group.name], self.state[drop.group.name] = drop.group, GroupState.DROPPING
         decisions: list[Decision] = [BeginDrop(drop) for drop in plan.drops]
-        if plan.why != self._told:
+        if everybody and plan.why != self._told:  # else what is under way may free it
             self._told = plan.why
             decisions += [CallForHelp(plan.lacking, plan.why)] if plan.why else []
         return decisions
@@ -147,16 +157,22 @@ class MemoryCoordinator:
     def dropped(self, name: str, at: float) -> None:
         """A group serves as a pipeline."""
         self.state[name], self._dropped = GroupState.PIPELINE, at
+        self._since = {one: since for one, since in self._since.items() if one in self.groups} | {name: at}
 
     def adopt(self, at: float, groups: Mapping[ParameterGroup, GroupState]) -> None:
         """These are all groups now, and what they do: members may have died, orders may have been refused. What was under
         way and is no more has ended."""
         was, count = self._changing, len(self.groups)
+        new = [g.name for g, state in groups.items() if state is GroupState.PIPELINE and not self._is_pipeline(g.name)]
+        self._since = {g.name: self._since[g.name] for g in groups if g.name in self._since} | dict.fromkeys(new, at)
         self.groups = {group.name: group for group in groups}
         self.state = {group.name: state for group, state in groups.items()}
         if was and not self._changing:
             more = len(groups) > count
             self._dropped, self._restored = (self._dropped, at) if more else (at, self._restored)
+
+    def _is_pipeline(self, name: str) -> bool:
+        return self.state.get(name) is GroupState.PIPELINE
 
     @property
     def resting(self) -> bool:

@@ -104,11 +104,10 @@ class DemandMonitor:
             return True
         return self._horizon > 0 and self._windows[name].expected(self._horizon) >= self._throttled
 
-    @property
-    def lacking(self) -> int:
-        """R, the amount to free, in pages of all instances: what waits at one cannot use what is free at another. At least
-        one of each that has nothing free, for what runs there grows."""
-        return sum(max(reading.lacking, int(not reading.free)) for reading in self._last.values())
+    def lacking(self) -> dict[str, int]:
+        """Pages that each instance lacks, whose sum is R, the amount to free: what waits at one cannot use what is free at
+        another. At least one where nothing is free, for what runs there grows."""
+        return {name: max(reading.lacking, int(not reading.free)) for name, reading in self._last.items()}
 
     @property
     def pending(self) -> bool:

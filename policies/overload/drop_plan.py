@@ -2,13 +2,13 @@
 
 After KunServe, section on the drop plan. Every group holds one whole copy of its model, so each merge of two groups frees
 one copy of what both hold: of the layers that exist twice, each is kept by exactly one member. Smallest groups first, for
-latency grows with the number of stages; of equal ones those that free most; partners by the best link. Members keep a part
-of what they hold and load nothing. A group that holds more than its stages (a restore was broken off) is trimmed first,
-which makes no pipeline longer.
+latency grows with the number of stages; of equal ones those that lack most, for what is freed elsewhere helps nobody who
+waits there, then those that free most; partners by the best link. Members keep a part of what they hold and load nothing. A
+group that holds more than its stages (a restore was broken off) is trimmed first, which makes no pipeline longer.
 
-Among the cuts that leave more tokens of KV than the groups had, by ``GAIN``, the one whose stages take the most equal time.
-If that leaves too few for what waits, one that leaves more, up to that, whose slowest stage takes ``SLOWER`` times as long
-at most: whoever waits for memory waits longer than that. Where there is none (too little is held twice, a budget is below a
+Among the cuts that leave more tokens of KV than the groups had, by ``GAIN``, and whose slowest stage takes ``SLOWER`` times
+as long at most as that of the fastest, the one that leaves most: what waits is only the beginning of a burst, and a pipeline
+that is full cannot be cut anew (decision 58). Where there is none (too little is held twice, a budget is below a
 stage, or one stage would hold all others back) a merge is refused, as it is across models and beyond the largest group that
 is wanted. What is not freed is told to whoever starts workers.
 
@@ -26,7 +26,7 @@ from blockwright.policies.overload.stages import cut
 
 MOST = 4  # members of a group: with more of them a token takes too long
 SLOWER = 1.15  # than the slowest stage of the cut by time
-TRIES = 6  # to halve what lies between the memory of that cut and what is wanted
+TRIES = 6  # to halve what lies between the memory of that cut and the most
 GAIN = 0.05  # by which a merge has to raise the tokens of KV at least, to be worth the longer pipeline
 
 
@@ -130,9 +130,9 @@ class DropPlanner:
     ) -> None:
         self._chains, self._seconds, self._bandwidth, self._most = chains, seconds, bandwidth, most
 
-    def plan(self, groups: Sequence[ParameterGroup], needed: int) -> DropPlan:
-        """Free ``needed`` bytes, or as many as can be."""
-        drafts, refused = [_Draft(group, (group,)) for group in groups], set[str]()
+    def plan(self, groups: Sequence[ParameterGroup], needed: int, lacking: Mapping[str, int] | None = None) -> DropPlan:
+        """Free ``needed`` bytes, or as many as can be. ``lacking``: how many of them which group lacks, by name."""
+        drafts, refused = [_Draft(group, (group,), (lacking or {}).get(group.name, 0)) for group in groups], set[str]()
         for draft in drafts:
             if self._freed(drafts) < needed:
                 draft.group = draft.group.trimmed()
@@ -144,15 +144,17 @@ class DropPlanner:
                 if (merged := self._merge(one.group, other.group, refused)) is not None:
                     rest.remove(other)
                     drafts = [draft for draft in drafts if draft is not one and draft is not other]
-                    drafts.append(_Draft(merged, one.of + other.of, (one.group, other.group)))
+                    drafts.append(_Draft(merged, one.of + other.of, one.lacking + other.lacking, (one.group, other.group)))
                     rest.append(drafts[-1])
                     break
-        self._recut(drafts, needed)
+        for draft in drafts:
+            if draft.pair is not None:
+                draft.group = _joined(*draft.pair, self._stages(*draft.pair, most=True))
         freed = self._freed(drafts)
         drops = [GroupDrop(draft.group, draft.of, self._freed_by(draft)) for draft in drafts if draft.of != (draft.group,)]
-        lacking = max(needed - freed, 0)
+        left = max(needed - freed, 0)
         why = "; ".join(sorted(refused)) or "there is no second instance that holds the same parameters"
-        return DropPlan(tuple(drops), freed, lacking, why if lacking else "")
+        return DropPlan(tuple(drops), freed, left, why if left else "")
 
     def _freed_by(self, draft: _Draft) -> dict[str, int]:
         """Bytes, by worker."""
@@ -163,52 +165,34 @@ class DropPlanner:
     def _freed(self, drafts: Sequence[_Draft]) -> int:
         return sum(sum(self._freed_by(draft).values()) for draft in drafts)
 
-    def _order(self, draft: _Draft) -> tuple[int, int, str]:
-        """Smallest first, then what frees most."""
-        group = draft.group
-        return len(group.members), -nbytes(self._chains[group.application], range(group.members[-1].last)), group.name
+    def _order(self, draft: _Draft) -> tuple[int, int, int, str]:
+        """Smallest first, then who lacks most, then what frees most."""
+        group, chain = draft.group, self._chains[draft.group.application]
+        return len(group.members), -draft.lacking, -nbytes(chain, range(group.members[-1].last)), group.name
 
-    def _partner(self, one: _Draft, other: _Draft) -> tuple[int, float, str]:
-        """Smallest first, then the best link: of those between their members the slowest counts."""
+    def _partner(self, one: _Draft, other: _Draft) -> tuple[int, float, int, str]:
+        """Smallest first, then the best link: of those between their members the slowest counts; then who lacks most."""
         pairs = [(a.worker, b.worker) for a in one.group.members for b in other.group.members]
         slowest = min(self._bandwidth(sender, receiver) for a, b in pairs for sender, receiver in ((a, b), (b, a)))
-        return len(other.group.members), -slowest, other.group.name
+        return len(other.group.members), -slowest, -other.lacking, other.group.name
 
     def _merge(self, one: ParameterGroup, other: ParameterGroup, refused: set[str]) -> ParameterGroup | None:
         """Both as one pipeline; None where that would not serve more, with the reason in ``refused``."""
         if one.application != other.application:
             refused.add("instances of different models share no parameters")
             return None
-        members = (*one.members, *other.members)
-        if len(members) > self._most:
+        if len(one.members) + len(other.members) > self._most:
             refused.add(f"a group has {self._most} members at most")
             return None
         if not (stages := self._stages(one, other)):
-            refused.add(f"{one.name} and {other.name} share too little to have more KV as one pipeline")
+            first, second = sorted((one.name, other.name))
+            refused.add(f"{first} and {second} share too little to have more KV as one pipeline")
             return None
-        return _joined(one.application, members, stages)
+        return _joined(one, other, stages)
 
-    def _recut(self, drafts: Sequence[_Draft], needed: int) -> None:
-        """Where the cuts by time leave too few tokens for what waits, others are taken that leave more."""
-        each = {name: max(kv_bytes(chain, 0, len(chain)), 1) for name, chain in self._chains.items()}
-        merged = [draft for draft in drafts if draft.pair is not None]
-        lacking = float(needed)  # bytes
-        for draft in merged:
-            chain, name = self._chains[draft.group.application], draft.group.application
-            lacking -= each[name] * (capacity(draft.group, chain) - sum(capacity(one.trimmed(), chain) for one in draft.of))
-        for draft in merged:
-            if draft.pair is None or lacking <= 0:
-                break
-            one, other = draft.pair
-            chain, name = self._chains[draft.group.application], draft.group.application
-            had = capacity(draft.group, chain)
-            stages = self._stages(one, other, had + lacking / each[name])
-            draft.group = _joined(one.application, (*one.members, *other.members), stages)
-            lacking -= each[name] * (capacity(draft.group, chain) - had)
-
-    def _stages(self, one: ParameterGroup, other: ParameterGroup, wanted: float = 0.0) -> list[tuple[int, int]]:
-        """The best cut of which each stage has room for enough more tokens than both groups had; for as many as are
-        ``wanted``, as far as that takes little longer."""
+    def _stages(self, one: ParameterGroup, other: ParameterGroup, *, most: bool = False) -> list[tuple[int, int]]:
+        """The fastest cut with room for enough more tokens than both groups had; ``most``: that with room for most, as far
+        as it takes little longer."""
         chain, seconds = self._chains[one.application], self._seconds[one.application]
         bodies = [0, *accumulate(c.nbytes + c.delta_nbytes for c in chain)]
         caches = [0, *accumulate(kv_bytes(chain, depth, depth + 1) for depth in range(len(chain)))]
@@ -228,11 +212,10 @@ class DropPlanner:
             return max(sum(seconds[a:b]) for a, (_, b) in zip(firsts, stages, strict=False))
 
         best = tried(low := (1 + GAIN) * had)
-        if not best:
-            return []
-        most = (sum(budgets) - bodies[-1]) / max(caches[-1], 1)  # were layers no units
-        limit, high = SLOWER * slowest(best), min(wanted, most)
-        tokens = high
+        if not best or not most:
+            return best
+        limit, tokens = SLOWER * slowest(best), (sum(budgets) - bodies[-1]) / max(caches[-1], 1)  # were layers no units
+        high = tokens
         for _ in range(TRIES):
             if tokens <= low:
                 break
@@ -247,18 +230,19 @@ class DropPlanner:
 
 @dataclass(slots=True)
 class _Draft:
-    """A group as it is to be, those that it is made of, and the two that were merged last."""
+    """A group as it is to be, those that it is made of, the bytes that they lack, and the two that were merged last."""
 
     group: ParameterGroup
     of: tuple[ParameterGroup, ...]
+    lacking: int
     pair: tuple[ParameterGroup, ParameterGroup] | None = None
 
 
-def _joined(application: str, members: Sequence[GroupMember], stages: Sequence[tuple[int, int]]) -> ParameterGroup:
-    """These members with these stages (``stages.cut``), and no more than they need for them."""
-    firsts = [0, *(behind for _, behind in stages)]
+def _joined(one: ParameterGroup, other: ParameterGroup, stages: Sequence[tuple[int, int]]) -> ParameterGroup:
+    """Their members with these stages (``stages.cut``), and no more than they need for them."""
+    members, firsts = (*one.members, *other.members), [0, *(behind for _, behind in stages)]
     found = [
         replace(members[n], first=first, last=behind, held=frozenset(range(first, behind)))
         for first, (n, behind) in zip(firsts, stages, strict=False)
     ]
-    return ParameterGroup(application, tuple(found))
+    return ParameterGroup(one.application, tuple(found))

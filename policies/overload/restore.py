@@ -1,10 +1,10 @@
-"""When a pipeline of replicas becomes replicas again, which one first, and where the missing parameters come from.
+"""When pipelines of replicas become replicas again, which of them, and where the missing parameters come from.
 
 After KunServe, section on restoration: once all sequences together use at most half of the KV memory that there is without
 any drop, and nothing waits. The rest is ours: neither now nor, as use changes, in ``HYSTERESIS`` seconds (KunServe: ever
-less of it, which a steady load below that never is); that long after a drop; the longest pipeline first, whose tokens take
-longest; nobody whose sequences would not fit. Parameters come from members of the group, which lie there already packed,
-each link taking an equal part; what no member has comes from the checkpoint.
+less of it, which a steady load below that never is); that long after a drop; all pipelines at once but those whose sequences
+would not fit, the longest first, whose tokens take longest. Parameters come from members of the group, which lie there
+already packed, each link taking an equal part; what no member has comes from the checkpoint.
 
 A burst that comes meanwhile ends the restore: what was loaded stays until it is needed for KV (``drop_plan.py`` trims it
 first), the rest of the memory is KV again at once.
@@ -31,10 +31,10 @@ class GroupUse:
     undropped: int
 
 
-def next_restore(
+def next_restores(
     uses: Iterable[GroupUse], *, pending: bool, expected: float, since: float, quiet: float = QUIET
-) -> ParameterGroup | None:
-    """The group that is to be restored now. None: not now.
+) -> list[ParameterGroup]:
+    """The groups that are to be restored now, in order.
 
     Args:
         uses: of all instances of a model, replicas too.
@@ -46,10 +46,9 @@ def next_restore(
     uses = list(uses)
     used, undropped = sum(use.used for use in uses), sum(use.undropped for use in uses)
     if pending or expected > quiet or since < HYSTERESIS or used > quiet * undropped:
-        return None
+        return []
     fitting = [use for use in uses if len(use.group.members) > 1 and use.used <= use.undropped]
-    best = min(fitting, key=lambda use: (-len(use.group.members), use.used, use.group.name), default=None)
-    return best.group if best else None
+    return [use.group for use in sorted(fitting, key=lambda use: (-len(use.group.members), use.used, use.group.name))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import overload
 import overload_runs as runs
 import pytest
+import scheduling_kept
 
 SMALL = runs.Load([(300, 30), (900, 12)], 4.0, before=1.0, burst=0.5, after=0.5)
 SYSTEMS = {**runs.SYSTEMS, **{name: runs.System({"mode": "drop", **said}) for name, said in overload.ABLATIONS.items()}}
@@ -43,9 +45,22 @@ def test_the_burst_is_twice_the_quiet_load() -> None:
 
 def test_all_runs_are_planned() -> None:
     works = overload.works(quick=False)
-    cases = {case for case, *_ in works}
-    assert {bar.case for bar in overload.BARS} <= cases
-    assert len({(case, subject) for case, subject, *_ in works}) == len(works)
+    assert {bar.case for bar in overload.BARS} <= {work.case for work in works}
+    assert len({(work.case, work.subject) for work in works}) == len(works)
+    assert len({repr((work.system, work.load)) for work in works}) == len(works), "none is run twice"
+    endless = next(work.load for work in works if work.load.endless).load
+    assert (endless.burst, endless.after) == (120.0, 0.0)
+
+
+def test_what_is_kept_is_not_simulated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling_kept, "_places", [])
+    monkeypatch.setattr(runs.LoadOf, "load", SMALL)
+    work = overload.Work("azure", "preempt", SYSTEMS["preempt"], runs.LoadOf("azure", 2))
+    scheduling_kept.keep(tmp_path / "kept.jsonl", runs.sources())
+    found = overload.run(work)
+    monkeypatch.setattr(runs, "simulate", lambda *of: pytest.fail("it is known"))
+    scheduling_kept.keep(tmp_path / "kept.jsonl", runs.sources())
+    assert overload.run(work) == found
 
 
 def test_lookahead_batches_idle_least() -> None:

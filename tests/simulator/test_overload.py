@@ -131,11 +131,20 @@ def test_a_burst_during_a_restore_breaks_it_off() -> None:
 def test_a_large_burst_makes_a_pipeline_of_four_where_that_is_not_too_many() -> None:
     arrivals = burst(0.0, 100, output=40)
     simulation = run(described(4), arrivals)
-    assert "i-0+i-2+i-1+i-3" in {c["group"] for c in simulation.changes if c["what"] == "drop"}
+    drops = [c["group"] for c in simulation.changes if c["what"] == "drop"]
+    assert drops == ["i-0+i-1", "i-2+i-3", "i-2+i-0+i-3+i-1"]
     assert max(r.capacity for r in simulation.readings) > 2 * 98 * PAGE
     two = run(described(4, most=2), arrivals)
     assert {c["group"] for c in two.changes if c["what"] == "drop"} == {"i-0+i-1", "i-2+i-3"}
     assert any(c["what"] == "lacking" and "2 members at most" in c["why"] for c in two.changes)
+
+
+def test_who_has_nothing_of_a_drop_does_not_wait_for_its_exchange() -> None:
+    """On a link on which an exchange takes seconds."""
+    found = done(run(described(4, bandwidth=1e3, most=2, restore=False), burst(0.0, 60, output=40)))
+    assert [c["what"] for c in found[:4]] == ["drop", "dropped", "drop", "dropped"]
+    assert [c["what"] for c in found[4:]] == ["exchanged", "exchanged"]
+    assert found[3]["at"] < found[4]["at"] - 1.0
 
 
 @given(

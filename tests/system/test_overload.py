@@ -1,4 +1,5 @@
-"""Real workers drop parameters when KV memory runs out, and load them again: every token comes, whoever dies meanwhile."""
+"""Real workers drop parameters when KV memory runs out, and load them again: every token comes, whoever dies meanwhile, of
+one model and of a foundation with its fine-tune."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ import asyncio
 import itertools
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.memory import arena_bytes
 from blockwright.tests.parts import parts
@@ -34,9 +36,10 @@ def burst(checkpoint: Callable[..., Path], serve: Callable[..., Server]) -> Serv
     return serve(checkpoint("llama", **SIZES), memory="6MiB", overload="on", silence=3).whole()
 
 
-def load() -> list[dict[str, Any]]:
-    """Even ones greedy, odd ones sampled."""
-    return [body(index, NEW, prompt_of(LONG, seed=next(PROMPTS))) for index in range(STREAMS)]
+def load(models: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Even ones greedy, odd ones sampled; of several models each in turn twice."""
+    found = [body(index, NEW, prompt_of(LONG, seed=next(PROMPTS))) for index in range(STREAMS)]
+    return [{**one, "model": models[n // 2 % len(models)]} for n, one in enumerate(found)] if models else found
 
 
 async def looked(client: Client) -> dict[str, Any]:
@@ -115,18 +118,41 @@ async def test_a_burst_drops_parameters_and_they_come_back(burst: Server) -> Non
     burst.stop()
 
 
-async def strike(client: Client, phase: str, how: signal.Signals) -> None:
-    """A member of the group is hit as soon as the group is in that phase."""
-    met: list[str] = []
+async def strike(client: Client, phase: str, how: signal.Signals) -> dict[str, Any]:
+    """A member of a group is hit as soon as the group, which is returned, is in that phase."""
+    met: list[dict[str, Any]] = []
 
     async def look() -> bool:
-        for group in (await looked(client))["groups"].values():
-            if group["step"] == phase:
-                met.append(group["stages"][-1]["worker"])
+        met.extend(group for group in (await looked(client))["groups"].values() if group["step"] == phase)
         return bool(met)
 
     await until(look)
-    await client.kill(met[0], how)
+    await client.kill(met[0]["stages"][-1]["worker"], how)
+    return met[0]
+
+
+async def struck(
+    client: Client, phase: str, how: signal.Signals, *, models: Sequence[str] = (), more: bool
+) -> dict[str, Any]:
+    """The group that was hit in a burst. ``more``: further requests in the middle."""
+    await client.ready()
+    asked = load(models)
+    with slow(client.server, 5):
+        answers = [client.begin(request) for request in asked]
+        if phase != "loading":
+            group = await strike(client, phase, how)
+        else:
+            await until(lambda: changes(client, "drop"))
+    if phase == "loading":
+        group = await strike(client, phase, how)
+    if more:
+        asked += load(models)
+        answers += [client.begin(request) for request in asked[STREAMS:]]
+    await client.finished()
+    await until(lambda: restored(client))
+    await right(client, answers, asked)
+    await until(lambda: restored(client))
+    return group
 
 
 @pytest.mark.parametrize("number", parts(20, daily=1))
@@ -134,21 +160,31 @@ async def test_a_member_dies_or_stands_still(burst: Server, number: int) -> None
     """20 schedules: each phase, SIGKILL and SIGSTOP; every other one with further requests in the middle."""
     phase, how = PHASES[number % 3], signal.SIGSTOP if number % 2 else signal.SIGKILL
     async with Client(burst) as client:
-        await client.ready()
-        asked = load()
-        with slow(burst, 5):
-            answers = [client.begin(request) for request in asked]
-            if phase != "loading":
-                await strike(client, phase, how)
-            else:
-                await until(lambda: changes(client, "drop"))
-        if phase == "loading":
-            await strike(client, phase, how)
-        if number % 4 > 1:
-            asked += load()
-            answers += [client.begin(request) for request in asked[STREAMS:]]
-        await client.finished()
-        await until(lambda: restored(client))
-        await right(client, answers, asked)
-        await until(lambda: restored(client))
+        await struck(client, phase, how, more=number % 4 > 1)
     burst.stop()
+
+
+@pytest.fixture
+def family(checkpoint: Callable[..., Path], serve: Callable[..., Server], tmp_path: Path) -> dict[str, Path]:
+    """A foundation and a fine-tune with a layer of its own in the middle and one at the end, by model id."""
+    base = checkpoint("llama", **SIZES)
+    return {base.name: base, "tuned": altered(base, tmp_path / "tuned", ("layers.1.mlp", "layers.3."))}
+
+
+@pytest.mark.parametrize("number", parts(12, daily=1))
+async def test_a_member_of_a_family_dies_or_stands_still(
+    family: dict[str, Path], serve: Callable[..., Server], number: int
+) -> None:
+    """A foundation and its fine-tune are dropped together, and come back together. 12 schedules, SIGKILL in the pipeline
+    first."""
+    phase, how = PHASES[(number + 1) % 3], signal.SIGSTOP if number % 2 else signal.SIGKILL
+    base, tuned = family.values()
+    server = serve(base, memory="8MiB", overload="on", silence=3, arguments=["--app", f"tuned={tuned}"]).whole()
+    async with Client(server) as client:
+        whole = {name: worker["memory"]["parameters"] for name, worker in (await client.ready()).items()}
+        group = await struck(client, phase, how, models=[*family], more=number % 4 > 1)
+        assert group["model"] == ", ".join(family)
+        assert {name: worker["memory"]["parameters"] for name, worker in (await client.workers()).items()} == whole
+        same = [await client.post({**body(0, NEW, prompt_of(LONG)), "model": name}) for name in family]
+        assert len({tuple(answer["choices"][0]["token_ids"]) for _, answer in same}) == 2, "each has its own parameters"
+    server.stop()

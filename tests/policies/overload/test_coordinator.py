@@ -12,8 +12,10 @@ from blockwright.policies.overload.coordinator import (
     BeginRestore,
     CallForHelp,
     Decision,
+    GroupState,
     MemoryCoordinator,
     OverloadRules,
+    ResumePipeline,
 )
 from blockwright.policies.overload.demand import PERIOD, READINGS, DemandReading
 from blockwright.policies.overload.drop_plan import nbytes, replica
@@ -24,10 +26,10 @@ CHAIN = chain(8)
 FULL, EMPTY = DemandReading(used=10, total=10, head=1, waiting=1), DemandReading(used=0, total=10)
 
 
-def coordinator(page_size: int = 16) -> MemoryCoordinator:
+def coordinator(page_size: int = 16, most: int = 2, quiet: float = 0.5) -> MemoryCoordinator:
     whole = nbytes(CHAIN, range(len(CHAIN)))
     replicas = [replica("m0", f"w{n}", CHAIN, 2 * whole) for n in range(4)]
-    return MemoryCoordinator(OverloadRules(), planner({"m0": CHAIN}, most=2), CHAIN, replicas, page_size)
+    return MemoryCoordinator(OverloadRules(quiet=quiet), planner({"m0": CHAIN}, most=most), CHAIN, replicas, page_size)
 
 
 def told(of: MemoryCoordinator, at: float, reading: DemandReading) -> Sequence[Decision]:
@@ -35,16 +37,20 @@ def told(of: MemoryCoordinator, at: float, reading: DemandReading) -> Sequence[D
     return [decision for decision in found if not isinstance(decision, CallForHelp)]
 
 
+def drops(found: Sequence[Decision]) -> list[str]:
+    assert all(isinstance(one, BeginDrop) for one in found)
+    return [one.drop.group.name for one in found if isinstance(one, BeginDrop)]
+
+
 def test_a_drop_follows_a_drop_and_a_restore_waits() -> None:
-    of = coordinator()
-    (first,) = told(of, 0.0, FULL)
-    assert isinstance(first, BeginDrop)
-    assert told(of, 0.1, FULL) == [], "one change at a time"
-    of.dropped(first.drop.group.name, 1.0)
-    assert told(of, 1.0 + SETTLE - 0.01, FULL) == [], "those who waited are about to start"
-    (second,) = told(of, 1.0 + SETTLE, FULL)
-    assert isinstance(second, BeginDrop)
-    of.dropped(second.drop.group.name, 2.0)
+    of = coordinator(most=4)
+    assert drops(told(of, 0.0, FULL)) == ["w0+w1"]
+    of.dropped("w0+w1", 1.0)
+    assert drops(told(of, 1.0 + SETTLE - 0.01, FULL)) == ["w2+w3"], "those who waited at the first are about to start"
+    of.dropped("w2+w3", 1.0 + SETTLE)
+    assert told(of, 1.0 + SETTLE + 0.01, FULL) == [], "there is nobody to drop with who has settled"
+    assert drops(told(of, 1.0 + 2 * SETTLE, FULL)) == ["w0+w2+w1+w3"]
+    of.dropped("w0+w2+w1+w3", 2.0)
     assert told(of, 2.0 + HYSTERESIS - 0.1, EMPTY) == []
     (back,) = told(of, 2.0 + HYSTERESIS, EMPTY)
     assert isinstance(back, BeginRestore)
@@ -52,31 +58,65 @@ def test_a_drop_follows_a_drop_and_a_restore_waits() -> None:
         of.loaded(back.group.name, load)
     of.restored(back.group.name, 9.0)
     assert told(of, 9.0 + HYSTERESIS - 0.1, FULL) == [], "or the same group would come and go"
-    assert isinstance(told(of, 9.0 + HYSTERESIS, FULL)[0], BeginDrop)
+    assert drops(told(of, 9.0 + HYSTERESIS, FULL)) == ["w0+w1"]
+
+
+def test_who_lacks_memory_drops_and_does_not_wait_for_others_who_do() -> None:
+    of, some = coordinator(), DemandReading(used=5, total=10)
+    assert drops(of.read(0.0, {"w0": some, "w1": FULL, "w2": some, "w3": some})) == ["w1+w0"]
+    assert of.read(0.1, {"w2": some, "w3": some, "w1+w0": FULL}) == [], "that one drops already"
+    assert drops(of.read(0.2, {"w2": some, "w3": FULL})) == ["w3+w2"], "beside it"
+    assert told(of, 0.3, FULL) == []
+    of.dropped("w1+w0", 0.4)
+    of.dropped("w3+w2", 0.5)
+    (help,) = of.read(1.0, dict.fromkeys(of.groups, FULL))
+    assert isinstance(help, CallForHelp), "nothing is under way any more that could"
+
+
+def test_the_same_where_the_controller_keeps_the_groups() -> None:
+    of = coordinator()
+    assert drops(told(of, 0.0, FULL)) == ["w0+w1"]
+    pair, left = of.groups["w0+w1"], [of.groups[name] for name in ("w2", "w3")]
+    of.adopt(0.1, {pair: GroupState.DROPPING, **dict.fromkeys(left, GroupState.NORMAL)})
+    assert drops(told(of, 0.1, FULL)) == ["w2+w3"]
+    of.adopt(0.2, {pair: GroupState.PIPELINE, of.groups["w2+w3"]: GroupState.DROPPING})
+    of.adopt(0.4, {pair: GroupState.PIPELINE, of.groups["w2+w3"]: GroupState.PIPELINE})
+    assert told(of, 0.4 + HYSTERESIS - 0.01, EMPTY) == []
+    assert len(told(of, 0.4 + HYSTERESIS, EMPTY)) == 2
 
 
 def dropped(of: MemoryCoordinator) -> None:
-    """All that can be, by ``SETTLE``."""
-    for at in (0.0, SETTLE):
-        (drop,) = told(of, at, FULL)
-        assert isinstance(drop, BeginDrop)
-        of.dropped(drop.drop.group.name, at)
+    """All that can be, at once."""
+    for at in (0.0, 0.1):
+        (name,) = drops(told(of, at, FULL))
+        of.dropped(name, SETTLE)
     assert len(of.groups) == 2
 
 
-def test_what_is_quiet_for_one_group_is_quiet_for_the_next() -> None:
+def test_what_is_quiet_for_one_group_is_quiet_for_all() -> None:
     of = coordinator()
     dropped(of)
-    (first,) = told(of, 9.0, EMPTY)
+    found = told(of, 9.0, EMPTY)
+    assert [one.group.name for one in found if isinstance(one, BeginRestore)] == ["w0+w1", "w2+w3"]
+    assert told(of, 9.1, EMPTY) == [], "both change"
+    assert all(isinstance(one, ResumePipeline) for one in told(of, 9.2, FULL))
+    assert set(of.state.values()) == {GroupState.PIPELINE}
+
+
+def test_a_restore_follows_a_restore() -> None:
+    """What one group uses is more than the 156 pages of its replicas."""
+    of, much = coordinator(page_size=1, quiet=0.9), DemandReading(used=160, total=300)
+    dropped(of)
+    (first,) = of.read(9.0, {"w0+w1": much, "w2+w3": EMPTY})
     assert isinstance(first, BeginRestore)
-    assert told(of, 9.1, EMPTY) == [], "one change at a time"
+    assert first.group.name == "w2+w3"
     for load in first.loads:
         of.loaded(first.group.name, load)
     of.restored(first.group.name, 10.0)
     assert told(of, 10.0 + SETTLE - 0.01, EMPTY) == []
     (second,) = told(of, 10.0 + SETTLE, EMPTY)
     assert isinstance(second, BeginRestore)
-    assert second.group.name != first.group.name
+    assert second.group.name == "w0+w1"
 
 
 @pytest.mark.parametrize(("more", "restores"), [(0, True), (3, True), (31, False)])

@@ -25,11 +25,11 @@ def test_what_lacks_is_counted_at_each_instance() -> None:
     full, idle = DemandReading(used=100, total=100), DemandReading(used=10, total=100, waiting=20)
     monitor = DemandMonitor()
     monitor.read(0.0, {"one": one, "full": full, "idle": idle})
-    assert monitor.lacking == 30 + 1 + 0
+    assert monitor.lacking() == {"one": 30, "full": 1, "idle": 0}
     assert (one.demand, one.lacking, idle.lacking) == (106, 30, 0)
     assert monitor.pending
     monitor.read(0.1, {"full": full})
-    assert (monitor.lacking, monitor.pending) == (1, False), "those that are gone do not count"
+    assert (monitor.lacking(), monitor.pending) == ({"full": 1}, False), "those that are gone do not count"
     monitor.read(0.2, {"idle": idle})
     assert not monitor.pending, "it waits for the next sweep, not for memory"
 

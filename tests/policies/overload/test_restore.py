@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blockwright.policies.overload.drop_plan import ParameterGroup, nbytes, replica
-from blockwright.policies.overload.restore import HYSTERESIS, GroupUse, homes, loads, next_restore
+from blockwright.policies.overload.restore import HYSTERESIS, GroupUse, homes, loads, next_restores
 
 from .clusters import applied, chain, planner
 
@@ -25,11 +25,11 @@ def merged(count: int, needed: int = 1) -> list[ParameterGroup]:
 def test_only_when_it_is_quiet_for_good(change: dict[str, bool | float], restores: bool) -> None:
     (group,) = merged(2)
     asked = {"pending": False, "expected": 0.5, "since": HYSTERESIS, **change}
-    found = next_restore([GroupUse(group, 50, 100)], **asked)  # type: ignore[arg-type]
-    assert (found == group) is restores
-    assert next_restore([GroupUse(group, 51, 100)], pending=False, expected=0.4, since=9.0) is None
+    found = next_restores([GroupUse(group, 50, 100)], **asked)  # type: ignore[arg-type]
+    assert found == [group] * restores
+    assert next_restores([GroupUse(group, 51, 100)], pending=False, expected=0.4, since=9.0) == []
     (single,) = merged(1)
-    assert next_restore([GroupUse(single, 0, 100)], pending=False, expected=0.0, since=9.0) is None
+    assert next_restores([GroupUse(single, 0, 100)], pending=False, expected=0.0, since=9.0) == []
 
 
 def test_the_longest_pipeline_first_and_nobody_who_would_not_fit() -> None:
@@ -37,8 +37,8 @@ def test_the_longest_pipeline_first_and_nobody_who_would_not_fit() -> None:
     three, two = sorted(groups, key=lambda group: -len(group.members))
     assert (len(three.members), len(two.members)) == (3, 2)
     quiet = {"pending": False, "expected": 0.1, "since": 9.0}
-    assert next_restore([GroupUse(two, 1, 100), GroupUse(three, 9, 100)], **quiet) == three  # type: ignore[arg-type]
-    assert next_restore([GroupUse(two, 1, 200), GroupUse(three, 101, 100)], **quiet) == two  # type: ignore[arg-type]
+    assert next_restores([GroupUse(two, 1, 100), GroupUse(three, 9, 100)], **quiet) == [three, two]  # type: ignore[arg-type]
+    assert next_restores([GroupUse(two, 1, 200), GroupUse(three, 101, 100)], **quiet) == [two]  # type: ignore[arg-type]
 
 
 def test_missing_parameters_come_from_members_links_sharing_the_work() -> None:
