@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import ROOT
+from scheduling_kept import fingerprint, kept
 
 EXAMPLE = ROOT / "examples" / "simulate" / "twelve.toml"
 SAMPLE = EXAMPLE.parent / "sharegpt_lengths.csv"
@@ -39,6 +40,13 @@ def lengths() -> Path:
     return next(filter(Path.exists, found), SAMPLE)
 
 
+def sources() -> str:
+    """A fingerprint of what decides the outcome of a run."""
+    profile = EXAMPLE.parent / "a30-llama-2-7b.json"
+    return fingerprint((ROOT / "policies", ROOT / "simulator", Path(__file__), EXAMPLE, profile, lengths()))
+
+
+@kept
 def simulate(run: Run) -> dict[str, float]:
     """Seconds, and what memory was like."""
     from blockwright.simulator.simulation import ClusterSimulation
@@ -119,6 +127,16 @@ def capacity(run: Run, limits: Sequence[float], step: float = 1.04) -> dict[str,
     return found
 
 
+def crossed(curve: Sequence[tuple[float, float]], limit: float) -> float | None:
+    """The rate at which a P99 of the TTFT reaches a limit: between the last point below it and the next one, on a line in
+    the logarithm; None where one of these is missing. ``curve``: rates, ascending, and seconds."""
+    below = [place for place, (_, seconds) in enumerate(curve) if seconds < limit]
+    if not below or below[-1] == len(curve) - 1:
+        return None
+    (rate, seconds), (more, longer) = curve[below[-1] : below[-1] + 2]
+    return rate + (more - rate) * math.log(limit / seconds) / math.log(longer / seconds)
+
+
 # a trained estimator ---------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +185,7 @@ def noise_figures(deviation: float) -> dict[str, float]:
 # what is best in hindsight ---------------------------------------------------------------------------------------------
 
 
+@kept
 def hindsight(run: Run, tried: int) -> dict[str, float]:
     """The rank of the choice: some requests are sent to every instance in turn, while all others go where they went; by its
     latency there, how many instances would have been better?"""

@@ -25,9 +25,10 @@ def short(subject: str, **more: float) -> Run:
 def test_every_case_is_a_scenario_and_those_with_a_bar_exist() -> None:
     jobs = list(scheduling.jobs(Plan()))
     assert {bar.case for bar in scheduling.BARS} - {job.case for job in jobs} == {"near/oracle", "near/tagger"}
-    several = [job.case for job in jobs if job.case.startswith("load/") and job.subject == OURS]
-    assert len(several) == len(Plan().loads) * len(Plan().seeds)
-    for run in {job.measure.args[0] for job in jobs}:  # type: ignore[attr-defined]
+    for load in Plan().loads:
+        seeds = [job.measure.args[0].seed for job in jobs if job.case == f"load/{load:.2f}" and job.subject == OURS]
+        assert (1,) <= tuple(seeds) <= Plan().seeds, "a beginning of those of the reference"
+    for run in {job.measure.args[0] for job in jobs}:
         if run.seed == 1:
             _, _, requests = runs.described(replace(run, rate=1.0, warm=0.0, seconds=3.0))
             assert len(requests) == 3
@@ -61,6 +62,33 @@ def test_capacity_is_found_between_the_rates_of_a_grid(monkeypatch: pytest.Monke
         found = runs.capacity(short(REFERENCE, rate=start), (3.0, 10.0))
         assert found["qps_3s"] == pytest.approx(30 + math.log(3), rel=0.01)
         assert found["qps_10s"] == pytest.approx(30 + math.log(10), rel=0.01)
+
+
+def test_a_capacity_lies_between_two_loads_of_a_curve() -> None:
+    curve = [(20.0, 1.0), (30.0, 10.0), (40.0, 5.0), (50.0, 500.0)]
+    assert runs.crossed(curve, 50.0) == pytest.approx(45.0), "after the last load that is below the limit"
+    assert runs.crossed(curve, 0.5) is None
+    assert runs.crossed(curve, 1000.0) is None
+    report = Report("scheduling", {})
+    for load, seconds in ((0.6, (0.3, 0.5)), (1.0, (30.0, 18.0)), (1.2, (60.0,))):
+        for value in seconds:
+            report.add(f"load/{load:.2f}", "block", {"ttft_p99_s": value})
+    scheduling.curves(report, Plan())
+    rates = report.samples["capacity/base", "qps_3s", "block"]
+    assert rates == pytest.approx([0.8 * scheduling.CAPACITY] * 2)
+    assert ("capacity/base", "qps_3s", OURS) not in report.samples
+
+
+def test_what_takes_longest_comes_first() -> None:
+    jobs = {(job.case, job.subject): job for job in scheduling.jobs(Plan())}
+    order = [
+        ("capacity/batch-24", OURS),
+        ("load/1.20", OURS),
+        ("load/1.00", OURS),
+        ("load/1.00", "po2"),
+        ("load/1.00", "random"),
+    ]
+    assert sorted(order, key=lambda key: -scheduling.work(jobs[key])) == order
 
 
 def test_parts_below_a_peer_are_paired_by_seed() -> None:
