@@ -157,7 +157,7 @@ def cases(plan: Plan) -> Iterator[Case]:
     yield near("length-error/50%", "block", ("workload.length_error=0.5", "workload.error_law=gaussian"))
     for subject in ("block", OURS):
         yield near("length-error/trained", subject, (), "trained")
-    yield near("length-error/none", OURS, (), "none")
+    yield near("length-error/none", "po2", (), "none")  # of few: every forecast plays to the limit
     yield near("correction/learned", OURS, TAGGER)
     yield near("correction/10", OURS, (*TAGGER, "dispatch.spread=false"))
     yield near("correction/none", OURS, (*TAGGER, "dispatch.spread=false", "dispatch.correction=1"))
