@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.test-tools
 PORT   ?= 8000
 # Tests: processes at a time (some wait for others), and the best instruction set that they use (avx512_bf16, avx512, avx2, generic; empty: all).
-JOBS   ?= $(shell expr $$(nproc) + 1)
+JOBS   ?= $(shell expr $$(nproc) + 2)
 CAP    ?=
 # make nightly: where its random choices begin. Another value on each call; the same value, the same run. SLICE: words of pytest.
 SEED   := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))

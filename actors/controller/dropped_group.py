@@ -6,13 +6,13 @@ depths of all of them: each application has a pipeline, cut at the same depths. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.gateway.switch_messages import SwitchFigures
-from blockwright.policies.model.chain import Component, Hop
+from blockwright.policies.model.chain import Hop
 from blockwright.policies.overload.coordinator import GroupState
 
 
@@ -98,18 +98,3 @@ def together(served: Mapping[str, Served], residency: Residency) -> list[Served]
 def name_of(served: Iterable[Served]) -> str:
     """By which the memory actor knows applications that are together: of one application its name."""
     return ", ".join(one.application.name for one in served)
-
-
-def alike(chains: Iterable[Sequence[Component]]) -> bool:
-    """Whether stages that are cut at the same depths have the same KV of each."""
-    first, *others = [[component.kv for component in chain] for chain in chains]
-    return all(other == first for other in others)
-
-
-def united(chains: Sequence[Sequence[Component]]) -> list[Component]:
-    """Of chains that are alike: at each depth what all of them together have there, what they share once."""
-    found = []
-    for depth in zip(*chains, strict=True):
-        shared, deltas = ({c.shared: c.nbytes for c in depth}, {c.delta: c.delta_nbytes for c in depth if c.delta})
-        found.append(replace(depth[0], nbytes=sum(shared.values()), delta_nbytes=sum(deltas.values())))
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from blockwright.actors.controller.dropped_group import GroupStage, alike, name_of, together, united
+from blockwright.actors.controller.dropped_group import GroupStage, name_of, together
 from blockwright.actors.controller.overload_messages import (
     BreakOffRestore,
     DropParameters,
@@ -19,6 +19,7 @@ from blockwright.actors.controller.overload_messages import (
 from blockwright.actors.controller.parameter_drops import OverloadParts, ParameterDrops, is_replica
 from blockwright.actors.controller.residency import Residency, Served
 from blockwright.policies.model.chain import Hop
+from blockwright.policies.overload.alike import alike, united
 from blockwright.policies.overload.coordinator import GroupState
 
 
@@ -36,7 +37,7 @@ def unfit(state: OverloadParts, worker: str) -> str:
         return f"worker {worker} is drained"
     here = together(state.served, state.residency[worker])
     if len(here) > 1 and not alike(served.application.components for served in here):
-        return f"worker {worker} serves {len(here)} models ({name_of(here)}); parameters are dropped where it is one"
+        return f"worker {worker} serves {len(here)} models ({name_of(here)}) whose layers have different KV"
     return ""
 
 

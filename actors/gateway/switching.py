@@ -1,14 +1,12 @@
 """Routes end while requests are on them: parameters are dropped, or have come back (``SwitchRoutes``).
 
-Where parameters come back requests move one by one, and decode on meanwhile: what is copied lies in two places until its
-request has moved, so only as much is under way to a route as it has room for beyond all that goes there. Where parameters
-are dropped every request leaves at once and pauses until its new attempt begins. Owns which requests are *stale*, whose turn
-it is, and what became of them; a move is ``moving.py``'s.
+Where parameters come back requests move in turn (``policies/overload/moving_back.py``), and decode on meanwhile. Where they
+are dropped every request leaves at once and pauses until its new attempt begins. Owns which requests are *stale* and what
+became of them; a move is ``moving.py``'s.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -18,6 +16,7 @@ from blockwright.actors.gateway.pausing import Pausing
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
 from blockwright.policies.model.chain import Route
+from blockwright.policies.overload.moving_back import MovingBack
 from blockwright.policies.requests.moving import deal
 
 KEPT = 8  # switches whose figures can still be asked for
@@ -36,17 +35,14 @@ class Mover(Protocol):
 
 @dataclass(slots=True)
 class Switch:
-    """``stale``: requests that do not run on a new route yet; ``left``: those that have left at once; ``queue``: those whose
-    turn to move has not come, and where to. By route ``rooms``: tokens that may be under way to it, where that is known;
-    ``moving``: those that are, of each request."""
+    """``stale``: requests that do not run on a new route yet; ``left``: those that have left at once; ``back``: those that
+    move in turn."""
 
     order: SwitchRoutes
     figures: SwitchFigures
     stale: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
-    queue: dict[str, Route] = field(default_factory=dict)
-    rooms: dict[str, int] = field(default_factory=dict)
-    moving: defaultdict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    back: MovingBack = field(default_factory=MovingBack)
 
 
 class Switching:
@@ -76,27 +72,26 @@ class Switching:
                     switch.left.add(record.id)
                     self._pausing.begin(self._moving.to(record, route), now, order.number)
                 else:
-                    switch.queue[record.id] = route
-                    room = switch.rooms.get(route.id, state.table.capacity.get(route.id, UNKNOWN) // order.gateways)
-                    switch.rooms[route.id] = room - len(record.tokens)
+                    capacity = state.table.capacity.get(route.id, UNKNOWN) // order.gateways
+                    switch.back.add(record.id, route, len(record.tokens), capacity)
             elif order.dropped:
                 record.note(now, "not_moved", reason="the parameters of its route were dropped, and no other can take it")
                 state.restart(record, now)
         self._next(switch, now)
 
     def _next(self, switch: Switch, now: float) -> None:
-        """Begin to move those for whom there is room; one at a time to where there is none. Who is not on a route that ends
-        any more need not."""
-        for request, route in list(switch.queue.items()):
-            record, under = self._state.active.get(request), switch.moving[route.id]
+        """Begin to move those whose turn it is. Who is not on a route that ends any more need not."""
+        active, tokens = self._state.active, dict[str, int]()
+        for request in switch.back.waiting:
+            record = active.get(request)
             if record is None or not record.workers or record.route is None or record.route.id not in switch.order.ended:
-                del switch.queue[request]
+                switch.back.end(request)
                 switch.stale.discard(request)
-            elif not under or sum(under.values()) + len(record.tokens) <= switch.rooms[route.id]:
-                del switch.queue[request]
-                self._moving.left(record)
-                under[request] = len(record.tokens)
-                self._moving.begin(self._moving.to(record, route), now, switch.order.number)
+            else:
+                tokens[request] = len(record.tokens)
+        for request, route in switch.back.begin(tokens):
+            self._moving.left(active[request])
+            self._moving.begin(self._moving.to(active[request], route), now, switch.order.number)
 
     def look(self, now: float) -> None:
         """Time has passed: some may have ended, and others have their turn."""
@@ -109,7 +104,7 @@ class Switching:
         if switch is None or under.move.request not in switch.stale:
             return
         switch.stale.remove(under.move.request)
-        switch.moving[under.move.route.id].pop(under.move.request, None)
+        switch.back.end(under.move.request)
         told, stall = switch.figures, now - (under.since if under.left is None else under.left)
         switch.figures = replace(
             told, copied=told.copied + bool(under.cached), pages=told.pages + under.pages, nbytes=told.nbytes + under.nbytes,
@@ -122,7 +117,7 @@ class Switching:
         """It has ended, or begins anew for another reason."""
         if (switch := self._switches.get(under.switch)) is not None:
             switch.stale.discard(under.move.request)
-            switch.moving[under.move.route.id].pop(under.move.request, None)
+            switch.back.end(under.move.request)
 
     def off(self, number: int) -> bool:
         """Whether no attempt is on the routes that this switch has ended, as far as workers have answered."""
@@ -147,7 +142,6 @@ class Switching:
         """Raise AssertionError when an invariant is broken."""
         for number, switch in self._switches.items():
             moving = {request for request, under in moves.items() if under.switch == number}
-            queued = switch.queue.keys()
+            queued = {*switch.back.waiting}
             assert switch.stale <= moving | queued, f"of switch {number} somebody is stale who does not move"
-            begun = {request for under in switch.moving.values() for request in under}
-            assert begun <= switch.stale - queued, f"of switch {number} somebody has room who does not need it"
+            assert switch.back.moving <= switch.stale - queued, f"of switch {number} somebody has room who does not need it"

@@ -330,7 +330,7 @@ def test_orders_that_cannot_be_are_refused_with_a_sentence() -> None:
     assert refusal(burst.state, cut) == "worker w9 does not exist"
     assert burst.state.scaling.undrainable("w0").startswith("it serves as a part of a pipeline")
     two = Burst("w0", "w1", served=(A, application("b", "eAmxBh")))  # of another form
-    sentence = "worker w0 serves 2 models (a, b); parameters are dropped where it is one"
+    sentence = "worker w0 serves 2 models (a, b) whose layers have different KV"
     assert refusal(two.state, PAIR) == sentence
     assert serving_groups(two.state) == []
 

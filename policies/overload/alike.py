@@ -1,0 +1,23 @@
+"""Which models can be dropped together, and what they are to the drop plan: one chain (decision 58)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from blockwright.policies.model.chain import Component
+
+
+def alike(chains: Iterable[Sequence[Component]]) -> bool:
+    """Whether stages that are cut at the same depths have the same KV of each chain."""
+    first, *others = [[component.kv for component in chain] for chain in chains]
+    return all(other == first for other in others)
+
+
+def united(chains: Sequence[Sequence[Component]]) -> list[Component]:
+    """Of chains that are alike: at each depth what all of them together have there, what they share once."""
+    found = []
+    for depth in zip(*chains, strict=True):
+        shared, deltas = ({c.shared: c.nbytes for c in depth}, {c.delta: c.delta_nbytes for c in depth if c.delta})
+        found.append(replace(depth[0], nbytes=sum(shared.values()), delta_nbytes=sum(deltas.values())))
+    return found
