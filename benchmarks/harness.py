@@ -1,7 +1,7 @@
 """One habit for all benchmarks: the same options, subjects in turn, one table, one kind of JSON.
 
-A script makes a ``Report``, feeds it samples (``interleave`` does so for subjects that take turns: A B A B ...), states its
-bars and calls ``finish``. Knows nothing of what is measured, and changes no result: a missed bar is printed as a miss.
+A script makes a ``Report``, feeds it samples (of subjects that take turns: A B A B ...), states its bars and calls
+``finish``. Knows nothing of what is measured, and changes no result: a missed bar is printed as a miss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -119,13 +119,6 @@ def interpreters(options: Options) -> dict[str, Path]:
     if options.beside is not None:
         found[BESIDE] = options.beside.resolve() / ".venv" / "bin" / "python"
     return found
-
-
-def interleave(report: Report, case: str, subjects: Mapping[str, Callable[[], Mapping[str, float]]], runs: int) -> None:
-    """``runs`` rounds; in each every subject runs once, in the order given."""
-    for _ in range(runs):
-        for name, run in subjects.items():
-            report.add(case, name, run())
 
 
 def misses(report: Report, bars: Iterable[Bar]) -> list[str]:

@@ -197,13 +197,6 @@ class DualScanner:
         """It ran elsewhere, and is the first to start on a side."""
         self._sides[side].returned.appendleft(request)
 
-    def grew(self, request: int, positions: float) -> None:
-        """It holds so many positions: more than was estimated, or it counts as before."""
-        pointer = self._sides[self._side_of(request)]
-        if (more := positions - pointer.running[request]) > 0.0:
-            pointer.running[request] = positions
-            pointer.use += more
-
     def resize(self, memory: float) -> None:
         """There are so many positions from now on. Raises ValueError where that is not above 0."""
         _check(memory=memory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +36,6 @@ def test_rows_have_median_minimum_and_maximum() -> None:
         "high": 50.0,
         "runs": 3,
     }
-
-
-def test_subjects_take_turns() -> None:
-    order: list[str] = []
-
-    def subject(name: str) -> Callable[[], dict[str, float]]:
-        def run() -> dict[str, float]:
-            order.append(name)
-            return {"per_s": float(len(order))}
-
-        return run
-
-    made = Report("actors", {})
-    harness.interleave(made, "call", {OURS: subject("a"), "ray": subject("b")}, runs=3)
-    assert order == ["a", "b", "a", "b", "a", "b"]
-    assert made.samples["call", "per_s", "ray"] == [2.0, 4.0, 6.0]
 
 
 def test_the_table_has_the_ratio_beside_the_peer_and_names_the_absent() -> None:

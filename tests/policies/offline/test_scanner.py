@@ -143,18 +143,6 @@ def test_what_is_given_back_comes_first_on_its_side() -> None:
     assert {*drained(found)} == {(1, "left"), (17, "right"), (15, "right")}
 
 
-def test_growth_beyond_the_estimate_counts() -> None:
-    found = scanner([unit(range(10), 1.0)])
-    drained(found)
-    found.finished(0)
-    found.grew(1, 15.0)
-    assert drained(found) == []
-    found.grew(1, 3.0)
-    assert found.use().left == 95.0
-    found.finished(1)
-    assert found.use().left == 80.0
-
-
 def test_another_order_leaves_what_runs() -> None:
     found = scanner([unit(range(20), 4.0), unit(range(20, 40), 0.25)])
     running = [request for request, _ in drained(found)]
