@@ -1,4 +1,4 @@
-"""Where each request stands: its place among those that no worker has planned, and how many there are for which reason.
+"""Queue position: the place of each request among those that no worker has planned, and how many wait for which reason.
 
 Reads the gateway's records and changes none. Places are counted anew at most once in ``FRESH`` seconds, however many clients
 wait: with thousands of them each look would otherwise pass over all the others.

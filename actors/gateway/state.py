@@ -1,4 +1,4 @@
-"""The gateway's state machine: requests, their emitted tokens and their attempts.
+"""The gateway's state machine: requests, their emitted tokens, and failover to another attempt.
 
 Owns what must survive the death of any worker: a request's prompt, every token that was emitted, and how often it was
 present when a worker died. ``handle(event, now)`` returns the effects to perform, in order. Only the gateway starts

@@ -18,7 +18,7 @@ SOON = 1e-3  # seconds: a worker that gets an expired request gives it back at i
 RETRY_SECONDS = 5.0  # what a client is told to wait for another server, or for workers
 
 
-class TimedRequest(Protocol):
+class LimitedRequest(Protocol):
     """What is needed of a request. ``arrival``: seconds, on the clock of ``now``; ``offline``: nobody waits for it."""
 
     state: str
@@ -28,7 +28,7 @@ class TimedRequest(Protocol):
     def offline(self) -> bool: ...
 
 
-Timed = TypeVar("Timed", bound=TimedRequest)
+Limited = TypeVar("Limited", bound=LimitedRequest)
 
 
 class RequestTimeout:
@@ -37,7 +37,7 @@ class RequestTimeout:
     def __init__(self, worker_wait: float, timeout: float) -> None:
         self.worker_wait, self.timeout = worker_wait, timeout
 
-    def left(self, request: TimedRequest, now: float) -> float:
+    def left(self, request: LimitedRequest, now: float) -> float:
         """Seconds that a request may still take, however few; 0: as many as it likes, as offline ones may."""
         return 0.0 if request.offline else self.timeout and max(request.arrival + self.timeout - now, SOON)
 
@@ -56,7 +56,7 @@ class RequestTimeout:
         message = "the server shut down before the answer was complete"
         return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
 
-    def late(self, requests: Iterable[Timed], now: float) -> list[Timed]:
+    def late(self, requests: Iterable[Limited], now: float) -> list[Limited]:
         """Those that wait and whose time is over; of others their workers say it. ``requests``: in the order of arrival."""
         if not self.timeout:
             return []
