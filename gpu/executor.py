@@ -1,4 +1,4 @@
-"""Obeys plans: the one owner of a worker's tables, arenas, packed components, runs and hidden states.
+"""The model executor obeys plans: the one owner of a worker's tables, arenas, packed components, runs and hidden states.
 
 Used by the worker's device thread alone. Decides nothing: which memory, which rows, which order are the plan's; a plan that
 does not fit what is here raises ``ExecutorError``. Legend: T tokens, N rows, D hidden width.

@@ -41,6 +41,7 @@ PURE_NAMES = {"state", "messages", "port"}  # of modules below actors/, with all
 IMPURE = {"asyncio", "zmq", "torch", "time", "random", "logging", "os", "socket", "threading", "subprocess", "numpy"}
 # what only api/ may say: a status of HTTP, or a word of OpenAI's errors
 HTTP_STATUS = re.compile(r"(?<![\w.])(40[0134589]|413|421|429|50[0234])(?![\w.])")
+PATHS = re.compile(r"(?<![\w.:])/(?:admin|v1)/")  # of endpoints: in a decision's words, docstrings included
 OPENAI_WORDS = re.compile(r"openai|invalid_request_error|server_error|model_not_found|context_length|invalid_value", re.I)
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc)$")
 MOST_FILE_LINES, MOST_FUNCTION_LINES = 400, 60
@@ -181,6 +182,13 @@ def test_http_status_and_openai_words_stand_in_api_alone() -> None:
     below = {name: path for name, path in layer_modules().items() if layer_of(name) not in ("api", None)}
     told = {name: wire_words(path.read_text(), layer_of(name) in ("policies", "actors")) for name, path in below.items()}
     assert {name: words for name, words in told.items() if words} == {}
+
+
+def test_policies_name_no_path_of_an_endpoint() -> None:
+    below = {name: path for name, path in layer_modules().items() if layer_of(name) == "policies"}
+    assert [name for name, path in below.items() if PATHS.search(path.read_text())] == []
+    assert PATHS.search('f"it is not active; /admin/cluster lists those that are"')
+    assert not PATHS.search("http://localhost:4318/v1/traces")
 
 
 def test_the_rule_of_words_catches_offenders() -> None:

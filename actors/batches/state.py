@@ -1,15 +1,12 @@
 """Which batches are checked, run, stopped and written, and when: a state machine without a store or a clock.
 
 What a batch is lies in the store; this is what one runner does about it. A batch is checked, waits for its turn, runs, and
-is written. Of each account the oldest one runs, and ``most`` at a time, so that nobody's long job keeps the others waiting.
-A batch that is checked has its prompts in memory and its file open, so that not many are ahead of their turn: of an account
-the one that follows, of all as many again as may run.
-Cancel and expiry stop it wherever it is, and keep what is done. What could not be done is tried again after a while.
+is written; whose turn it is ``policies/offline/batch_turns.py`` says. Cancel and expiry stop it wherever it is, and keep
+what is done. What could not be done is tried again after a while.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -28,8 +25,7 @@ from blockwright.actors.batches.messages import (
     WriteBatch,
 )
 from blockwright.actors.batches.port import BatchStatus, OpenBatch
-
-RETRY, LONGEST = 1.0, 8.0  # seconds until the first try again; each is twice as long as the one before, up to this
+from blockwright.policies.offline.batch_turns import again, due, next_to_prepare, next_to_run
 
 
 class BatchStage(Enum):
@@ -87,7 +83,7 @@ class BatchesState:
             case BatchStuck() if work.stage is BatchStage.STOPPING:
                 yield self._write(work)
             case BatchStuck():
-                work.again = now + min(LONGEST, RETRY * 2**work.tries)
+                work.again = again(work.tries, now)
                 work.tries += 1
                 if work.stage is not BatchStage.WRITING:  # what was stored stays; the rest is looked at anew
                     work.stage = BatchStage.QUEUED
@@ -123,37 +119,30 @@ class BatchesState:
 
     def _tries(self, now: float) -> Iterator[BatchEffect]:
         for work in self.works.values():
-            if work.stage is BatchStage.WRITING and work.again is not None and _due(work, now):
+            if work.stage is BatchStage.WRITING and work.again is not None and due(work.again, now):
                 yield self._write(work)
 
     def _loads(self, now: float) -> Iterator[BatchEffect]:
         """Who is checked next: what cannot be checked now keeps nobody from it."""
-        accounts = Counter(work.batch.account for work in self.works.values() if work.stage in _AHEAD)
-        left = 2 * self._most - accounts.total()
-        for work in self.works.values():
-            if left <= 0:
-                break
-            if work.stage is BatchStage.QUEUED and accounts[work.batch.account] < 2 and _due(work, now):
-                work.stage, work.again = BatchStage.LOADING, None
-                accounts[work.batch.account] += 1
-                left -= 1
-                yield LoadBatch(work.batch.id)
+        ready = [work for work in self._in(BatchStage.QUEUED) if due(work.again, now)]
+        for batch in next_to_prepare(_accounts(ready), (work.batch.account for work in self._in(*_AHEAD)), self._most):
+            work = self.works[batch]
+            work.stage, work.again = BatchStage.LOADING, None
+            yield LoadBatch(batch)
 
     def _turns(self) -> Iterator[BatchEffect]:
-        running = [work for work in self.works.values() if work.stage in (BatchStage.RUNNING, BatchStage.STOPPING)]
-        accounts = {work.batch.account for work in running}
-        count = len(running)
-        for work in self.works.values():
-            if count < self._most and work.stage is BatchStage.WAITING and work.batch.account not in accounts:
-                work.stage = BatchStage.RUNNING
-                accounts.add(work.batch.account)
-                count += 1
-                yield RunBatch(work.batch.id)
+        running = [work.batch.account for work in self._in(BatchStage.RUNNING, BatchStage.STOPPING)]
+        for batch in next_to_run(_accounts(self._in(BatchStage.WAITING)), running, self._most):
+            self.works[batch].stage = BatchStage.RUNNING
+            yield RunBatch(batch)
+
+    def _in(self, *stages: BatchStage) -> list[BatchWork]:
+        return [work for work in self.works.values() if work.stage in stages]
 
 
 _AHEAD = (BatchStage.LOADING, BatchStage.WAITING, BatchStage.RUNNING, BatchStage.STOPPING)
 
 
-def _due(work: BatchWork, now: float) -> bool:
-    """Whether what could not be done is tried again. A clock that was put back keeps nobody waiting."""
-    return work.again is None or not now < work.again <= now + LONGEST
+def _accounts(works: list[BatchWork]) -> list[tuple[str, str]]:
+    """Batch and account of each."""
+    return [(work.batch.id, work.batch.account) for work in works]

@@ -9,7 +9,7 @@ and who is drained; what follows for blocks and routes is ``state.py``'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,7 +31,9 @@ from blockwright.actors.controller.on_demand import ControllerParts
 from blockwright.actors.controller.placement import Placement
 from blockwright.actors.controller.residency import PlannedRoute, Residency
 from blockwright.actors.controller.worker_record import WorkerRecord
+from blockwright.policies.cluster.draining import needed_by, spare
 from blockwright.policies.cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
+from blockwright.policies.requests.dispatch import workers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,8 @@ class Scaling:
             return "it serves as a part of a pipeline until a burst is over; wait for the restore"
         if worker not in self.drained and worker in self.draining:
             return "the autoscaler does that already, and stops it"
-        paused = self._state.table.paused
-        for name, served in self._state.served.items():
-            open_ = [p for p in served.planned if p.whole and p.route.id not in paused]
-            if open_ and all(p.is_on(worker) for p in open_):
-                return f"model {name} would have no route left; add a worker, or remove the model first"
+        if model := needed_by(worker, self._serving(self._state.table.paused)):
+            return f"model {model} would have no route left; add a worker, or remove the model first"
         return ""
 
     def _drain(self, worker: str, drain: bool) -> None:
@@ -172,13 +171,16 @@ class Scaling:
         self.decisions[what] += 1
 
     def _work(self) -> Mapping[str, float]:
-        """Requests at each worker without which every application can still be served."""
-        found: dict[str, float] = {}
-        for name, worker in self._state.workers.items():
-            everywhere = [[p.is_on(name) for p in served.planned if p.whole] for served in self._state.served.values()]
-            if not any(here and all(here) for here in everywhere) and self._state.overload.group_of(name) is None:
-                found[name] = worker.running + worker.waiting
-        return found
+        """Requests at each worker that can be spared; none of a pipeline that is a burst's."""
+        free = {n: one for n, one in self._state.workers.items() if self._state.overload.group_of(n) is None}
+        return spare({name: one.running + one.waiting for name, one in free.items()}, self._serving(()))
+
+    def _serving(self, paused: Container[str]) -> dict[str, list[tuple[str, ...]]]:
+        """By application the workers of each route that serves, but for those that are ``paused``."""
+        return {
+            name: [workers_of(p.route) for p in served.planned if p.whole and p.route.id not in paused]
+            for name, served in self._state.served.items()
+        }
 
     def _routes(self, worker: str) -> list[PlannedRoute]:
         return [p for served in self._state.served.values() for p in served.planned if p.is_on(worker)]

@@ -84,7 +84,7 @@ class Asking:
     def ended(self, record: RequestRecord, now: float) -> None:
         """A request has ended: how right the forecast of its last attempt was. What was cut short says nothing, nor does how
         long offline requests take."""
-        if record.generation.offline:
+        if record.offline:
             return
         self.observations.ended(now - record.arrival)
         decision = record.decision
@@ -101,7 +101,7 @@ class Asking:
     def seen(self, active: Mapping[str, RequestRecord], now: float) -> tuple[float, float] | None:
         """See ``Observations.take``; ``active``: the requests that have not ended, in the order of their arrival, of which
         nobody waits for the offline ones."""
-        first = next((record for record in active.values() if not record.generation.offline), None)
+        first = next((record for record in active.values() if not record.offline), None)
         return self.observations.take(0.0 if first is None else now - first.arrival)
 
     def check(self, waiting: Set[str]) -> None:

@@ -40,7 +40,7 @@ def check_state(state: CheckedParts) -> None:
     assert all(r.state == ("running" if r.workers else "waiting") for r in active)
     assert set(state.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
     assert all(r.counted == r.cost() for r in active)
-    state.overload.check([(r.account, r.counted) for r in active if not r.generation.offline])
+    state.overload.check([(r.account, r.counted) for r in active if not r.offline])
     state.offline.check(active)
     state.uses.check(r.application for r in active)
     for worker, on in table.on.items():

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from blockwright.actors.gateway.messages import Effect, Move, Submit
-from blockwright.actors.gateway.patience import Patience
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.poison import Quarantine
+from blockwright.policies.requests.request_timeout import RequestTimeout
 from blockwright.policies.requests.routing_table import RoutingTable
 
 
@@ -48,7 +48,7 @@ class MovedParts(Protocol):
     page_size: int
     table: RoutingTable
     quarantine: Quarantine
-    patience: Patience
+    timeouts: RequestTimeout
     active: dict[str, RequestRecord]
 
     def say(self, effect: Effect) -> None: ...

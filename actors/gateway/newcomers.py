@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from blockwright.actors.gateway.catalogue import Catalogue
-from blockwright.actors.gateway.patience import Patience
 from blockwright.actors.gateway.port import Generation
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.policies.requests.overload import Overload
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.policies.requests.request_timeout import RequestTimeout
 from blockwright.policies.requests.routing_table import RoutingTable
 
 
@@ -18,7 +18,7 @@ class TakingParts(Protocol):
     """What is needed of ``GatewayState``."""
 
     catalogue: Catalogue
-    patience: Patience
+    timeouts: RequestTimeout
     table: RoutingTable
     overload: Overload
     queue: WaitingQueue
@@ -32,7 +32,7 @@ def refusal(state: TakingParts, generation: Generation, now: float) -> RequestRe
     if (unknown := state.catalogue.unknown(generation.application)) is not None:
         return unknown
     if state.draining:
-        return state.patience.closing()
+        return state.timeouts.closing()
     if generation.id in state.active:
         return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
     unfit = state.catalogue.unfit(generation)

@@ -81,18 +81,18 @@ class OfflineBook:
 
     def waits(self, record: RequestRecord) -> None:
         """It waits here. This and the next two do nothing about a request that is not offline."""
-        if record.generation.offline:
+        if record.offline:
             self._waiting.setdefault(record.generation.home, {})[record.id] = None
 
     def sent(self, record: RequestRecord, worker: str) -> None:
         """An attempt is on its way."""
-        if record.generation.offline:
+        if record.offline:
             self._waiting.get(record.generation.home, {}).pop(record.id, None)
             self._starting.setdefault(worker, {})[record.id] = record
 
     def left(self, record: RequestRecord) -> None:
         """It waits no more, and runs nowhere."""
-        if record.generation.offline:
+        if record.offline:
             self._waiting.get(record.generation.home, {}).pop(record.id, None)
             for worker in record.workers[:1]:
                 if self._starting.get(worker, {}).pop(record.id, None) is not None:
@@ -142,7 +142,7 @@ class OfflineBook:
 
     def check(self, active: Iterable[RequestRecord]) -> None:
         """Raise AssertionError when an invariant is broken."""
-        offline = [record for record in active if record.generation.offline]
+        offline = [record for record in active if record.offline]
         waiting = {request for those in self._waiting.values() for request in those}
         assert waiting == {r.id for r in offline if r.state == "waiting"}, "a waiting offline request is lost"
         sent = {(w, id) for w, those in self._starting.items() for id, r in those.items() if not r.planned}

@@ -112,7 +112,7 @@ class Pausing:
         """Its attempt on the new route begins: with its pages, or without."""
         assert under.submit is not None, "who does not pause begins in another way"
         record = self._state.active[under.move.request]
-        timeout = self._state.patience.left(record, now)
+        timeout = self._state.timeouts.left(record, now)
         self._unhold(under, {*workers_of(under.source)} - {*workers_of(under.move.route)})
         self._state.say(replace(under.submit, submission=replace(under.submit.submission, timeout=timeout)))
         self._gone(under.move.request, now)

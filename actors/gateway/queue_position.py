@@ -1,4 +1,4 @@
-"""Where each request stands: its place among those that no worker has planned, and how many there are for which reason.
+"""Queue position: the place of each request among those that no worker has planned, and how many wait for which reason.
 
 Reads the gateway's records and changes none. Places are counted anew at most once in ``FRESH`` seconds, however many clients
 wait: with thousands of them each look would otherwise pass over all the others.
@@ -45,7 +45,7 @@ class QueuePositions:
         """How many sequences of each model run, and how many wait for which reason; for offline ones nobody waits."""
         found: dict[str, Census] = {}
         for record in self._active.values():
-            if record.generation.offline and not record.planned:
+            if record.offline and not record.planned:
                 continue
             one = found.setdefault(record.model, Census())
             reason = self._reason(record)
@@ -64,7 +64,7 @@ class QueuePositions:
         return "isolated" if record.state == "waiting" and record.deaths.suspect else "capacity"
 
     def _count(self, now: float) -> None:
-        waiting = [r for r in self._active.values() if not (r.planned or r.emitted or r.generation.offline)]
+        waiting = [r for r in self._active.values() if not (r.planned or r.emitted or r.offline)]
         waiting.sort(key=lambda record: record.key)
         self._places = {record.id: place for place, record in enumerate(waiting, 1)}
         self._counted = now

@@ -76,6 +76,11 @@ class RequestRecord:
         return account_of(self.generation.tenant, self.model)
 
     @property
+    def offline(self) -> bool:
+        """Whether it is of a batch, so that nobody waits for it."""
+        return self.generation.offline
+
+    @property
     def total(self) -> int:
         """Most tokens, prompt and answer together, and virtual ones."""
         return self.begins + self.generation.max_tokens
@@ -107,13 +112,13 @@ class RequestRecord:
     @property
     def by_credit(self) -> bool:
         """Whether it goes only where offline requests are taken; a suspect goes where it is alone."""
-        return self.generation.offline and not self.deaths.suspect
+        return self.offline and not self.deaths.suspect
 
     @property
     def urgency(self) -> int:
         """See ``policies/requests/urgency.py``."""
         generation = self.generation
-        return offline_urgency(generation.priority) if generation.offline else generation.priority
+        return offline_urgency(generation.priority) if self.offline else generation.priority
 
     def wanted(self, now: float) -> Wanted:
         """What decides where it goes."""
@@ -133,7 +138,7 @@ class RequestRecord:
 
     def cost(self) -> int:
         """Tokens still to compute, see ``policies.dispatch.outstanding``. Those of offline requests keep nobody waiting."""
-        return 0 if self.generation.offline else outstanding(len(self.tokens), self.computed, self.total)
+        return 0 if self.offline else outstanding(len(self.tokens), self.computed, self.total)
 
     def start(self, route: Route, now: float, decision: Decision | None = None) -> None:
         """A new attempt begins on ``route``."""
@@ -207,7 +212,7 @@ class RequestRecord:
             max_length=self.total,
             stop_tokens=generation.stop_tokens,
             sampling=sampling,
-            tenant=offline_account(generation.side) if generation.offline else self.account,
+            tenant=offline_account(generation.side) if self.offline else self.account,
             priority=self.urgency,
             arrival=self.arrival,
             timeout=timeout,

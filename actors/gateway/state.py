@@ -1,4 +1,4 @@
-"""The gateway's state machine: requests, their emitted tokens and their attempts.
+"""The gateway's state machine: requests, their emitted tokens, and failover to another attempt.
 
 Owns what must survive the death of any worker: a request's prompt, every token that was emitted, and how often it was
 present when a worker died. ``handle(event, now)`` returns the effects to perform, in order. Only the gateway starts
@@ -22,7 +22,6 @@ from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.moving import Moving
 from blockwright.actors.gateway.newcomers import refusal
 from blockwright.actors.gateway.offline import OfflineBook
-from blockwright.actors.gateway.patience import Patience
 from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.actors.gateway.switch_messages import SwitchRoutes
@@ -35,6 +34,7 @@ from blockwright.policies.requests.overload import Overload
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.policies.requests.request_timeout import RequestTimeout
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, RoutesChanged, TokensEmitted
 
@@ -61,7 +61,7 @@ class GatewayState:
     ) -> None:
         self.address = address  # of the gateway actor, where workers send reports
         self.page_size = page_size
-        self.patience = Patience(worker_wait, request_timeout)
+        self.timeouts = RequestTimeout(worker_wait, request_timeout)
         self.table = RoutingTable(model.id for model in models)
         self.catalogue = Catalogue(models, self.table)
         self.workers = Workers()
@@ -178,7 +178,7 @@ class GatewayState:
         route = self.offline.route(record, now) if by_credit else dispatch(wanted, self.table, self.quarantine, ordinary)
         if route is None:
             return
-        left, decision = self.patience.left(record, now), None
+        left, decision = self.timeouts.left(record, now), None
         draft = advice.question.submission if advice else record.submission(self.address, self.page_size, left)
         if self.asking.wanted and not wanted.suspect and not by_credit:
             routes = open_routes(wanted, self.table, self.quarantine)
@@ -203,7 +203,7 @@ class GatewayState:
         self._leave(record)
         record.wait()
         self._recount(record)
-        draft = record.submission(self.address, self.page_size, self.patience.left(record, now))
+        draft = record.submission(self.address, self.page_size, self.timeouts.left(record, now))
         return self._place(record, route, draft, now, None)
 
     def restart(self, record: RequestRecord, now: float) -> None:
@@ -255,7 +255,7 @@ class GatewayState:
         self._leave(record)
         del self.active[record.id]
         record.end(state, now, event, reason=reason)
-        if not record.generation.offline:
+        if not record.offline:
             self.overload.end(record.account, record.counted, now)
         self.uses.change(record.application, -1, now)
         self.lengths.ended(record, reason)
@@ -285,15 +285,15 @@ class GatewayState:
 
     def _expire(self, now: float) -> None:
         """Fail what has waited too long for any route, or at all; those that have waited less are not looked at."""
-        for record in self.patience.late(self.active.values(), now):
-            self._fail(record, now, self.patience.expired())
-        for request, refused in self.patience.unserved(self.queue, self.table, now):
+        for record in self.timeouts.late(self.active.values(), now):
+            self._fail(record, now, self.timeouts.expired())
+        for request, refused in self.timeouts.unserved(self.queue, self.table, now):
             self._fail(self.active[request], now, refused)
 
     def _abort(self, now: float) -> None:
         for record in list(self.active.values()):
             self._cancel(record)
-            self._fail(record, now, self.patience.broken_off())
+            self._fail(record, now, self.timeouts.broken_off())
 
     # workers
 
@@ -389,7 +389,7 @@ class GatewayState:
             self._fail(record, now, RequestRefused(Refusal.TOO_LONG, reason.partition(": ")[2]))
             return
         if reason == "deadline":
-            self._fail(record, now, self.patience.expired())
+            self._fail(record, now, self.timeouts.expired())
             return
         self._freed |= record.alone
         if reason == "host-lost":

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgpack
 
-from blockwright.policies.sweep.event_log import Began, Entry
+from blockwright.policies.sweep.event_log import Began, Entry, describe
 from blockwright.runtime.base.codec import decode, field_names, schema_tag
 from blockwright.runtime.base.errors import DecodeError
 
@@ -100,14 +100,16 @@ class EventLog:
         self._data = path.read_bytes()
         self.size = len(self._data)
         self.torn = 0  # bytes of a partial record at the end
+        if MAGIC.startswith(self._data):  # also an empty file: a worker that was killed as it began has not written more
+            raise EventLogError(path, self.size, "its header is missing: the file was cut off")
         if not self._data.startswith(MAGIC):
             raise EventLogError(path, 0, f"it begins with {self._data[:8]!r}: no event log of a worker")
         records = self._records()
         self.header = self._read_header(next(records, None))
         self._rest = self._entries(records)
-        offset, began = next(self._rest, (self.size, None))
+        self.began_at, began = next(self._rest, (self.size, None))
         if not isinstance(began, Began):
-            raise EventLogError(path, offset, "the state with which the log begins is missing: the file was cut off")
+            raise EventLogError(path, self.began_at, "the state with which the log begins is missing: the file was cut off")
         self.began = began
 
     def __iter__(self) -> Iterator[tuple[int, Entry]]:
@@ -151,5 +153,5 @@ class EventLog:
             try:
                 yield offset, decode(Entry, msgpack.unpackb(body, strict_map_key=False, **limits))
             except (ValueError, TypeError, DecodeError, msgpack.exceptions.UnpackException) as error:
-                reason = f"an entry cannot be read: {error}; blockwright {self.header.version} wrote it"
+                reason = f"an entry cannot be read: {describe(error)}; blockwright {self.header.version} wrote it"
                 raise EventLogError(self.path, offset, reason) from error

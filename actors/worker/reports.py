@@ -1,8 +1,9 @@
 """What a turn of the worker makes it say: to each gateway one numbered report, to each worker few.
 
 Pure bookkeeping. A report holds everything that one gateway or worker must know of the turn, and is kept until it is
-acknowledged. A gateway that has ``WINDOW`` of them to take is told the rest together, once it has taken some: else the
-mailbox of a gateway that is slower than its workers would overflow, and what is lost there be said again on top.
+acknowledged. Back-pressure: a gateway that has ``WINDOW`` of them to take is told the rest together, once it has taken
+some: else the mailbox of a gateway that is slower than its workers would overflow, and what is lost there be said again on
+top.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from blockwright.api.commands.tables import View, milliseconds
 
 
 def actors_view(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows in the order in which they are shown; times in seconds."""
-    nodes = body["nodes"]
+    """Rows in the order in which they are shown, whichever process was asked; times in seconds."""
+    nodes = sorted(body["nodes"], key=_by_name)
     rows = [{"node": node["name"], **actor} for node in nodes for actor in node["actors"]]
     return {
         "nodes": [
@@ -34,12 +34,15 @@ def actors_view(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _in_tree(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every actor after its supervisor, with its ``depth`` below the top. Those that nobody supervises are at the top: the
-    head's first, what every node has for itself last."""
+    head's first, what every node has for itself last. Processes keep their places when they are started again."""
     below: dict[str, list[dict[str, Any]]] = {}
     known = {_address(row) for row in rows}
     for row in rows:
         below.setdefault(row["supervisor"] if row["supervisor"] in known else "", []).append(row)
     below.get("", []).sort(key=lambda row: (row["name"].startswith("$"), _address(row) not in below, row["node"]))
+    for children in below.values():
+        if all(row["kind"] == "Process" for row in children):
+            children.sort(key=_by_name)
     found: list[dict[str, Any]] = []
     waiting = [(0, row) for row in reversed(below.get("", []))]
     while waiting:
@@ -47,6 +50,13 @@ def _in_tree(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         found.append({**row, "depth": depth})
         waiting += [(depth + 1, child) for child in reversed(below.get(_address(row), []))]
     return found
+
+
+def _by_name(row: Mapping[str, Any]) -> tuple[str, int]:
+    """w2 before w10."""
+    name: str = row["name"]
+    letters = name.rstrip("0123456789")
+    return letters, int(name[len(letters) :] or -1)
 
 
 def _address(row: Mapping[str, Any]) -> str:

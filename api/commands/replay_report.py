@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.worker.event_log_file import EventLog, Header
+from blockwright.actors.worker.event_log_file import EventLog, EventLogError, Header
 from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.sweep.event_log import Applied, Committed, Difference, Ended, Failed, Planned, Replayer
+from blockwright.policies.sweep.event_log import Applied, Committed, Difference, Ended, Failed, Planned, Replayer, describe
 from blockwright.policies.sweep.state import SweepState
 
 MOST_FIELDS = 20  # of a difference that are shown
@@ -22,11 +22,14 @@ class Report:
 
     file: Path
     header: Header
+    wanted: int | None = None  # sweep that is to be shown
     sweeps: int = 0
-    last: int = 0  # number of the last plan
+    first: int = 0  # number of the first plan
+    last: int = 0  # and of the last
     events: int = 0
     commits: int = 0
-    ended: bool = False  # the log was closed normally
+    complete: bool = False  # nothing of the file is left to replay
+    ended: bool = False  # the log was closed normally, and replayed to there
     failed: str = ""  # error that ended the worker
     torn: int = 0  # bytes of a partial record at the end
     byte: int = 0
@@ -41,7 +44,7 @@ class Report:
 def replay(path: Path, *, until: int | None = None, show: int | None = None) -> Report:
     """Replay up to the first difference, or until sweep ``until`` is planned. Raises EventLogError, OSError."""
     log = EventLog(path)
-    report, machine = Report(path, log.header), Replayer(log.began)
+    report, machine = Report(path, log.header, show), _machine(log)
     for report.byte, entry in log:
         report.differences = machine.feed(entry)
         match entry:
@@ -54,6 +57,7 @@ def replay(path: Path, *, until: int | None = None, show: int | None = None) -> 
             case Ended():
                 report.ended = True
             case Planned(plan=SweepPlan() as plan):
+                report.first = report.first or plan.number
                 report.sweeps, report.last = report.sweeps + 1, plan.number
                 if plan.number == show:
                     report.shown = {"plan": _table(plan), "state": _summary(machine.state)}
@@ -61,8 +65,17 @@ def replay(path: Path, *, until: int | None = None, show: int | None = None) -> 
             break
     else:
         report.differences = machine.end()
-        report.torn = log.torn
+        report.torn, report.complete = log.torn, True
     return report
+
+
+def _machine(log: EventLog) -> Replayer:
+    """The checksum of the state fits, but its form may be that of another release."""
+    try:
+        return Replayer(log.began)
+    except Exception as error:
+        reason = f"the state with which it begins is none of this blockwright ({describe(error)})"
+        raise EventLogError(log.path, log.began_at, f"{reason}; blockwright {log.header.version} wrote it") from error
 
 
 def _table(plan: SweepPlan) -> dict[str, Any]:
@@ -92,6 +105,8 @@ def as_lines(report: Report) -> Iterator[str]:
     yield f"{header.worker}, incarnation {header.incarnation}, part {header.part}, written by blockwright {header.version}"
     done = f"{report.sweeps} sweeps (up to {report.last}), {report.events} events, {report.commits} commits replayed"
     yield f"{done}: {'all plans agree' if report.agrees else 'DIFFERENT'}"
+    if report.wanted is not None and not report.shown:
+        yield f"sweep {report.wanted} was not replayed, so it is not shown; replayed were {report.first} to {report.last}"
     for name, part in report.shown.items():
         yield f"{name} of sweep {report.shown['plan']['number']}:"
         yield from (f"  {key:<12} {_short(value)}" for key, value in part.items())
@@ -105,7 +120,7 @@ def as_lines(report: Report) -> Iterator[str]:
         yield f"the worker failed here: {report.failed}"
     elif report.torn:
         yield f"the last {report.torn} bytes are a partial record: the worker was killed while writing, or is still writing"
-    elif not report.ended:
+    elif report.complete and not report.ended:
         yield "the log was not closed: the worker was killed or is still running"
 
 

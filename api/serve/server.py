@@ -1,4 +1,4 @@
-"""The head process: listens, starts the cluster, prints what happens, and ends it in order.
+"""The head process: listens, starts the cluster, prints what happens, and ends it in order (graceful shutdown).
 
 HTTP comes first, so that liveness answers while blocks load. Where every gateway is a process of its own, this one answers
 only while none of them is up: that there is nobody yet, or just now. SIGTERM or SIGINT: not ready, finish what runs within

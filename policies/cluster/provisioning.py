@@ -1,4 +1,4 @@
-"""When a cluster gets one more worker, and when one goes again: preemptive and relief provisioning.
+"""Autoscaling: when a cluster gets one more worker, and when one goes again, by preemptive or relief provisioning.
 
 After Da and Kalyvianaki's paper on predictive scheduling (Block, later Astrolabe), its section on scaling, with what that
 leaves open. *Preemptive*: one more worker starts when for some request even the least forecast over the active workers

@@ -2,8 +2,9 @@
 
 Owns the three strategies, the order of starts (as listed) and of stops (the reverse), who is restarted at all, the limit
 (``intensity`` restarts within ``period``; one more and the supervisor gives up, so that its own supervisor acts), the
-growing pause before a restart, and when a child that never lives is hopeless. Time and chance come in as arguments. Starts
-and stops nothing itself. The same for actors and for processes, for each of which an actor stands (``cluster/process.py``).
+backoff (a growing pause before a restart), and when a child that never lives is hopeless. Time and chance come in as
+arguments. Starts and stops nothing itself. The same for actors and for processes, for each of which an actor stands
+(``cluster/process.py``).
 
 Two departures from OTP. Children that are lost together with one node count as one restart. A child whose node is not there
 waits for it, which is no failure.

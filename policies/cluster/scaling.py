@@ -1,4 +1,4 @@
-"""When a block is deployed once more, and where: BlockLLM, section 5.5.
+"""Scaling of blocks: when one is deployed once more, and where (BlockLLM, section 5.5). Of workers: ``provisioning.py``.
 
 A block's *queue* is every sequence that passes it on its worker, running or waiting; what it may come to is what the worker
 has memory for. Past 80 % of that the block gets a second instance on another worker, alone: the chain's other hops stay.

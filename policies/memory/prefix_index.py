@@ -1,4 +1,4 @@
-"""The index of published KV pages: which handle stands for which page."""
+"""The prefix cache's lookup: an index of published KV pages, which handle stands for which page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of one worker as the sweep machine sees it: one pool of chunks, KV pages and resident components in it."""
+"""The memory pool of one worker as the sweep machine sees it: one pool of chunks, KV pages and resident components in it."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blockwright.policies.model.chain import Component, Route
@@ -18,6 +18,7 @@ from blockwright.policies.requests.routing_table import RoutingTable
 PATIENCE = 30.0  # seconds that a copy may take; then the request moves with what is there
 ROUNDS = 2  # of copying: what became full meanwhile goes in the last
 KEPT = 40.0  # seconds that workers keep the pages of a request that pauses, should nobody come for them
+SHOWN = 8  # names of other places that a refusal tells
 STUCK = 1.0  # seconds in which no pages of any request that pauses have moved, after which one is computed again
 
 
@@ -63,7 +64,7 @@ def destination(
 ) -> Route | Unmovable:
     """The route to move to: the one named, or the best whose home is the named worker, or the best other one at all.
     ``work``: tokens outstanding on each worker."""
-    routes = [one for one in fitting(wanted, table) if one.id != current.id]
+    routes = others = [one for one in fitting(wanted, table) if one.id != current.id]
     name = table.model_of(wanted.application)
     if wanted.suspect:
         return Unmovable("it runs alone, because workers died while it ran; it cannot be moved")
@@ -72,19 +73,24 @@ def destination(
             return Unmovable(f"it is on route {route} already; name another one", "route")
         routes = [one for one in routes if one.id == route]
         if not routes:
-            return Unmovable(f"route {route} of model {name} is not active; /admin/cluster lists those that are", "route")
+            why = f"route {route} of model {name} is not active, or cannot hold it"
+            return Unmovable(f"{why}; {_elsewhere('route', (one.id for one in others))}", "route")
     elif worker:
         if worker == current.home:
             return Unmovable(f"it is on worker {worker} already; name another one", "worker")
         routes = [one for one in routes if one.home == worker]
         if not routes:
-            return Unmovable(
-                f"no route of model {name} begins on worker {worker} now; /admin/cluster lists those that do", "worker"
-            )
+            why = f"no route of model {name} that can hold it begins on worker {worker}"
+            return Unmovable(f"{why}; {_elsewhere('worker', (one.home for one in others))}", "worker")
     elif not routes:
         return Unmovable(f"there is no other route of model {name} that holds it; deploy the model on one more worker")
     found = choose(routes, work, quarantine.workers(), "", wanted.tokens, table.capacity)
     return found or Unmovable("every other route is kept for a request at which workers died; try again later")
+
+
+def _elsewhere(kind: str, names: Iterable[str]) -> str:
+    listed = ", ".join(sorted({*names})[:SHOWN])
+    return f"those that can: {kind} {listed}" if listed else "there is no other one"
 
 
 def deal(requests: Sequence[Wanted], routes: Container[str], table: RoutingTable) -> dict[str, Route | None]:

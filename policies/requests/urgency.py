@@ -1,4 +1,4 @@
-"""How early a request runs: its service tier first, then its priority within the tier, lower before higher.
+"""Priority: how early a request runs, its service tier first, then its priority within the tier, lower before higher.
 
 Offline requests are a class of their own below all tiers: nobody waits for one of them, and no client asks for it by a tier.
 """

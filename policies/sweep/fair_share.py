@@ -1,4 +1,4 @@
-"""Fair share: a virtual token counter for each account, which says whose sequence starts next.
+"""Fair share: a virtual token counter for each account says whose sequence starts next, against starvation.
 
 After Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), algorithm 2. A counter grows by the cost of what
 its account's sequences compute, divided by the account's weight: prompt tokens when a sequence starts, but for those that

@@ -1,4 +1,4 @@
-"""Pages of sequences move between workers: sent from here, taken in here.
+"""KV migration: pages of sequences move between workers, sent from here, taken in here.
 
 A gateway asks for the full pages of a sequence (``Export``), which goes on meanwhile; they are copied out between two
 sweeps and sent from the last to the first. A target takes in what it lacks, where memory is free or holds older cache, and

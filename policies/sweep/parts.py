@@ -1,4 +1,4 @@
-"""The sub-states of a worker's sweep machine. Each owns its data, has its ``check``, and knows no other."""
+"""The sub-states of a worker's sweep machine, and a snapshot of all. Each owns its data, has a ``check``, knows no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One plan: which rows run, and with which memory.
+"""One plan: which rows run, and with which memory. Continuous batching with chunked prefill.
 
 Memory goes first to those for whose memory others may wait (``pipeline.py``). Order within the token budget: guests whose
 hidden states have arrived (their memory is leased, their home waits), one token for each decoding sequence by age, prompt

@@ -1,4 +1,4 @@
-"""The sweep state machine: what a worker runs next, who owns its memory, when a sequence starts, waits, leaves.
+"""A worker's scheduler, the sweep state machine: what runs next, who owns its memory, when a sequence starts, waits, leaves.
 
 One class for the live worker, forecasts and the simulator. Every change is an event that goes in through ``apply``, or a
 plan that is made by ``plan`` and ended by ``commit``; everything else leaves as effects. Pure: time is an argument, ids

@@ -1,4 +1,4 @@
-"""Values to MessagePack and back, checked against annotations. Never pickle.
+"""Serialization: values to MessagePack and back, checked against annotations. Never pickle.
 
 Encoding follows the value: a dataclass becomes ``[tag, field, ...]``, the tag being 32 bits of a hash of its name and field
 names, so that unions are told apart and two versions of a type are not mistaken for each other. Decoding follows the

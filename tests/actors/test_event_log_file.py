@@ -95,15 +95,17 @@ def test_every_damaged_byte_is_noticed(tmp_path):
 
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "file"
-    for content, reason in [
-        (b"", "begins with b''"),
-        (b'{"what": "sent"}\n', 'begins with b\'{"what":'),
-        (encode_header(Header(format=9, version="9.0", worker="w", incarnation=1, part=1, written=0.0)), "format 9"),
+    other = encode_header(Header(format=9, version="9.0", worker="w", incarnation=1, part=1, written=0.0))
+    for content, reason, at in [
+        (b"", "its header is missing", 0),
+        (MAGIC[:5], "its header is missing", 5),
+        (b'{"what": "sent"}\n', 'begins with b\'{"what":', 0),
+        (other, "format 9", len(MAGIC)),
     ]:
         path.write_bytes(content)
         with pytest.raises(EventLogError, match=reason) as refused:
             EventLog(path)
-        assert refused.value.offset == (0 if not content.startswith(MAGIC) else len(MAGIC))
+        assert refused.value.offset == at
     with pytest.raises(EventLogError, match="the state with which the log begins is missing"):
         EventLog(write(path, EXACT))
     with pytest.raises(FileNotFoundError):

@@ -138,9 +138,10 @@ def test_a_move_that_cannot_be() -> None:
     bench = Mover(whole("w1"))
     cases = [
         ("w0", "", "worker", "is on worker w0 already"),
-        ("w9", "", "worker", "no route of model m begins on worker w9"),
+        ("w9", "", "worker", "no route of model m that can hold it begins on worker w9; those that can: worker w1$"),
+        ("", "m@w0", "route", "on route m@w0 already"),
+        ("", "m@w9", "route", "route m@w9 of model m is not active, or cannot hold it; those that can: route m@w1$"),
     ]
-    cases += [("", "m@w0", "route", "on route m@w0 already"), ("", "m@w9", "route", "route m@w9 of model m is not active")]
     for worker, name, param, text in cases:
         with pytest.raises(RequestRefused, match=text) as raised:
             bench.move(worker, name)
@@ -152,6 +153,8 @@ def test_a_move_that_cannot_be() -> None:
     alone = Mover()
     with pytest.raises(RequestRefused, match="there is no other route"):
         alone.move()
+    with pytest.raises(RequestRefused, match=r"begins on worker w1; there is no other one$"):
+        alone.move("w1")
     alone.die("w0", back=False)
     with pytest.raises(RequestRefused, match="waits for a worker"):
         alone.move()

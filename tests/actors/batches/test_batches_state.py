@@ -19,7 +19,8 @@ from blockwright.actors.batches.messages import (
     WriteBatch,
 )
 from blockwright.actors.batches.port import BatchStatus, OpenBatch
-from blockwright.actors.batches.state import RETRY, BatchesState, BatchStage
+from blockwright.actors.batches.state import BatchesState, BatchStage
+from blockwright.policies.offline.batch_turns import RETRY
 
 VALID, CANCEL = BatchStatus.VALIDATING, BatchStatus.CANCELLING
 

@@ -100,3 +100,27 @@ async def test_actors_are_shown_below_their_supervisors() -> None:
     (again,) = [row for row in actors_view({"nodes": [dataclasses.asdict(node.inspect())]})["actors"] if row["name"] == "y"]
     assert (again["life"], again["restarts"]) == (2, 1)
     await node.stop()
+
+
+def test_the_order_is_the_same_whoever_is_asked_and_whatever_was_restarted() -> None:
+    """A node names its actors in the order in which they started, and itself first: on a terminal that refreshes, rows would
+    jump."""
+    lane = {"depth": 0, "oldest": 0.0}
+
+    def actor(name: str, kind: str, supervisor: str = "") -> dict[str, Any]:
+        return {"name": name, "kind": kind, "life": 1, "supervisor": supervisor, "normal": lane, "urgent": lane}
+
+    def node(name: str, *actors: dict[str, Any]) -> dict[str, Any]:
+        return {"name": name, "incarnation": 1, "lag": 0.0, "peers": [], "dead_letters": {}, "dropped": {}, "actors": actors}
+
+    def shown(*restarts: str) -> tuple[list[str], list[str]]:
+        names = [*(name for name in ("w0", "w1", "w2", "w10") if name not in restarts), *restarts]
+        processes = [actor(name, "Process", "head/workers") for name in names]
+        head = node("head", actor("workers", "Supervisor"), *processes, actor("$node", "NodeService"))
+        nodes = [node(name, actor("root", "Supervisor", f"head/{name}")) for name in names]
+        view = actors_view({"nodes": [nodes[-1], head, *nodes[:-1]]})
+        return [one["name"] for one in view["nodes"]], [f"{row['node']}/{row['name']}" for row in view["actors"]]
+
+    pairs = [address for name in ("w0", "w1", "w2", "w10") for address in (f"head/{name}", f"{name}/root")]
+    assert shown() == (["head", "w0", "w1", "w2", "w10"], ["head/workers", *pairs, "head/$node"])
+    assert shown("w1", "w0") == shown()

@@ -9,10 +9,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from blockwright.actors.worker.event_log_file import Header, encode_header, entry_encoder
+from blockwright.actors.worker.event_log_file import MAGIC, Header, encode_header, entry_encoder
 from blockwright.api.commands.cli import main
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.sweep.event_log import Applied, Committed, Entry, Failed, Planned
+from blockwright.policies.sweep.event_log import Applied, Began, Committed, Entry, Failed, Planned
 from blockwright.tests.policies.event_tape import Tape, drive, make_state
 
 ROOT = Path(__file__).parents[3]
@@ -107,6 +107,38 @@ def test_how_the_log_ends(tape, tmp_path, capsys):
     assert f"  error: recorded none, replayed {NOT_OPEN}" in out
     code, out, _ = run(capsys, write(path, tape, [*wrong, Failed(NOT_OPEN)]))
     assert (code, out.splitlines()[-1]) == (0, f"the worker failed here: {NOT_OPEN}")
+
+
+def test_what_was_not_replayed_is_not_told_of(tape, tmp_path, capsys):
+    """The log is closed: nobody was killed because the reader stops before its end, or at a difference."""
+    path = write(tmp_path / "log", tape, tape.entries)
+    assert len(run(capsys, path, "--until", 8)[1].splitlines()) == 2
+    for words, last in (((), count(tape.entries, Committed)), (("--until", 3), 3)):
+        code, out, _ = run(capsys, path, "--show", 999, *words)
+        told = f"sweep 999 was not replayed, so it is not shown; replayed were 1 to {last}"
+        assert (code, out.splitlines()[2:]) == (0, [told])
+    place = next(i for i, entry in enumerate(tape.entries) if isinstance(entry, Committed))
+    code, out, _ = run(capsys, write(path, tape, [*tape.entries[:place], *tape.entries[place + 1 :]]))
+    assert (code, "not closed" in out) == (1, False)
+
+
+@pytest.mark.parametrize("size", [0, 1, len(MAGIC) - 1, len(MAGIC), len(MAGIC) + 5])
+def test_a_log_of_which_hardly_anything_was_written(tape, tmp_path, capsys, size):
+    path = write(tmp_path / "log", tape, [])
+    path.write_bytes(path.read_bytes()[:size])
+    told = f"blockwright: {path}, byte {size}: its header is missing: the file was cut off\n"
+    assert run(capsys, path) == (2, "", told)
+
+
+def test_a_state_of_another_release(tape, tmp_path, capsys):
+    """As a log's of another form is, it is refused in one sentence: what plans would differ cannot be said."""
+    state = {name: value for name, value in tape.began.snapshot.items() if name != "config"}
+    path = tmp_path / "log"
+    path.write_bytes(encode_header(HEADER) + entry_encoder()(Began(state)))
+    code, out, err = run(capsys, path)
+    at = len(encode_header(HEADER))
+    told = "the state with which it begins is none of this blockwright (KeyError: 'config'); blockwright 0.1.0 wrote it"
+    assert (code, out, err) == (2, "", f"blockwright: {path}, byte {at}: {told}\n")
 
 
 def test_files_that_cannot_be_replayed(tape, tmp_path, capsys):

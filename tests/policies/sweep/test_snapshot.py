@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from blockwright.policies import COMPILED
 from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
-from blockwright.policies.model.chain import Chain
+from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.urgency import offline_urgency
@@ -31,7 +31,9 @@ looks_inside = pytest.mark.skipif(COMPILED, reason="compiled objects cannot be l
 SAID = "_effects"  # what was told already is no part of the state
 FORKED = (("attribute", "_shared"), ("attribute", "_lent"))  # whether a fork reads it too: costs a copy, changes nothing
 SHARED = (("attribute", "tokens"), ("attribute", "hashes"), ("attribute", "pages"))  # beyond its count a list is a fork's
-PARTS = ("rows", "queue", "memory", "leases", "holds", "announcements", "routes", "outgoing", "_plans")
+PARTS = (
+    "rows", "queue", "memory", "leases", "exchange", "holds", "absences", "announcements", "routes", "outgoing", "_plans",
+)  # fmt: skip
 
 
 def world() -> World:
@@ -45,8 +47,8 @@ def world() -> World:
 
 
 def busy(moves: int = 60, seed: int = 1) -> World:
-    """In the middle of everything: guests, flights, parked and waiting sequences, a component to be placed, the account of a
-    model that went."""
+    """In the middle of everything: guests, flights, parked and waiting sequences, pages on their way between workers, a
+    component to be placed, the account of a model that went."""
     made = world()
     routes = list(made.routes.values())
     for number, worker in enumerate(made.workers.values()):
@@ -59,9 +61,11 @@ def busy(moves: int = 60, seed: int = 1) -> World:
         more = {"arrival": float(i), "tenant": "ab"[i % 2], "timeout": 100.0 * (i % 2), "priority": priority}
         made.submit(submission(f"r{i}", prompt, len(prompt) + 12, routes[i % 2].id, stop=[3], **more))
     made.serve([one for one in made.update.chains if one.application != "a"], routes)
-    for _ in range(moves):
+    for number in range(moves):
         kind, what = chance.choice(made.moves())
         made._move(kind, what)
+        if number % 20 == 13:
+            leave(made, routes[:2], number // 20)
     made.collect(made.workers["w0"])
     base, hashes = made.chains["base"].components[1].id, page_hashes(list(range(12)), 4)
     for event in (
@@ -71,6 +75,14 @@ def busy(moves: int = 60, seed: int = 1) -> World:
     ):
         made.workers["w0"].state.apply(event, 0.0)
     return made
+
+
+def leave(made: World, routes: Sequence[Route], number: int) -> None:
+    """A request moves to the other route with its pages."""
+    there = [request for request in made.submitted if request not in made.finished]
+    if there:
+        request = there[number % len(there)]
+        made.move(request, next(one.id for one in routes if one.id != made.submitted[request].route))
 
 
 # what is changed shows -----------------------------------------------------------------------------------------------
@@ -189,7 +201,9 @@ def test_another_configuration_shows() -> None:
 
 
 def test_the_world_is_busy_enough_for_the_tests_above() -> None:
-    """Each part of a state has something in it at some time."""
+    """Each part of a state has something in it at some time, and none is forgotten above."""
+    snapshot = world().workers["w0"].state.snapshot()
+    assert snapshot.keys() - {"config", "plans"} == {*PARTS} - {"_plans"}
     seen: set[str] = set()
     empty: set[str] = set()
     for moves in range(0, 480, 12):

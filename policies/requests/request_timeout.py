@@ -1,11 +1,15 @@
-"""How long requests may take, and how long they wait while no worker can serve them."""
+"""Request timeout: how long a request may take, how long it waits while no worker can serve it, and what its client is told.
+
+Owns the two limits and the sentences, no request. Of requests that run their workers say that the time is over (the
+deadlines of ``policies/sweep/columns.py``); here are those that wait for a worker.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
+from typing import Protocol, TypeVar
 
-from blockwright.actors.gateway.record import RequestRecord
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.routing_table import RoutingTable
@@ -14,15 +18,28 @@ SOON = 1e-3  # seconds: a worker that gets an expired request gives it back at i
 RETRY_SECONDS = 5.0  # what a client is told to wait for another server, or for workers
 
 
-class Patience:
+class LimitedRequest(Protocol):
+    """What is needed of a request. ``arrival``: seconds, on the clock of ``now``; ``offline``: nobody waits for it."""
+
+    state: str
+    arrival: float
+
+    @property
+    def offline(self) -> bool: ...
+
+
+Limited = TypeVar("Limited", bound=LimitedRequest)
+
+
+class RequestTimeout:
     """``worker_wait``: seconds without any route; ``timeout``: seconds from arrival, 0: no limit."""
 
     def __init__(self, worker_wait: float, timeout: float) -> None:
         self.worker_wait, self.timeout = worker_wait, timeout
 
-    def left(self, record: RequestRecord, now: float) -> float:
+    def left(self, request: LimitedRequest, now: float) -> float:
         """Seconds that a request may still take, however few; 0: as many as it likes, as offline ones may."""
-        return 0.0 if record.generation.offline else self.timeout and max(record.arrival + self.timeout - now, SOON)
+        return 0.0 if request.offline else self.timeout and max(request.arrival + self.timeout - now, SOON)
 
     def expired(self) -> RequestRefused:
         """What its client is told."""
@@ -39,12 +56,12 @@ class Patience:
         message = "the server shut down before the answer was complete"
         return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
 
-    def late(self, records: Iterable[RequestRecord], now: float) -> list[RequestRecord]:
-        """Those that wait and whose time is over; of others their workers say it. ``records``: in the order of arrival."""
+    def late(self, requests: Iterable[Limited], now: float) -> list[Limited]:
+        """Those that wait and whose time is over; of others their workers say it. ``requests``: in the order of arrival."""
         if not self.timeout:
             return []
-        over = takewhile(lambda record: record.arrival + self.timeout <= now, records)
-        return [record for record in over if record.state == "waiting" and not record.generation.offline]
+        over = takewhile(lambda request: request.arrival + self.timeout <= now, requests)
+        return [request for request in over if request.state == "waiting" and not request.offline]
 
     def unserved(self, queue: WaitingQueue, table: RoutingTable, now: float) -> Iterator[tuple[str, RequestRefused]]:
         """Requests that have waited too long for any route, one after the other: each must be out of the queue before the

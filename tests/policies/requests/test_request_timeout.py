@@ -1,0 +1,62 @@
+"""Request timeouts: who has waited too long, for an answer or for any route, and who may wait for ever."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
+from blockwright.policies.requests.queue import WaitingQueue
+from blockwright.policies.requests.refusal import Refusal
+from blockwright.policies.requests.request_timeout import SOON, RequestTimeout
+from blockwright.policies.requests.routing_table import RoutingTable
+
+
+@dataclass
+class Asked:
+    arrival: float
+    state: str = "waiting"
+    offline: bool = False
+
+
+@pytest.mark.parametrize(
+    ("timeout", "request_", "left"),
+    [(0.0, Asked(5.0), 0.0), (10.0, Asked(5.0), 8.0), (10.0, Asked(-90.0), SOON), (10.0, Asked(5.0, offline=True), 0.0)],
+)
+def test_what_is_left_is_never_nothing_but_where_there_is_no_limit(timeout: float, request_: Asked, left: float) -> None:
+    """A worker takes 0 for no limit: what is over must be a little."""
+    assert RequestTimeout(60.0, timeout).left(request_, 7.0) == left
+
+
+def test_only_those_that_wait_for_a_worker_are_late_here() -> None:
+    early, runs, batch, young = Asked(1.0), Asked(2.0, "running"), Asked(3.0, offline=True), Asked(4.0)
+    requests = [early, runs, batch, young]
+    assert RequestTimeout(60.0, 10.0).late(requests, 13.9) == [early]
+    assert RequestTimeout(60.0, 10.0).late(requests, 14.0) == [early, young]
+    assert RequestTimeout(60.0, 0.0).late(requests, 1e9) == []
+    assert "after 10 seconds (request_timeout)" in RequestTimeout(60.0, 10.0).expired().message
+
+
+def test_whoever_finds_no_route_waits_from_when_the_last_one_went() -> None:
+    queue, table = WaitingQueue(), RoutingTable(["m", "n"])
+    target = Chain("m", (Block((Component(b"c" * 16, Kind.MLP, 1, 1, 1),)),), 100)
+    table.join("w0", 0.0)
+    table.update(1, [target], [Route("m@w0", 1, "m", (Hop("w0", 0, 1),))], {}, 0.0)
+    for request, application, since in (("a", "m", 0.0), ("b", "n", 0.0), ("c", "n", 8.0)):
+        queue.add(request, application, (0, 0), since)
+
+    def unserved(now: float) -> list[str]:
+        found = []
+        for request, refused in RequestTimeout(10.0, 0.0).unserved(queue, table, now):
+            assert refused.why is Refusal.UNAVAILABLE
+            assert refused.retry_after is not None
+            found.append(request)
+            queue.remove(request, "m" if request == "a" else "n")
+        return found
+
+    assert unserved(9.9) == []
+    assert unserved(10.0) == ["b"], "m has a route, and c came later"
+    table.update(2, [target], [], {}, 12.0)
+    assert unserved(21.9) == ["c"], "a could have been served until 12"
+    assert unserved(22.0) == ["a"]
