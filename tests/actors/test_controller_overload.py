@@ -179,7 +179,14 @@ def test_a_restore_that_is_broken_off_keeps_what_is_loaded_until_that_is_trimmed
     burst = Burst("w0", "w1")
     burst.restoring()
     worker, load = next((w, r.loading) for w, r in burst.state.residency.items() if r.loading is not None)
-    burst.order(BreakOffRestore("w0+w1"))
+    burst.order(BreakOffRestore("w0+w1"), 4.0)
+    restore, broken = [*burst.state.overload.changes][-2:]
+    assert (restore.what, restore.ended, restore.why) == (
+        "restore",
+        4.0,
+        "KV memory is little used; broken off, as a burst came",
+    )
+    assert (broken.what, broken.ended) == ("break off", 4.0)
     effects = burst(Loaded(worker, burst.state.workers[worker].incarnation, load))
     assert (burst.stage(), kinds(effects, Load)) == ("pipeline", []), "nothing more is loaded"
     assert burst.held(worker) == [0, 1, 2, 3, 4, 5]
@@ -234,6 +241,11 @@ def test_a_member_dies(stage: GroupStage, dead: str) -> None:
     burst.load([*effects, *([Load(alive, burst.state.workers[alive].incarnation, load)] if (
         load := burst.state.residency[alive].loading) and not kinds(effects, Load) else [])])  # fmt: skip
     assert (burst.open(), burst.stage()) == ([f"a@{alive}"], "")
+    changes = burst.state.overload.changes
+    assert all(one.ended is not None for one in changes), "nothing is under way any more"
+    broken = [one.what for one in changes if one.why.endswith(f"; given up, as worker {dead} died")]
+    drops = stage in (GroupStage.LEAVING, GroupStage.EXCHANGING)
+    assert broken == ([] if stage is GroupStage.PIPELINE else ["drop"] if drops else ["restore"])
     burst(RoutesLeft(number, 1))  # late answers change nothing
     burst(RequestsSwitched(number, ()))
     assert burst.open() == [f"a@{alive}"]
@@ -307,6 +319,11 @@ def test_what_comes_back_keeps_its_room() -> None:
 
 def test_a_model_that_is_removed_or_withdrawn_takes_its_group_along() -> None:
     for gone in (Remove("a"), Undeploy("a")):
+        burst = Burst("w0", "w1")
+        burst.order(PAIR)
+        burst(gone, 3.0)
+        (change,) = burst.state.overload.changes
+        assert (change.ended, change.why) == (3.0, "throttling; given up, as the model is not served any more")
         burst = Burst("w0", "w1")
         burst.dropped()
         effects = burst(gone)
