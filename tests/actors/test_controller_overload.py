@@ -22,7 +22,7 @@ from blockwright.actors.controller.messages import (
     Unload,
     WorkerUp,
 )
-from blockwright.actors.controller.overload_groups import memory_groups, refusal, serving_groups
+from blockwright.actors.controller.overload_groups import memory_groups, refusal, refused_workers, serving_groups
 from blockwright.actors.controller.overload_messages import (
     AwaitSwitched,
     BreakOffRestore,
@@ -350,6 +350,27 @@ def test_orders_that_cannot_be_are_refused_with_a_sentence() -> None:
     sentence = "worker w0 serves 2 models (a, b) whose layers have different KV"
     assert refusal(two.state, PAIR) == sentence
     assert serving_groups(two.state) == []
+
+
+def test_it_is_said_of_each_worker_why_it_is_in_no_group() -> None:
+    burst = Burst("w0", "w1", "w2")
+    assert refused_workers(burst.state) == {}
+    burst.dropped()
+    assert refused_workers(burst.state) == {}, "a member of a pipeline takes part"
+    burst.manual = True
+    burst.down("w2")
+    assert refused_workers(burst.state) == {"w2": "worker w2 has not loaded all of a"}
+    parts = Burst("w0", "w1", served=(application("a", "eAmxBh", span=2),))
+    assert refused_workers(parts.state) == {name: f"worker {name} serves only a part of a" for name in ("w0", "w1")}
+    assert serving_groups(parts.state) == []
+    spare = Burst("w0", "w1", served=(A, application("b", "eAmxBh")))
+    assert refused_workers(spare.state)["w0"].endswith("whose layers have different KV")
+    spare(Undeploy("b"))
+    assert refused_workers(spare.state) == {}
+    spare.state.served["a"].on_demand = True
+    assert refused_workers(spare.state)["w0"] == "model a is loaded on demand, as not all models fit"
+    spare(Undeploy("a"))
+    assert refused_workers(spare.state) == {name: f"worker {name} serves no model" for name in ("w0", "w1")}
 
 
 def test_the_memory_actor_hears_of_groups_only_when_they_changed() -> None:
