@@ -23,7 +23,7 @@ from blockwright.actors.controller.demand_calls import perform
 from blockwright.actors.controller.draining import drain_worker
 from blockwright.actors.controller.history import History
 from blockwright.actors.controller.overload_calls import switch
-from blockwright.actors.controller.overload_groups import memory_groups, refusal
+from blockwright.actors.controller.overload_groups import memory_groups, refusal, refused_workers
 from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder, OverloadTold
 from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.controller.progress import Progress
@@ -261,7 +261,7 @@ class Controller(Actor):
         if self._state.overload.watched:
             asked_memory = self.node.ref(f"{self.node.name}/memory").view(timeout=VIEW_TIMEOUT, returns=dict[str, Any])
             told_memory = (await asyncio.gather(asked_memory, return_exceptions=True))[0]
-            more = told_memory if isinstance(told_memory, dict) else {}
+            more = {"refused": refused_workers(self._state)} | (told_memory if isinstance(told_memory, dict) else {})
             view["overload"] = overload_view(self._state.overload, self._state.workers, now, wall) | more
         return view | {"autoscale": self._state.scaling.view(now, wall)}
 

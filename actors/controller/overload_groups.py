@@ -50,17 +50,33 @@ def _groups(state: OverloadedParts) -> list[tuple[GroupState, list[Served], tupl
     found = []
     for worker, residency in state.residency.items():
         here = together(state.served, residency)
-        if here and not unfit(state, worker) and all(_alone(state, served, residency) for served in here):
+        if not unfit(state, worker) and not _apart(state, worker):
             found.append((GroupState.NORMAL, here, (Hop(worker, 0, len(here[0].application.components)),)))
     return found + [(one.stage.group_state, one.served, one.hops) for one in state.overload.groups.values()]
 
 
-def _alone(state: OverloadedParts, served: Served, residency: Residency) -> bool:
-    """Whether a worker serves an application as a replica now, and is to go on with it."""
-    if not served.shown or served.draining or served.on_demand:
-        return False
-    routes = [hop.route for hop in residency.hops[served.application.name]]
-    return any(one.whole and is_replica(one, state.placement) and one.route.id not in state.table.paused for one in routes)
+def _apart(state: OverloadedParts, worker: str) -> str:
+    """Why a worker does not serve all that belongs there as a replica now, and is not to go on with it: a sentence, or
+    empty."""
+    residency = state.residency[worker]
+    here = together(state.served, residency)
+    if not here:
+        return f"worker {worker} serves no model"
+    reasons = (_no_replica(state, worker, served, residency) for served in here)
+    return next(filter(None, reasons), "")
+
+
+def _no_replica(state: OverloadedParts, worker: str, served: Served, residency: Residency) -> str:
+    name = served.application.served_as
+    if not served.shown or served.draining:
+        return f"model {name} is being {'removed' if served.draining else 'added'}"
+    if served.on_demand:
+        return f"model {name} is loaded on demand, as not all models fit"
+    replicas = [hop.route for hop in residency.hops[served.application.name] if is_replica(hop.route, state.placement)]
+    if not replicas:
+        return f"worker {worker} serves only a part of {name}"
+    serves = any(one.whole and one.route.id not in state.table.paused for one in replicas)
+    return "" if serves else f"worker {worker} has not loaded all of {name}"
 
 
 def _told(state: OverloadedParts, stage: GroupState, served: Sequence[Served], hops: Sequence[Hop]) -> ServingGroup:
@@ -79,8 +95,13 @@ def memory_groups(state: OverloadedParts, known: int) -> MemoryGroups | None:
         return None
     every = {name_of(served): served for _, served, _ in _groups(state)}
     chains = {name: united([one.application.components for one in served]) for name, served in every.items()}
-    refused = {worker: why for worker in state.workers if (why := unfit(state, worker))}
-    return MemoryGroups(version, serving_groups(state), chains, refused)
+    return MemoryGroups(version, serving_groups(state), chains)
+
+
+def refused_workers(state: OverloadedParts) -> dict[str, str]:
+    """Why workers are in no group now."""
+    alone = [worker for worker in state.workers if state.overload.group_of(worker) is None]
+    return {worker: why for worker in alone if (why := unfit(state, worker) or _apart(state, worker))}
 
 
 def refusal(state: OverloadedParts, order: MemoryOrder) -> str:

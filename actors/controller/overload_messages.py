@@ -149,9 +149,8 @@ class ServingGroup:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGroups:
-    """controller -> memory: who holds what, at a ``version`` of its own. ``refused``: worker -> why it is in no group."""
+    """controller -> memory: who holds what, at a ``version`` of its own."""
 
     version: int
     groups: list[ServingGroup]
     chains: dict[str, list[Component]]
-    refused: dict[str, str]

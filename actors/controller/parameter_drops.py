@@ -81,6 +81,7 @@ class ParameterDrops:
                 self.groups[name].sources = sources
                 self._load(self.groups[name])
             case BreakOffRestore(name):
+                self._give_up(self.groups[name], "broken off, as a burst came")
                 self._note("break off", name, now, "a burst came").ended = now
                 self._suspend(self.groups[name].replicas)
                 self._enter(self.groups[name], GroupStage.PIPELINE)
@@ -154,7 +155,7 @@ class ParameterDrops:
                 group.change.nbytes = nbytes
             self._enter(group, GroupStage.EXCHANGING)
         elif group.stage is GroupStage.RETURNING:
-            self._end(group, "serve as replicas again", now)
+            self._end(group, "serve as replicas again")
 
     def _exchanged(self, group: DroppedGroup, now: float) -> None:
         """Nobody waits for pages of what served before."""
@@ -186,7 +187,12 @@ class ParameterDrops:
         return replace(load, source=group.sources.get(worker, {}).get(load.first, ""))
 
     def look(self, now: float) -> None:
-        """Whether a group's replicas are whole; before the publication that brings them into force."""
+        """Whether a group's replicas are whole; before the publication that brings them into force. A change that was under
+        way and is no group's any more has ended."""
+        changing = [group.change for group in self.groups.values()]
+        for change in self.changes:
+            if change.ended is None and all(change is not one for one in changing):
+                change.ended = now
         for group in list(self.groups.values()) if self._state.table.touched else ():
             if group.stage is GroupStage.LOADING:
                 whole = [replica for replica in group.replicas if replica.whole]
@@ -198,7 +204,7 @@ class ParameterDrops:
         """Requests go to the replicas; those that are not whole follow by themselves."""
         self._state.table.pause(group.replicas, False)
         if not all(pipeline.whole for pipeline in group.pipelines):
-            self._end(group, "is given up: a replica is whole", now)
+            self._end(group, "is given up: a replica is whole")
             return
         self._enter(group, GroupStage.RETURNING)
         self._switch(group, group.pipelines, whole, dropped=False)
@@ -239,7 +245,8 @@ class ParameterDrops:
         """It is served no more: its groups end, or go on for those that are together with it."""
         for group in [one for one in self.groups.values() if application in one.applications]:
             if len(group.pipelines) == 1:
-                self._end(group, "is given up: the model is not served any more", None)
+                self._give_up(group, "given up, as the model is not served any more")
+                self._end(group, "is given up: the model is not served any more")
                 continue
             replicas = [one for one in group.replicas if one.route.application == application]
             gone = group.leave(application)
@@ -252,6 +259,7 @@ class ParameterDrops:
     def _abort(self, group: DroppedGroup, worker: str, now: float) -> None:
         why = f"is given up: worker {worker} died"
         self.failures["worker_died"] += 1
+        self._give_up(group, f"given up, as worker {worker} died")
         if group.stage is GroupStage.LEAVING:  # everything is still there
             del self.groups[group.name]
             self._of_order.pop(group.order, None)
@@ -263,7 +271,7 @@ class ParameterDrops:
             self._tell(group.name, why)
             self.died(worker, now)
         elif group.stage is GroupStage.RETURNING:
-            self._end(group, why, now)
+            self._end(group, why)
         elif not group.rescued:
             self._of_order.pop(group.order, None)
             group.rescued = True
@@ -276,11 +284,15 @@ class ParameterDrops:
         self._state.end_routes([one for before in group.before for one in before.pipelines])
         group.leaving, group.before = [], []
 
-    def _end(self, group: DroppedGroup, text: str, now: float | None) -> None:
+    def _give_up(self, group: DroppedGroup, why: str) -> None:
+        """What it was about to become it does not become."""
+        if group.change is not None and not group.rescued:
+            group.change.why += f"; {why}"
+            group.change = None
+
+    def _end(self, group: DroppedGroup, text: str) -> None:
         """Its pipeline goes, its replicas are what they were."""
         del self.groups[group.name]
-        if group.change is not None:
-            group.change.ended = now
         self._resume(group)
         self._state.table.pause([*group.replicas, *group.pipelines, *group.leaving], False)
         self._state.end_routes([*group.pipelines, *(one for before in group.before for one in before.pipelines)])

@@ -8,9 +8,15 @@ from typing import Protocol
 from blockwright.actors.gateway.messages import Effect, Move, Submit
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.policies.model.chain import Route
+from blockwright.policies.requests.dispatch import workers_of
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.request_timeout import RequestTimeout
 from blockwright.policies.requests.routing_table import RoutingTable
+
+
+def places(route: Route) -> str:
+    """The workers of a route, as the names of groups have them: pipelines that begin on one worker are different ones."""
+    return "+".join(workers_of(route))
 
 
 @dataclass(slots=True)
@@ -32,8 +38,13 @@ class MoveUnderWay:
     submit: Submit | None = None  # what its attempt on the new route begins with, while it pauses
     left: float | None = None  # when its attempt on the old route ended
     handed_over: float | None = None  # when that on the new route was submitted
-    tokens: int = 0  # it had then
-    cached: int = 0  # of these, found there
+    reached: int = 0  # tokens that it had come to then
+    cached: int = 0  # tokens of which KV was found there
+
+    @property
+    def recomputed(self) -> int:
+        """Tokens that it had come to, and are computed again."""
+        return max(self.reached - self.cached, 0)
 
     @property
     def pauses(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from blockwright.actors.gateway.messages import ExportAt, ExportUnsent, HoldAnswered, Move, Vacate
-from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay
+from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay, places
 from blockwright.actors.gateway.pausing import Pausing
 from blockwright.actors.gateway.port import MoveBegun, MoveFigures
 from blockwright.actors.gateway.record import RequestRecord
@@ -97,9 +97,9 @@ class Moving:
         record = self._state.active[move.request]
         assert record.route is not None, "who runs has a route"
         under = self.moves[move.request] = MoveUnderWay(move, record.route, now, switch=switch)
-        record.note(now, "moving", source=move.told.source, target=move.told.target, pages=move.told.pages)
+        record.note(now, "moving", source=places(record.route), target=places(move.route), pages=move.told.pages)
         self.export(under)
-        if begins_there(copying=bool(under.waiting), decodes=record.planned and record.computed >= len(record.tokens) - 1):
+        if begins_there(copying=bool(under.waiting), decodes=record.decodes):
             self.hand_over(under, now)
 
     def _work(self) -> dict[str, int]:
@@ -178,7 +178,7 @@ class Moving:
             self.pausing.moved(under, now)
         else:
             under.left = under.handed_over = now
-            under.tokens = len(record.tokens)
+            under.reached = record.reached
             state.say(state.relocate(record, route, now, cancel=True))
 
     def _give_up(self, under: MoveUnderWay, why: str, now: float) -> None:
@@ -207,8 +207,8 @@ class Moving:
         assert record.route is not None, "who runs has a route"
         why = {"reason": "; ".join(under.reasons)} if under.reasons else {}
         record.note(
-            now, "moved", source=under.source.home, target=record.route.home, pages=under.pages, bytes=under.nbytes,
-            recomputed=under.tokens - under.cached, paused=now - under.left, **why,
+            now, "moved", source=places(under.source), target=places(record.route), pages=under.pages, bytes=under.nbytes,
+            recomputed=under.recomputed, paused=now - under.left if under.reached else 0.0, **why,
         )  # fmt: skip
 
     def left(self, record: RequestRecord) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from blockwright.actors.gateway.messages import HoldAnswered, HoldAt, Move, UnholdAt
-from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay
+from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay, places
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.overload.exchange_order import ExchangeOrder, StaleSequence
@@ -53,8 +53,10 @@ class Pausing:
         state, record = self._state, self._state.active[move.request]
         assert record.route is not None, "who runs has a route"
         under = self._copier.moves[record.id] = MoveUnderWay(move, record.route, now, switch=switch)
-        record.note(now, "paused", source=move.told.source, target=move.told.target, reason="parameters were dropped")
-        under.tokens, under.left = len(record.tokens), now
+        event = "paused" if record.reached else "rerouted"
+        source, target = places(record.route), places(move.route)
+        record.note(now, event, source=source, target=target, reason="parameters were dropped")
+        under.reached, under.left = record.reached, now
         under.submit = state.relocate(record, move.route, now, cancel=False)
         self.leaving[record.id] = record.attempt
         self._stirred = now

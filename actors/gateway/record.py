@@ -99,6 +99,16 @@ class RequestRecord:
         return max(0, tokens - self.virtual)
 
     @property
+    def decodes(self) -> bool:
+        """Whether all of its tokens but the newest have KV in the current attempt."""
+        return self.planned and self.computed >= len(self.tokens) - 1
+
+    @property
+    def reached(self) -> int:
+        """Tokens that the current attempt has come to; 0: nothing was computed for it."""
+        return len(self.tokens) if self.decodes else self.computed
+
+    @property
     def unscored(self) -> int:
         """Prompt tokens whose log-probabilities are wanted and have not come."""
         wanted = self.generation.sampling.prompt_logprobs >= 0

@@ -24,7 +24,7 @@ class SwitchRoutes:
 
 @dataclass(frozen=True, slots=True)
 class SwitchFigures:
-    """What became of the stale requests of one switch: those that had an attempt on a route that ended.
+    """What became of the stale requests of one switch: those that had KV on a route that ended.
 
     A stall is the time from the end of an attempt on the old route to the first word of the one on the new route.
     """

@@ -35,11 +35,12 @@ class Mover(Protocol):
 
 @dataclass(slots=True)
 class Switch:
-    """``stale``: requests that do not run on a new route yet; ``left``: those that have left at once; ``back``: those that
-    move in turn."""
+    """``stale``: requests that do not run on a new route yet; ``fresh``: those of which nothing was computed, which lose
+    nothing; ``left``: those that have left at once; ``back``: those that move in turn."""
 
     order: SwitchRoutes
     figures: SwitchFigures
+    fresh: frozenset[str]
     stale: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
     back: MovingBack = field(default_factory=MovingBack)
@@ -58,20 +59,23 @@ class Switching:
             return
         state, ended = self._state, frozenset(order.ended)
         on = (r for r in state.active.values() if r.workers and r.route is not None and r.route.id in ended)
-        stale = sorted(on, key=lambda record: record.key)
-        switch = self._switches[order.number] = Switch(order, SwitchFigures(order.number, len(stale)))
+        leave = sorted(on, key=lambda record: record.key)
+        fresh = frozenset(record.id for record in leave if not record.reached)
+        figures = SwitchFigures(order.number, len(leave) - len(fresh))
+        switch = self._switches[order.number] = Switch(order, figures, fresh)
         while len(self._switches) > KEPT:
             del self._switches[next(iter(self._switches))]
-        dealt = deal([record.wanted(now) for record in stale if not record.deaths.suspect], order.to, state.table)
-        for record in stale:
+        dealt = deal([record.wanted(now) for record in leave if not record.deaths.suspect], order.to, state.table)
+        for record in leave:
             self._moving.left(record)
             route = dealt.get(record.id)
             if route is not None:
-                switch.stale.add(record.id)
-                if order.dropped:
+                if order.dropped:  # who has no pages may wait long for memory, but not for this switch
                     switch.left.add(record.id)
+                    switch.stale |= {record.id} - fresh
                     self._pausing.begin(self._moving.to(record, route), now, order.number)
                 else:
+                    switch.stale.add(record.id)
                     capacity = state.table.capacity.get(route.id, UNKNOWN) // order.gateways
                     switch.back.add(record.id, route, len(record.tokens), capacity)
             elif order.dropped:
@@ -105,12 +109,13 @@ class Switching:
             return
         switch.stale.remove(under.move.request)
         switch.back.end(under.move.request)
-        told, stall = switch.figures, now - (under.since if under.left is None else under.left)
-        switch.figures = replace(
-            told, copied=told.copied + bool(under.cached), pages=told.pages + under.pages, nbytes=told.nbytes + under.nbytes,
-            recomputed=told.recomputed + under.tokens - under.cached, stall_sum=told.stall_sum + stall,
-            stall_worst=max(told.stall_worst, stall),
-        )  # fmt: skip
+        if under.move.request not in switch.fresh:
+            told, stall = switch.figures, now - (under.since if under.left is None else under.left)
+            switch.figures = replace(
+                told, copied=told.copied + bool(under.cached), pages=told.pages + under.pages,
+                nbytes=told.nbytes + under.nbytes, recomputed=told.recomputed + under.recomputed,
+                stall_sum=told.stall_sum + stall, stall_worst=max(told.stall_worst, stall),
+            )  # fmt: skip
         self._next(switch, now)
 
     def over(self, under: MoveUnderWay) -> None:

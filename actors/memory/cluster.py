@@ -44,7 +44,7 @@ class ClusterMemory(Actor):
         self._most, self._controller = settings.overload_most, controller
         self._costs = read_costs(settings.profile or settings.pace) or EVEN
         self._models: dict[str, ModelMemory] = {}  # by application
-        self._told = MemoryGroups(-1, [], {}, {})
+        self._told = MemoryGroups(-1, [], {})
         self._shown: dict[str, deque[dict[str, Any]]] = {}  # by worker
         self._timer: Timer | None = None
         self._looking = False
@@ -59,11 +59,10 @@ class ClusterMemory(Actor):
 
     @endpoint(urgent=True)
     async def view(self) -> dict[str, Any]:
-        """Readings of the last minute with load, by worker, oldest first, ``at`` in seconds since the epoch; why workers are
-        in no group."""
+        """Readings of the last minute with load, by worker, oldest first, ``at`` in seconds since the epoch."""
         behind = time.time() - self.node.clock.now()
         shown = {name: [one | {"at": round(one["at"] + behind, 3)} for one in seen] for name, seen in self._shown.items()}
-        return {"readings": shown, "refused": self._told.refused}
+        return {"readings": shown}
 
     # looks -----------------------------------------------------------------------------------------------------------
 
@@ -109,7 +108,7 @@ class ClusterMemory(Actor):
         why: str = await self.node.ref(self._controller).change_parameters(order, timeout=ASK_SECONDS, returns=str)
         if why:
             log.info("the controller does not carry out %s: %s", order, why)
-            self._told = MemoryGroups(-1, self._told.groups, self._told.chains, self._told.refused)  # asked for anew
+            self._told = MemoryGroups(-1, self._told.groups, self._told.chains)  # asked for anew
 
     async def _read(self, told: MemoryGroups) -> dict[str, PoolReading]:
         """Of all workers that are in groups, and answer."""

@@ -130,19 +130,23 @@ def _parameters(cluster: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _overload(cluster: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Who serves in which group, with which memory, and the last change; None where parameters are never dropped."""
+    """Who serves in which group, with which memory, the last change, and what lacked since then and no drop could free; None
+    where parameters are never dropped."""
     drops = cluster.get("overload")
     if drops is None:
         return None
     memories = {worker["id"]: worker["memory"] for worker in cluster["workers"]}
-    stages = {stage["worker"]: stage for group in drops["groups"].values() for stage in group["stages"]}
+    parts = {hop["worker"]: hop for route in cluster["routes"] if len(route["hops"]) > 1 for hop in route["hops"]}
+    stages = parts | {stage["worker"]: stage for group in drops["groups"].values() for stage in group["stages"]}
     workers = [
         {"id": name, **state, "first": None, "last": None, "memory": dict(memories[name])}
         | {key: value for key, value in stages.get(name, {}).items() if key != "worker"}
         for name, state in drops["workers"].items()
         if name in memories
     ]
-    return {"workers": workers, "last": dict(drops["changes"][-1]) if drops["changes"] else None}
+    changed = [dict(one) for one in drops["changes"] if one["what"] != "lacking"][-1:]
+    lacked = [dict(one) for one in drops["changes"][-1:] if one["what"] == "lacking"]
+    return {"workers": workers, "last": (changed or [None])[0], "lacking": (lacked or [None])[0]}
 
 
 def _application(name: str, before: Sample, after: Sample, seconds: float) -> dict[str, Any]:

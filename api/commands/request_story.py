@@ -99,11 +99,15 @@ def _sentence(event: Mapping[str, Any]) -> str:
             return f"worker {event['worker']} died ({event['cause']})"
         case "returned":
             return f"returned by its worker ({event['reason']})"
+        case "rerouted":
+            return f"goes from {event['source']} to {event['target']} before anything was computed: {event['reason']}"
         case "moving":
             return f"moves from {event['source']} to {event['target']}: {event['pages']:,} pages are copied meanwhile"
         case "paused":
             return f"pauses while its pages go from {event['source']} to where they are needed: {event['reason']}"
         case "moved":
+            if not (event["pages"] or event["recomputed"] or event["paused"]):
+                return f"moved from {event['source']} to {event['target']}: nothing had been computed"
             why = f" ({event['reason']})" if "reason" in event else ""
             done = f"{event['pages']:,} pages copied, {event['recomputed']:,} tokens recomputed"
             return f"moved from {event['source']} to {event['target']}: {done}, paused {1000 * event['paused']:.0f} ms{why}"

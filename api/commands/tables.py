@@ -114,15 +114,17 @@ def overload_lines(drops: View | None) -> list[RenderableType]:
         ],
         numbers=3,
     )
-    return ["", groups, *([change_line(drops["last"])] if drops["last"] else [])]
+    return ["", groups, *(change_line(drops[name]) for name in ("last", "lacking") if drops[name])]
 
 
 def change_line(last: View) -> str:
     """A drop, a restore or what else happened, as a sentence."""
     at = time.strftime("%H:%M:%S", time.localtime(last["at"]))
-    said = f"last change, {at}: {last['what']}{' of ' * bool(last['group'])}{last['group']}"
+    if last["what"] == "lacking":
+        return f"{at}: {size(last['bytes'])} of KV memory lacked that no drop frees: {last['why']}"
+    said = f"last change, {at}: {last['what']} of {last['group']}"
     if last["bytes"]:
-        said += f", {size(last['bytes'])}{'' if last['what'] == 'lacking' else ' freed'}"
+        said += f", {size(last['bytes'])} freed"
     said += ", under way" if last["seconds"] is None else f", took {milliseconds(last['seconds'])}"
     if last["requests"]:
         stalled = f"{milliseconds(last['stall'])} in all, {milliseconds(last['stall_worst'])} at worst"

@@ -66,7 +66,7 @@ NUMBERS = {  # of /admin/cluster
 }
 OVERLOAD = {  # field of its "totals" -> meaning
     "dropped_bytes": "Bytes of parameters that were unloaded for KV, on all workers.",
-    "stale_requests": "Requests that had to change workers because of a drop or a restore.",
+    "stale_requests": "Requests with KV that had to change workers because of a drop or a restore.",
     "copied_bytes": "Bytes of KV that moved with them.",
     "recomputed_tokens": "Tokens of these requests that were recomputed.",
     "stall_seconds": "Total seconds that these requests paused.",

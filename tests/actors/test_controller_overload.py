@@ -22,7 +22,7 @@ from blockwright.actors.controller.messages import (
     Unload,
     WorkerUp,
 )
-from blockwright.actors.controller.overload_groups import memory_groups, refusal, serving_groups
+from blockwright.actors.controller.overload_groups import memory_groups, refusal, refused_workers, serving_groups
 from blockwright.actors.controller.overload_messages import (
     AwaitSwitched,
     BreakOffRestore,
@@ -179,7 +179,14 @@ def test_a_restore_that_is_broken_off_keeps_what_is_loaded_until_that_is_trimmed
     burst = Burst("w0", "w1")
     burst.restoring()
     worker, load = next((w, r.loading) for w, r in burst.state.residency.items() if r.loading is not None)
-    burst.order(BreakOffRestore("w0+w1"))
+    burst.order(BreakOffRestore("w0+w1"), 4.0)
+    restore, broken = [*burst.state.overload.changes][-2:]
+    assert (restore.what, restore.ended, restore.why) == (
+        "restore",
+        4.0,
+        "KV memory is little used; broken off, as a burst came",
+    )
+    assert (broken.what, broken.ended) == ("break off", 4.0)
     effects = burst(Loaded(worker, burst.state.workers[worker].incarnation, load))
     assert (burst.stage(), kinds(effects, Load)) == ("pipeline", []), "nothing more is loaded"
     assert burst.held(worker) == [0, 1, 2, 3, 4, 5]
@@ -234,6 +241,11 @@ def test_a_member_dies(stage: GroupStage, dead: str) -> None:
     burst.load([*effects, *([Load(alive, burst.state.workers[alive].incarnation, load)] if (
         load := burst.state.residency[alive].loading) and not kinds(effects, Load) else [])])  # fmt: skip
     assert (burst.open(), burst.stage()) == ([f"a@{alive}"], "")
+    changes = burst.state.overload.changes
+    assert all(one.ended is not None for one in changes), "nothing is under way any more"
+    broken = [one.what for one in changes if one.why.endswith(f"; given up, as worker {dead} died")]
+    drops = stage in (GroupStage.LEAVING, GroupStage.EXCHANGING)
+    assert broken == ([] if stage is GroupStage.PIPELINE else ["drop"] if drops else ["restore"])
     burst(RoutesLeft(number, 1))  # late answers change nothing
     burst(RequestsSwitched(number, ()))
     assert burst.open() == [f"a@{alive}"]
@@ -308,6 +320,11 @@ def test_what_comes_back_keeps_its_room() -> None:
 def test_a_model_that_is_removed_or_withdrawn_takes_its_group_along() -> None:
     for gone in (Remove("a"), Undeploy("a")):
         burst = Burst("w0", "w1")
+        burst.order(PAIR)
+        burst(gone, 3.0)
+        (change,) = burst.state.overload.changes
+        assert (change.ended, change.why) == (3.0, "throttling; given up, as the model is not served any more")
+        burst = Burst("w0", "w1")
         burst.dropped()
         effects = burst(gone)
         assert (burst.stage(), burst.routes()) == ("", [])
@@ -333,6 +350,27 @@ def test_orders_that_cannot_be_are_refused_with_a_sentence() -> None:
     sentence = "worker w0 serves 2 models (a, b) whose layers have different KV"
     assert refusal(two.state, PAIR) == sentence
     assert serving_groups(two.state) == []
+
+
+def test_it_is_said_of_each_worker_why_it_is_in_no_group() -> None:
+    burst = Burst("w0", "w1", "w2")
+    assert refused_workers(burst.state) == {}
+    burst.dropped()
+    assert refused_workers(burst.state) == {}, "a member of a pipeline takes part"
+    burst.manual = True
+    burst.down("w2")
+    assert refused_workers(burst.state) == {"w2": "worker w2 has not loaded all of a"}
+    parts = Burst("w0", "w1", served=(application("a", "eAmxBh", span=2),))
+    assert refused_workers(parts.state) == {name: f"worker {name} serves only a part of a" for name in ("w0", "w1")}
+    assert serving_groups(parts.state) == []
+    spare = Burst("w0", "w1", served=(A, application("b", "eAmxBh")))
+    assert refused_workers(spare.state)["w0"].endswith("whose layers have different KV")
+    spare(Undeploy("b"))
+    assert refused_workers(spare.state) == {}
+    spare.state.served["a"].on_demand = True
+    assert refused_workers(spare.state)["w0"] == "model a is loaded on demand, as not all models fit"
+    spare(Undeploy("a"))
+    assert refused_workers(spare.state) == {name: f"worker {name} serves no model" for name in ("w0", "w1")}
 
 
 def test_the_memory_actor_hears_of_groups_only_when_they_changed() -> None:

@@ -100,10 +100,32 @@ def test_all_leave_at_once_when_parameters_are_dropped_and_begin_when_their_page
     assert bench.switching.settled(7)
     assert bench.switching.figures(7) == SwitchFigures(7, 3, 3, 6, 6 * HALF, 6 + 4 + 2, 1.0 + 2.0 + 3.0, 3.0)
     bench.report("w0", emitted("a", 2, 14, [4]), now=5.0)
-    assert bench.story("a", "paused") == [{"source": "w0", "target": "w0", "reason": "parameters were dropped"}]
+    assert bench.story("a", "paused") == [{"source": "w0", "target": "w0+w1", "reason": "parameters were dropped"}]
     assert bench.story("a", "moved")[0]["paused"] == 4.0
     assert bench.switching.figures(1) == SwitchFigures(1), "nobody knows of another"
     assert bench.switching.settled(1)
+
+
+def test_of_whom_nothing_was_computed_yet_nobody_waits() -> None:
+    """It waited for memory before the drop, and may do so for long after it: nothing pauses, nothing is computed again, and
+    the drop does not take as long as its queue."""
+    bench = Switched(REPLICAS)
+    bench.generate("d", prompt=9)
+    assert bench.state.active["d"].route is not None
+    assert "d" in holds(bench.switch([PIPELINE], dropped=True)), "its worker is to end its attempt like any other"
+    bench.left("a", "b", "c")
+    assert not bench.switching.off(7)
+    assert submits(bench(HoldAnswered("d", 2, expects=False, room=False), 1.0)) == [("w0", "d", 2)], "without any pages"
+    assert bench.switching.off(7)
+    for request in "abc":
+        bench(End(request), 2.0)
+    assert bench.switching.settled(7)
+    bench.report("w0", progressed("d", 2, 9), emitted("d", 2, 9, [0]), now=60.0)
+    assert bench.switching.figures(7) == SwitchFigures(7, stale=3)
+    told = {"source": "w0", "target": "w0+w1"}
+    assert bench.story("d", "rerouted") == [{**told, "reason": "parameters were dropped"}]
+    assert bench.story("d", "moved") == [{**told, "pages": 0, "bytes": 0, "recomputed": 0, "paused": 0.0}]
+    assert not bench.story("d", "paused")
 
 
 def test_who_finds_no_room_waits_and_in_the_end_one_is_computed_again() -> None:

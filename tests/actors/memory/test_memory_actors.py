@@ -58,7 +58,7 @@ class Desk(Actor):
 
     @endpoint
     async def groups(self, known: int) -> MemoryGroups | None:
-        return None if known == self.version else MemoryGroups(self.version, self.groups_now, {"m": SIX}, {})
+        return None if known == self.version else MemoryGroups(self.version, self.groups_now, {"m": SIX})
 
     @endpoint
     async def change_parameters(self, order: MemoryOrder) -> str:

@@ -157,11 +157,27 @@ def test_dropped_parameters_in_ps_and_top() -> None:
             "drop of w0+w1, 1.5 GiB freed, took 800 ms; 12 requests left, and paused 3100 ms in all, 400 ms at worst: w0",
         ),
         ({"what": "restore", "bytes": 0, "seconds": None, "requests": 0}, "restore of w0+w1, under way: w0 50"),
-        ({"what": "lacking", "group": "", "bytes": 9, "seconds": 0.0, "requests": 0}, "lacking, 9 B, took 0 ms: w0 50"),
     ],
 )
 def test_the_last_change(change: dict[str, Any], sentence: str) -> None:
     assert change_line(CHANGE | change).partition(": ")[2].startswith(sentence)
+
+
+def test_what_lacks_does_not_hide_the_change_before_it() -> None:
+    lacking = CHANGE | {"what": "lacking", "group": "", "bytes": 9, "seconds": 0.0, "requests": 0, "why": "w0 is alone"}
+    drops = DROPPED["overload"] | {"changes": [CHANGE, lacking]}
+    _, _, last, lines = overload_lines(ps_view(DROPPED | {"overload": drops})["overload"])
+    assert "drop of w0+w1" in str(last)
+    assert str(lines).endswith(": 9 B of KV memory lacked that no drop frees: w0 is alone"), lines
+    later = ps_view(DROPPED | {"overload": drops | {"changes": [lacking, CHANGE]}})["overload"]
+    assert (later["last"], later["lacking"]) == (CHANGE, None), "that was before"
+
+
+def test_who_serves_a_part_of_a_model_in_a_pipeline_of_its_own_does_not_serve_all() -> None:
+    hops = [{"worker": "w0", "first": 0, "last": 5}, {"worker": "w1", "first": 5, "last": 9}]
+    drops = {"workers": {name: {"state": "normal", "group": ""} for name in ("w0", "w1", "w2")}, "groups": {}, "changes": []}
+    view = ps_view(DROPPED | {"overload": drops, "routes": [{"application": "base", "hops": hops}]})["overload"]
+    assert [(one["first"], one["last"]) for one in view["workers"]] == [(0, 5), (5, 9), (None, None)]
 
 
 @pytest.mark.parametrize(

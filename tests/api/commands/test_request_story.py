@@ -126,9 +126,13 @@ def test_a_move_is_told() -> None:
         {"at": 2.0, "event": "moved", **away, "pages": 10, "bytes": 1, "recomputed": 7, "paused": 0.0369},
         {"at": 3.0, "event": "not_moved", "reason": "worker w1 died"},
         {"at": 4.0, "event": "paused", **away, "reason": "parameters were dropped"},
+        {"at": 5.0, "event": "rerouted", "source": "w0", "target": "w1+w0", "reason": "parameters were dropped"},
+        {"at": 6.0, "event": "moved", **away, "pages": 0, "bytes": 0, "recomputed": 0, "paused": 0.0},
     ]
     lines = report({**VIEW, "events": events})
     assert "moves from w0 to w1: 9 pages are copied meanwhile" in lines[1]
     assert "moved from w0 to w1: 10 pages copied, 7 tokens recomputed, paused 37 ms" in lines[2]
     assert "stays where it is: worker w1 died" in lines[3]
     assert "pauses while its pages go from w0 to where they are needed: parameters were dropped" in lines[4]
+    assert "goes from w0 to w1+w0 before anything was computed: parameters were dropped" in lines[5]
+    assert "moved from w0 to w1: nothing had been computed" in lines[6]

@@ -139,6 +139,10 @@ def test_what_cannot_be_merged_is_said() -> None:
     alone = planner({"m": components}).plan([replica("m", "w0", components, 2 * whole)], 10)
     assert (alone.drops, alone.freed, alone.lacking) == ((), 0, 10)
     assert alone.why == "there is no second instance that holds the same parameters"
+    pair = [replica("m", f"w{n}", components, 2 * whole) for n in range(2)]
+    (drop,) = (joined := planner({"m": components}).plan(pair, 1 << 40)).drops
+    again = planner({"m": components}).plan([drop.group], 10)
+    assert joined.why == again.why == "all that hold these parameters are one pipeline already"
     two = {"m": components, "n": other}
     mixed = planner(two).plan([replica("m", "w0", components, 2 * whole), replica("n", "w1", other, 2 * whole)], 10)
     assert mixed.drops == ()
