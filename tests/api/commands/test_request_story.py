@@ -132,3 +132,8 @@ def test_a_move_is_told() -> None:
     assert "moved from w0 to w1: 10 pages copied, 7 tokens recomputed, paused 37 ms" in lines[2]
     assert "stays where it is: worker w1 died" in lines[3]
     assert "pauses while its pages go from w0 to where they are needed: parameters were dropped" in lines[4]
+
+
+def test_who_waits_behind_nobody_is_first_in_line() -> None:
+    view = {**VIEW, "events": [{"at": 0.0, "event": "queued", "ahead": 0}]}
+    assert report(view)[1].endswith("queued, first in line")
