@@ -51,3 +51,4 @@ def set_up(form: str, level: str, process: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR if level != "debug" else logging.DEBUG)  # we tell it better

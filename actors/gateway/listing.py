@@ -53,4 +53,4 @@ def _waits(record: RequestRecord) -> bool:
 
 def _line(view: RequestView, state: str, place: int, age: float) -> RequestLine:
     tokens = (view.prompt_tokens, view.computed_tokens, view.emitted_tokens)
-    return RequestLine(view.id, view.model, state, place, *tokens, view.home, view.attempt, age)
+    return RequestLine(view.id, view.model, state, place, *tokens, view.home, view.attempt, round(age, 3))

@@ -1,4 +1,4 @@
-"""Shows the applications of a server, like ps, but without the workers.
+"""Lists the applications of a server, a line each: state, base and checkpoint.
 
 'blockwright apps add' and 'blockwright apps remove' change them.
 """

@@ -52,7 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         with _refused(worker):
             os.kill(worker["pid"], signal.SIGKILL if arguments.what == "kill" else signal.SIGSTOP)
-        print(f"{worker['id']} (pid {worker['pid']}) {'is killed' if arguments.what == 'kill' else 'stands'}", flush=True)
+        print(
+            f"{worker['id']} (pid {worker['pid']}) {'is killed' if arguments.what == 'kill' else 'is frozen (SIGSTOP)'}",
+            flush=True,
+        )
         seen = max((event["number"] for event in view["events"]), default=0)
         looks = (session.get("/admin/cluster") for _ in _times(PATIENCE))
         for line in follow(looks, worker["id"], seen):
@@ -77,6 +80,8 @@ def follow(looks: Iterator[View], worker: str, seen: int) -> Iterator[str]:
         for event in view["events"]:
             if event["number"] > seen:
                 seen = event["number"]
+                if event["event"] == "routes":  # of every model, when a worker goes and when it comes: ps has them
+                    continue
                 yield f"{time.strftime('%H:%M:%S', time.localtime(event['at']))}  {event['text']}"
                 if event["event"] == "ready" and event["subject"] == worker:
                     return

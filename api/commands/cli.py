@@ -10,11 +10,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from blockwright.api.commands import COMMANDS, CommandError, CommandModule
 from blockwright.api.commands.foreign_flags import hint
-from blockwright.api.nearest import nearest, suggestion
+from blockwright.api.nearest import suggestion
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 _LIST = "Serves many language models from shared blocks."
@@ -22,16 +22,29 @@ _UNKNOWN = "unrecognized arguments: "
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors in one sentence, without the usage text; an unknown flag is answered with the nearest one."""
+    """Errors in one sentence, without the usage text; what is unknown is answered with the nearest that there is."""
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
             unknown, *rest = message.removeprefix(_UNKNOWN).split()
-            known = flags_of(self)
-            near = nearest(unknown.partition("=")[0], known)
-            told = f"did you mean {near}?" if near else "see --help"
-            message = f"there is no argument {unknown!r}; {hint(unknown, next(iter(rest), ''), known) or told}"
+            places = [str(action.metavar) for action in self._actions if not action.option_strings]
+            told = hint(unknown, next(iter(rest), ""), flags_of(self), places) or "see --help"
+            message = f"there is no argument {unknown!r}; {told}"
         self.exit(2, f"{self.prog}: {message}\n")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """As argparse has it, but where its own words would name a Python function."""
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            if not error.message.startswith("invalid "):
+                raise
+            wanted = "an integer" if action.type is int else "a number"
+            raise argparse.ArgumentError(action, f"is {arg_string!r}; give {wanted}") from None
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, f"is {value!r}; {suggestion(value, [*action.choices])}")
 
 
 def flags_of(parser: argparse.ArgumentParser) -> list[str]:
@@ -53,12 +66,14 @@ def make_parser(name: str, module: CommandModule) -> Parser:
     return parser
 
 
-def overview() -> str:
-    """What ``blockwright --help`` prints."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items()]
-    end = "'blockwright COMMAND --help' explains a command."
-    return "\n".join(["usage: blockwright COMMAND ...", "", _LIST, "", "commands:", *lines, "", end])
+def overview(first: str = "") -> str:
+    """What ``blockwright --help`` prints, or ``blockwright zoo --help`` where ``zoo`` is the first of two words."""
+    shown = {name: command for name, command in COMMANDS.items() if not first or name.startswith(f"{first} ")}
+    width = max(map(len, shown))
+    lines = [f"  {name:{width}}  {command.summary}" for name, command in shown.items()]
+    usage = f"blockwright {first} COMMAND" if first else "blockwright COMMAND"
+    about = [] if first else [_LIST, ""]
+    return "\n".join([f"usage: {usage} ...", "", *about, "commands:", *lines, "", f"'{usage} --help' explains a command."])
 
 
 def command_of(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -71,8 +86,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     name, rest = command_of(words)
+    if name == "help" and rest:
+        name, rest = command_of([*rest, "--help"])
     if name in ("-h", "--help", "help"):
         print(overview())
+        return 0
+    if name not in COMMANDS and rest[:1] in (["-h"], ["--help"]) and _longer(name):
+        print(overview(name))
         return 0
     if name == "--version":
         name = "version"
@@ -93,9 +113,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _no_command(name: str) -> str:
     if not name:
         return f"no command is given; there are: {', '.join(COMMANDS)}"
-    if longer := [command for command in COMMANDS if command.startswith(f"{name} ")]:
+    if longer := _longer(name):
         return f"{name} needs another word; there are: {', '.join(longer)}"
     return f"there is no command {name!r}; {suggestion(name, COMMANDS)}"
+
+
+def _longer(name: str) -> list[str]:
+    """Commands of two words of which this is the first."""
+    return [command for command in COMMANDS if command.startswith(f"{name} ")]
 
 
 def _refuse(message: str, code: int) -> int:

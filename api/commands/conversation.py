@@ -19,7 +19,8 @@ KINDS: dict[str, Callable[[str], Any]] = {
 }  # fmt: skip
 HELP = '''/model [ID]          switch to another model, or list them
 /system [TEXT]       set the system message, or remove it
-/set [NAME VALUE]    temperature, top_p, top_k, max_tokens, seed or stop; without a value: the model's default
+/set [NAME VALUE]    temperature, top_p, top_k, max_tokens, seed or stop;
+                     without a value: the model's default
 /reset               clear the conversation
 /quit                end, as Ctrl-D
 """                  begins a text of several lines, which the next """ ends

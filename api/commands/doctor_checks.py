@@ -22,6 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from blockwright.actors.resources import cores, free_memory
+from blockwright.policies.binary_size import binary_size
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SETS = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
@@ -144,7 +145,7 @@ def check_shared_memory(folder: Path) -> Check:
         return Check(
             "shared memory", FAILED, f"{folder}: {error.strerror}", f"mount a tmpfs at {folder} that you may write to"
         )
-    text = f"{free / (1 << 20):,.0f} MiB free in {folder}"
+    text = f"{binary_size(free)} free in {folder}"
     if free < LEAST_SHARED:
         return Check("shared memory", WARNING, text, "give the container more: docker run --shm-size 1g")
     return Check("shared memory", OK, text)

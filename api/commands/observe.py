@@ -79,7 +79,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
 
 def top_view(before: Sample, after: Sample) -> dict[str, Any]:
     """How busy the applications are. Rates and times are of the requests between the samples; a time that no request of
-    that span shows is that of all so far, and None when there was none."""
+    that span shows is that of all so far, and None when there was none. Shares of the cache are of all so far."""
     seconds = max(after.at - before.at, 1e-9)
     cluster = after.cluster
     names = list(cluster["applications"])
@@ -91,9 +91,9 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
                 "id": w["id"],
                 "state": w["state"],
                 **w["queue"],
-                "kv_used": _kv_share([w], "kv"),
-                "kv_cached": _kv_share([w], "cached"),
-                "cache_hits": _cache_hits([w]),
+                "kv_used": _part(w["memory"]["kv"], _kv_room([w])),
+                "kv_cached": _part(w["memory"]["cached"], _kv_room([w])),
+                "cache_hits": _part(*(w["counters"].get(name, 0) for name in ("cached_tokens", "prompt_tokens"))),
             }
             for w in cluster["workers"]
         ],
@@ -167,9 +167,11 @@ def _application(name: str, before: Sample, after: Sample, seconds: float) -> di
         "tokens_per_s": round(grown("vllm:generation_tokens_total") / seconds, 1),
         "ttft_p50": quantile(recent, 0.5),
         "ttft_p95": quantile(recent, 0.95),
-        "kv_used": _kv_share(workers, "kv"),
-        "shared": round(one["bytes"]["shared"] / total, 3) if total else 0.0,
-        "cache_hits": _cache_hits(workers),
+        "kv_used": _part(one["kv"]["bytes"], _kv_room(workers)),
+        "shared": _part(one["bytes"]["shared"], total),
+        "cache_hits": _part(
+            *(after.numbers.get((f"vllm:prefix_cache_{what}_total", name), 0.0) for what in ("hits", "queries"))
+        ),
     }
 
 
@@ -199,15 +201,10 @@ def _routes(cluster: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return [route for route in cluster["routes"] if route["application"] == name]
 
 
-def _kv_share(workers: Iterable[Mapping[str, Any]], use: str) -> float:
-    """Of all that KV may have at these workers: what requests use ("kv"), or what is only "cached"."""
-    memories = [worker["memory"] for worker in workers]
-    used, room = (sum(memory[kind] for memory in memories for kind in kinds) for kinds in ((use,), ("kv", "cached", "free")))
-    return round(used / room, 3) if room else 0.0
+def _kv_room(workers: Iterable[Mapping[str, Any]]) -> int:
+    """Bytes of all that KV may have at these workers."""
+    return sum(worker["memory"][kind] for worker in workers for kind in ("kv", "cached", "free"))
 
 
-def _cache_hits(workers: Iterable[Mapping[str, Any]]) -> float:
-    """Of all prompt tokens that came to these workers, the share that was found in their pages."""
-    counters = [worker["counters"] for worker in workers]
-    asked, found = (sum(one.get(name, 0) for one in counters) for name in ("prompt_tokens", "cached_tokens"))
-    return round(found / asked, 3) if asked else 0.0
+def _part(some: float, whole: float) -> float:
+    return round(some / whole, 3) if whole else 0.0

@@ -68,7 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _looks(arguments: argparse.Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
     """What looks once, at a server or as a node of a cluster."""
     if arguments.join is None:
-        path = "/admin/actors" if arguments.actors else "/v1/requests" if arguments.requests else "/admin/cluster"
+        from blockwright.api.commands.request_table import PATH
+
+        path = "/admin/actors" if arguments.actors else PATH if arguments.requests else "/admin/cluster"
         with connected(arguments) as session:
             yield lambda: session.get(path)
     else:

@@ -77,7 +77,7 @@ def _sentence(event: Mapping[str, Any]) -> str:
             expected = f", {event['expected_tokens']:,} expected" if "expected_tokens" in event else ""
             return f"arrived with {event['prompt_tokens']:,} tokens, at most {event['max_tokens']:,} to come{expected}"
         case "queued":
-            return f"queued behind {event['ahead']}"
+            return f"queued behind {event['ahead']:,}" if event["ahead"] else "queued, first in line"
         case "asked":
             back = f", fell back: {event['fell_back']}" if event["fell_back"] else ""
             return f"a dispatcher was asked for {1000 * event['seconds']:.1f} ms ({event['policy'] or 'no policy'}{back})"

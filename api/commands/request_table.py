@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group
 
 from blockwright.api.commands.fitted_table import FittedTable
 
+ASKED = 1000  # of the server, which gives no more at a time
+PATH = f"/v1/requests?limit={ASKED}"
+_SHOWN = 20  # of all; what has not ended is shown beyond that
+
 
 def request_view(body: Mapping[str, Any]) -> dict[str, Any]:
-    """As the server tells it."""
-    return dict(body)
+    """All that run and wait, and of those that ended so many that there is something to see."""
+    found = body["data"]
+    active = sum(1 for _ in itertools.takewhile(lambda one: one["state"] in ("running", "waiting"), found))
+    return {**body, "data": found[: max(active, _SHOWN)]}
 
 
 def request_tables(view: Mapping[str, Any]) -> Group:
@@ -29,6 +36,13 @@ def request_tables(view: Mapping[str, Any]) -> Group:
         )
         for one in view["data"]
     ]
-    columns = ("REQUEST", "MODEL", "STATE", "ON", "PREFILL", "TOKENS", "AGE")
+    columns = ("REQUEST", "MODEL", "STATE", "ON", "PREFILL", "TOKENS", "TIME")
     table = FittedTable(columns, rows, numbers=3, least=("PREFILL", "ON", "MODEL"))
-    return Group(table) if rows else Group("no requests yet")
+    return Group(_counted(view["data"]), "", table) if rows else Group("no requests yet")
+
+
+def _counted(found: Sequence[Mapping[str, Any]]) -> str:
+    """What the rows are, since a screen may be too short for them."""
+    running, waiting = (sum(one["state"] == state for one in found) for state in ("running", "waiting"))
+    most = "; the server tells no more at a time" if len(found) >= ASKED else ""
+    return f"{running:,} running, {waiting:,} waiting, {len(found) - running - waiting:,} ended lately{most}"

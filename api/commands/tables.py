@@ -43,7 +43,15 @@ def share(value: float) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1000:.0f} ms"
+    """A time: whole milliseconds, or seconds where nobody counts those."""
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.3g} s"
+
+
+def rate(value: float) -> str:
+    """Of something per second: tenths only where they tell something."""
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def ps_tables(view: View) -> Group:
@@ -138,7 +146,7 @@ def top_tables(view: View) -> Group:
         [
             (
                 *(one["id"], one["state"], str(one["running"]), str(one["waiting"])),
-                *(f"{one[name]:,.1f}" for name in ("tokens_per_s", "prompt_tokens_per_s")),
+                *(rate(one[name]) for name in ("tokens_per_s", "prompt_tokens_per_s")),
                 *(milliseconds(one[name]) for name in ("ttft_p50", "ttft_p95")),
                 *(share(one[name]) for name in ("kv_used", "shared", "cache_hits")),
             )
@@ -171,8 +179,8 @@ def total_line(view: View) -> str:
 
     ready = sum(one["state"] == "ready" for one in view["workers"])
     return (
-        f"{total('running'):,.0f} running, {total('waiting'):,.0f} waiting; {total('tokens_per_s'):,.1f} tokens/s, "
-        f"{total('prompt_tokens_per_s'):,.1f} of prompts; {ready} of {len(view['workers'])} workers ready"
+        f"{total('running'):,.0f} running, {total('waiting'):,.0f} waiting; {rate(total('tokens_per_s'))} tokens/s, "
+        f"{rate(total('prompt_tokens_per_s'))} of prompts; {ready} of {len(view['workers'])} workers ready"
     )
 
 

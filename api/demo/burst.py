@@ -18,6 +18,7 @@ import aiohttp
 
 from blockwright.api.demo.display import TourCheck
 from blockwright.api.demo.recovery import KilledStream, listen
+from blockwright.policies.binary_size import binary_size
 
 STREAMS, TOKENS = 16, 150  # of answers; the replicas have KV memory for some ten of them
 SPARE, LEAST = 0.35, 640 << 10  # memory for KV, as a part of the parameters; bytes of it at least
@@ -73,7 +74,7 @@ def told(change: dict[str, Any]) -> str:
         return f"{change['group']}: the parameters are back after {change['seconds']:.1f} s, while it served"
     mean = change["stall"] / max(change["requests"], 1)
     return (
-        f"{change['group']}: {change['bytes'] / 1e6:.1f} MB of parameters became KV memory,\n"
+        f"{change['group']}: {binary_size(change['bytes'])} of parameters became KV memory,\n"
         f"    {change['requests']} requests paused for {mean:.2f} s on average"
     )
 

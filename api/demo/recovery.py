@@ -77,7 +77,7 @@ async def show_recovery(
     """Stream, kill the first worker, compare."""
     expected = [KilledStream(f"repeat {n}: stream {n} =") for n in range(1, STREAMS + 1)]
     await asyncio.gather(*(listen(session, model, one, lambda: None) for one in expected))
-    print(f"\n{STREAMS} streams of {TOKENS} tokens from {model}; then a worker is killed (kill -9):")
+    print(f"\n{STREAMS} streams of {TOKENS} tokens from {model}; then kill -9 of a worker:")
     streams = [KilledStream(one.prompt) for one in expected]
     view = await _cluster(session)
     victim, seen = view["workers"][0], max((event["number"] for event in view["events"]), default=0)

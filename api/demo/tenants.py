@@ -15,10 +15,10 @@ from typing import Any
 
 import aiohttp
 
-from blockwright.api.decimal_size import decimal_size
 from blockwright.api.demo.client import ExampleOutcome, ask
 from blockwright.api.demo.display import Live, TourCheck, table
 from blockwright.api.demo.family import FAMILY, questions
+from blockwright.policies.binary_size import binary_size
 
 HOT = "mirror"  # the member that is added while the others stream
 SEED = 9
@@ -73,11 +73,11 @@ def tenant_table(exams: Iterable[TenantExam], watch: AppsSeen) -> str:
             (
                 exam.name,
                 FAMILY[exam.name].form,
-                decimal_size(own),
-                f"{100 * shared / (own + shared):.0f} %",
+                binary_size(own),
+                f"{shared / (own + shared):.0%}",
                 f"{right(exam.tenant)}/{len(exam.tenant)}",
                 f"{right(exam.foundation)}/{len(exam.foundation)}",
-                decimal_size(watch.shared_kv.get(exam.name, 0)),
+                binary_size(watch.shared_kv.get(exam.name, 0)),
             )
         )
     return table(("model", "form", "owns", "shares", "right", "base alone", "KV shared"), rows)
@@ -122,7 +122,7 @@ async def show_tenants(session: aiohttp.ClientSession, base: str, family: Mappin
     """Stream from every tenant at once, add one more, examine all. ``family``: folders by member, ``HOT`` among them."""
     names, watch = [name for name in family if name != HOT], AppsSeen()
     exams = [TenantExam.of(name, base) for name in names]
-    print(f"\none request each to {len(names)} fine-tunes of {base}, served at once on the same two workers:")
+    print(f"\none request each to {len(names)} fine-tunes of {base}, on the same two workers:")
     live = Live([exam.tenant[0] for exam in exams], sys.stdout)
     await asyncio.gather(*(ask(session, exam.tenant[0], live.changed) for exam in exams))
     rest = [outcome for row in zip(*(exam.pairs[1:] for exam in exams), strict=True) for outcome in row]

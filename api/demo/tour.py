@@ -187,7 +187,7 @@ async def tour(session: aiohttp.ClientSession, trained: bool) -> list[TourCheck]
     """Stream twelve requests at once, one chat among them, then one over the pipeline, then the examination."""
     model = await replicated(session)
     shown = [ExampleOutcome(example, model, judged=trained) for example in examination(SEED, 1, (HELD_OUT,))]
-    print(f"\n{len(shown)} requests at once to {model}, which has two replicas (the last is a chat):")
+    print(f"\n{len(shown)} requests at once to {model}, on two replicas (the last is a chat):")
     live = Live(shown, sys.stdout)
     await asyncio.gather(
         *(ask(session, item, live.changed, chat=place == len(shown) - 1) for place, item in enumerate(shown))

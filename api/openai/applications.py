@@ -16,7 +16,6 @@ from aiohttp import web
 from blockwright.actors.app_roots import folder_below
 from blockwright.actors.gateway.port import ApplicationView, NewApplication
 from blockwright.api.answers import AddedAnswer, AppsAnswer, RemovedAnswer
-from blockwright.api.decimal_size import decimal_size
 from blockwright.api.errors import ApiError, bad_request, in_words
 from blockwright.api.http.context import FRONT, IGNORED
 from blockwright.api.openai.bodies import read_fields
@@ -24,6 +23,7 @@ from blockwright.api.openai.field_types import Field, Number, Text
 from blockwright.api.openai.request_body import read_body
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.adapter import is_adapter
+from blockwright.policies.binary_size import binary_size
 from blockwright.policies.requests.refusal import RequestRefused
 
 LONGEST_WAIT = 600.0  # seconds
@@ -124,6 +124,6 @@ def _added(view: ApplicationView) -> web.Response:
         "state": "ready" if view.ready else "loading",
         "max_model_len": view.max_length,
         "bytes": {"own": view.own, "shared": view.shared},
-        "summary": f"shares {100 * view.shared / total if total else 0:.0f} % of its blocks, +{decimal_size(view.own)}",
+        "summary": f"shares {view.shared / total if total else 0:.0%} of its blocks, +{binary_size(view.own)}",
     }
     return web.json_response(answer, status=200 if view.ready else 202)

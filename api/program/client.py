@@ -111,6 +111,8 @@ def is_list(prompt: str | Sequence[Any]) -> bool:
 class Session:
     """Requests to one server. ``options`` of ``generate`` and ``chat`` are the API's fields by their names."""
 
+    closed = "the session is not open; use it inside 'async with'"  # what a request is told where there is no connection
+
     def __init__(self) -> None:
         self._http: aiohttp.ClientSession | None = None
 
@@ -172,7 +174,7 @@ class Session:
     def open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> _Opened:
         """``async with`` it for a response of status 200 or 202; everything else is a RequestError."""
         if self._http is None:
-            raise RuntimeError("the session is not open; use it inside 'async with'")
+            raise RuntimeError(self.closed)
         return _Opened(self._http, method, path, body)
 
     async def connect(self, http: aiohttp.ClientSession) -> None:

@@ -7,6 +7,7 @@ what the server answers. Whatever ends the program, nothing of it stays.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -38,6 +39,8 @@ class Cluster(Session):
     Entering raises SettingsError, CheckpointError or StartError with one sentence.
     """
 
+    closed = "the cluster is not running; use it inside 'async with', or await its start()"
+
     def __init__(
         self,
         model: str | os.PathLike[str] | None = None,
@@ -61,18 +64,23 @@ class Cluster(Session):
                 "batch_dir is set, but a cluster inside a program runs no batches; use blockwright serve, or batch run"
             )
         self._listens = port is not None
+        self._starting = asyncio.Lock()
         self._running: Running | None = None
         self._runner: web.AppRunner | None = None
         self._blocking: BlockingSession | None = None
         self.url = ""  # where it listens, if it does
 
     async def start(self) -> None:
-        """Return when every worker has loaded. What was started is stopped again where that fails."""
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop()
-            raise
+        """Return when every worker has loaded; at once where it has been started, as by a cell that is run again. What was
+        started is stopped again where that fails."""
+        async with self._starting:
+            if self._http is not None:
+                return
+            try:
+                await self._start()
+            except BaseException:
+                await self.stop()
+                raise
 
     @property
     def front(self) -> Front:
@@ -80,7 +88,7 @@ class Cluster(Session):
         from blockwright.api.http.context import FRONT
 
         if self._runner is None:
-            raise RuntimeError("the cluster is not running; use it inside 'async with'")
+            raise RuntimeError(self.closed)
         return self._runner.app[FRONT]
 
     @property
@@ -128,7 +136,7 @@ class Cluster(Session):
 
     async def stop(self) -> None:
         """End requests, workers, sockets. Idempotent."""
-        await self.close()
+        await super().close()
         running, self._running = self._running, None
         runner, self._runner = self._runner, None
         try:
@@ -137,6 +145,10 @@ class Cluster(Session):
         finally:
             if runner is not None:
                 await runner.cleanup()
+
+    async def close(self) -> None:
+        """The same as ``stop``: no worker outlives what asked it."""
+        await self.stop()
 
     async def __aenter__(self) -> Cluster:
         await self.start()

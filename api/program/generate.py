@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack, overload
+from typing import Any, Unpack, get_type_hints, overload
 
+from blockwright.actors.config import Settings
 from blockwright.api.program.client import Prompt
 from blockwright.api.program.embedded import ALONE, Cluster
 from blockwright.api.program.offline import generate_all
@@ -53,7 +54,10 @@ def generate(
 
     Raises RequestError for a prompt that is refused, and what entering a ``Cluster`` raises.
     """
-    check_options(options, GenerateOptions)  # before a cluster is started for it
+    for name in options:  # before a cluster is started for it
+        if name in get_type_hints(Settings):
+            raise TypeError(f"{name} is a setting of the cluster; give it as settings={{{name!r}: ...}}")
+    check_options(options, GenerateOptions)
     asked: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
     shown = (sys.stderr.isatty() or "ipykernel" in sys.modules) if progress is None else progress
     cluster = Cluster(model, **{**ALONE, **(settings or {})})

@@ -111,14 +111,20 @@ def capacity(models: Sequence[ModelInfo], rows: int) -> str:
 
     Each model is told as if it had the memory for itself.
     """
-    told = {}
+    told: dict[str, list[str]] = {}  # how many -> of which models
     for info in models:
         length = min(TYPICAL, info.max_length)
         if info.rooms:
-            told[info.id] = f"about {concurrent(info.rooms, length, rows):,} concurrent requests of {length:,} tokens"
-    if len(set(told.values())) == 1:
-        return f"room for {next(iter(told.values()))}"
-    return "room for " + ", or ".join(f"{text} of {name}" for name, text in told.items()) if told else ""
+            text = f"about {concurrent(info.rooms, length, rows):,} concurrent requests of {length:,} tokens"
+            told.setdefault(text, []).append(info.id)
+    if len(told) == 1:
+        return f"room for {next(iter(told))}"
+    return "room for " + ", or ".join(f"{text} of {_either(names)}" for text, names in told.items()) if told else ""
+
+
+def _either(names: Sequence[str]) -> str:
+    """A few by name: a server may have hundreds."""
+    return " or ".join(names) if len(names) < 4 else f"any of {len(names)} models"
 
 
 class Herald:

@@ -208,7 +208,8 @@ class Server:
         """``active``: requests that are being answered, where this process knows."""
         runs = "what runs" if active is None else f"{active} request{'s' * (active != 1)}"
         most = f"up to {self._settings.drain_timeout:g} s"
-        self._speaker.reach("draining", f"draining: {runs} may end within {most}; Ctrl-C again ends at once")
+        said = f"{runs} may end within {most}; Ctrl-C again ends at once" if active != 0 else "no request is running"
+        self._speaker.reach("draining", f"draining: {said}")
         drain: asyncio.Future[Any] = asyncio.ensure_future(what.drain(self._settings.drain_timeout))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
         try:

@@ -31,7 +31,7 @@ from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Architecture, Part, Source
 from blockwright.gpu.model.registry import find
-from blockwright.gpu.weights.hub import HUB_ID, fetch
+from blockwright.gpu.weights.hub import HUB_ADDRESS, HUB_ID, fetch
 from blockwright.gpu.weights.identity import component_id, delta_id, hash_tensor
 from blockwright.gpu.weights.tensor_files import check_dtype, gguf, read_tensors
 from blockwright.policies.model.chain import Component, Kind, KvLayout
@@ -252,9 +252,13 @@ def _folder(source: str | Path) -> Path | None:
     if there:
         if path.suffix == ".gguf":
             raise gguf(path)
-        raise CheckpointError(f"{source} is a file; name the folder that holds config.json")
+        beside = (path.parent / "config.json").is_file()
+        folder = f"its folder, {path.parent}" if beside else "the folder that holds config.json"
+        raise CheckpointError(f"{source} is a file; name {folder}")
     if near := _near(path):  # before the hub is asked, which may take its time
         raise CheckpointError(f"there is no folder {source}; did you mean {path.parent / near}?")
+    if (address := HUB_ADDRESS.match(str(source))) and HUB_ID.fullmatch(address[1]):
+        raise CheckpointError(f"{named(str(source))} is an address of the hub; name the checkpoint by its id: {address[1]}")
     if not HUB_ID.fullmatch(str(source)):
         raise CheckpointError(f"{named(str(source))} is neither a folder nor a hub id (owner/name); check the path")
     return None

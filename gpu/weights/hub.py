@@ -19,6 +19,7 @@ from blockwright.gpu.errors import CheckpointError
 from blockwright.policies.binary_size import binary_size
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
+HUB_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/\s]+/[^/\s?#:]+)")  # as a browser shows it
 _WEIGHTS = ("model*.safetensors", "adapter*.safetensors")
 _FILES = ["*.json", *_WEIGHTS, "tokenizer*", "*.jinja"]
 TELL_EVERY = 5.0  # seconds

@@ -13,7 +13,10 @@ from blockwright.actors.logs import set_up
 def root() -> Iterator[logging.Logger]:
     logger = logging.getLogger()
     handlers, level = logger.handlers[:], logger.level
+    hub = logging.getLogger("huggingface_hub")
+    before = hub.level
     yield logger
+    hub.setLevel(before)
     logger.handlers[:] = handlers
     logger.setLevel(level)
 
@@ -39,6 +42,15 @@ def test_a_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert second["level"] == "error"
     assert second["exception"].endswith("ValueError: why")
+
+
+def test_what_the_hub_client_logs_is_told_in_our_words(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("text", "info", "head")
+    logging.getLogger("huggingface_hub.utils._http").warning("'[Errno -2] Name or service not known' thrown while")
+    assert capsys.readouterr().err == ""
+    set_up("text", "debug", "head")
+    logging.getLogger("huggingface_hub.utils._http").warning("thrown")
+    assert "thrown" in capsys.readouterr().err
 
 
 def test_text_names_the_process_and_a_second_set_up_replaces_the_first(capsys: pytest.CaptureFixture[str]) -> None:

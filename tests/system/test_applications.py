@@ -232,7 +232,7 @@ async def test_two_at_once(server: Server, roots: Path) -> None:
 def test_the_commands(server: Server, model: Path, roots: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url, tuned = ["--url", server.url], str(roots / "tuned")
     assert main(["apps", "add", "tuned", tuned, *url]) == 0
-    assert re.fullmatch(r"tuned: ready; shares \d\d % of its blocks, \+[\d.]+ kB\n", capsys.readouterr().out)
+    assert re.fullmatch(r"tuned: ready; shares \d\d% of its blocks, \+[\d.]+ KiB\n", capsys.readouterr().out)
     assert main(["apps", *url]) == 0
     assert capsys.readouterr().out == (
         f"{model.name}  ready  on its own  {model}\ntuned  ready  from {model.name}  {os.path.realpath(tuned)}\n"

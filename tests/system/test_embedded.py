@@ -69,6 +69,26 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
+async def test_where_a_block_is_inconvenient() -> None:
+    """As cells of a notebook, which are run twice and out of order."""
+    before = children()
+    cluster = blockwright.Cluster(MODEL, **SMALL)
+    with pytest.raises(
+        RuntimeError, match=r"the cluster is not running; use it inside 'async with', or await its start\(\)"
+    ):
+        await cluster.generate("x")
+    await asyncio.gather(cluster.start(), cluster.start())
+    alone = children()
+    await cluster.start()
+    assert children() == alone
+    assert len((await cluster.get("/admin/cluster"))["workers"]) == 1
+    await cluster.close()
+    await cluster.close()
+    await until(lambda: children() <= before, "the workers' end")
+    with pytest.raises(RuntimeError, match="not running"):
+        await cluster.generate("x")
+
+
 async def test_leaving_a_stream_frees_its_sequence_and_leaving_the_cluster_everything(pace: Path) -> None:
     before = children()
     async with blockwright.Cluster(MODEL, pace=str(pace), **SMALL) as cluster:

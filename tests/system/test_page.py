@@ -201,13 +201,26 @@ PAINTED = """new Promise((done) => requestAnimationFrame(() => requestAnimationF
   () => done([...document.querySelectorAll('canvas')].map((c) => c.toDataURL())))))"""
 
 
+LONG = "acme-corporation-customer-support-german-v2"
+REACHED = """(() => { const model = document.getElementById('model'), list = document.getElementById('list');
+  model.append(new Option(LONG)); const before = model.value; model.value = LONG;
+  list.querySelectorAll('td:nth-child(2)').forEach((cell) => (cell.textContent = LONG));
+  list.querySelectorAll('td:nth-child(3)').forEach((cell) => (cell.textContent = 'waiting, position 12'));
+  const wide = document.documentElement.scrollWidth, edge = list.closest('.scroll').getBoundingClientRect().right;
+  const buttons = [...list.querySelectorAll('button')].filter((one) => one.getBoundingClientRect().right > edge + 1).length;
+  model.value = before; model.lastChild.remove();
+  return [wide, buttons]; })()""".replace("LONG", json.dumps(LONG))
+
+
 async def fits(browser: Browser, pictures: Path) -> None:
-    """Three widths, each dark and light."""
+    """Three widths, each dark and light; also with a long model id, whose requests can be cancelled without scrolling."""
     for width, dark in itertools.product((1280, 800, 390), (True, False)):
         await browser.shape(width, dark=dark)
         painted = await browser.look(PAINTED)
         wide = await browser.look("document.documentElement.scrollWidth")
         assert wide <= width, f"the page is {wide} wide on a screen of {width}"
+        wide, beyond = await browser.look(REACHED)
+        assert (wide <= width, beyond) == (True, 0), f"{wide} wide, {beyond} buttons beyond the edge, on a screen of {width}"
         ground = await browser.look("getComputedStyle(document.body).backgroundColor")
         assert (ground == "rgb(20, 21, 26)") == dark
         await browser.shape(width, dark=not dark)

@@ -27,9 +27,13 @@ async function fetchRows() {
   rows = rows.filter((row) => row.at > newest - asked - step);
 }
 
-// "13.6 MiB; KV of tuned 840 KiB, of others 2.0 MiB": each tenant's pages, cached ones included; without keys each model's.
+// "13.6 MiB; KV of tuned 840 KiB, of 3 others 2.0 MiB": each tenant's pages, cached ones included; without keys each model's.
+// Of more than three the largest two are named: a server may have hundreds.
 function memoryNow({ parameters, kv, cached, tenants }) {
-  const each = Object.entries(tenants).map(([name, size]) => `of ${name || "no tenant"} ${bytes(size)}`);
+  const all = Object.entries(tenants).sort(([, one], [, other]) => other - one);
+  const named = all.length > 3 ? all.slice(0, 2) : all, others = all.slice(named.length);
+  const each = named.map(([name, size]) => `of ${name || "no tenant"} ${bytes(size)}`);
+  if (others.length) each.push(`of ${others.length} others ${bytes(others.reduce((sum, [, size]) => sum + size, 0))}`);
   return bytes(parameters + kv + cached) + (each.length ? `; KV ${each.join(", ")}` : "");
 }
 

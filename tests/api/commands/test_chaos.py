@@ -31,7 +31,7 @@ def test_only_news_are_told_and_its_return_ends_it() -> None:
     looks = [
         old,
         [*old, event(3, "down")],
-        [*old, event(3, "down"), event(4, "ready", "w1"), event(5, "ready"), event(6, "up")],
+        [*old, event(3, "down"), event(4, "ready", "w1"), event(5, "routes", "m"), event(6, "ready"), event(7, "up")],
     ]
     lines = list(follow(({"events": events} for events in looks), "w0", 2))
     assert [line.partition("  ")[2] for line in lines] == ["w0 down", "w1 ready", "w0 ready"]

@@ -106,3 +106,7 @@ def test_a_refusal_is_said_and_the_conversation_goes_on(talk: Conversation, caps
     session.refuse = RequestError(0, "the server is gone")
     with pytest.raises(CommandError, match="the server is gone"):
         converse(talk, typed("one"))
+
+
+def test_the_help_fits_80_columns() -> None:
+    assert max(map(len, HELP.splitlines())) <= 80

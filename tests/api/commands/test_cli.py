@@ -117,6 +117,9 @@ def test_there_is_no_new_flag(name: str) -> None:
             ["bench", "serve", "--max-concurrency", "1,x"],
             "blockwright bench: argument --max-concurrency: is '1,x'; give numbers separated by commas, like 1,4,16\n",
         ),
+        (["chaos", "kil", "w0"], "blockwright chaos: argument what: is 'kil'; did you mean kill?\n"),
+        (["top", "--interval", "x"], "blockwright top: argument --interval: is 'x'; give a number\n"),
+        (["bench", "serve", "--seed", "x"], "blockwright bench: argument --seed: is 'x'; give an integer\n"),
         (["serve", "x", "--port", "99999"], "blockwright: port is 99999; give a number from 0 to 65535\n"),
         (
             ["serve", "x", "--cors-origin", "foo"],
@@ -168,6 +171,20 @@ def test_the_list_of_commands_is_complete(capsys: pytest.CaptureFixture[str]) ->
     assert main(["--help"]) == 0
     said = capsys.readouterr().out
     assert all(f"  {name} " in said and command.summary in said for name, command in COMMANDS.items())
+
+
+@pytest.mark.parametrize("asked", [["zoo", "--help"], ["zoo", "-h"], ["help", "zoo"]])
+def test_help_for_the_first_of_two_words(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(asked) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("usage: blockwright zoo COMMAND ...\n")
+    assert COMMANDS["zoo gc"].summary in said
+    assert "batch plan" not in said
+
+
+def test_help_may_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(["help", "explain"]) == 0
+    assert capsys.readouterr().out.startswith("usage: blockwright explain ")
 
 
 def test_a_checkpoint_that_cannot_be_served(tmp_path: Path) -> None:

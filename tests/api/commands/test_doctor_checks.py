@@ -93,6 +93,7 @@ def test_a_path_that_is_too_long_for_sockets(tmp_path: Path) -> None:
 def test_little_shared_memory_and_one_core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: os.terminal_size((1, 2)) and type("U", (), {"free": 1 << 20}))
     assert doctor.check_shared_memory(tmp_path).status == "warning"
+    assert doctor.check_shared_memory(tmp_path).text == f"1.0 MiB free in {tmp_path}"
     monkeypatch.setattr(doctor, "cores", lambda: 1)
     assert doctor.check_cores().status == "warning"
 

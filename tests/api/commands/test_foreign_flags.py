@@ -33,6 +33,17 @@ SERVE = "blockwright serve"
         (["serve", "x", "--prot", "1"], "'--prot'; did you mean --port?\n"),
         (["serve", "x", "--xyzzy"], "'--xyzzy'; see --help\n"),
         (["top", "--pipeline", "2"], "'--pipeline'; see --help\n"),
+        (["serve", "x", "--tp", "2"], "'--tp'; --set pipeline=N spreads a model over N workers, some layers on each\n"),
+        (["serve", "x", "--loglevel", "info"], "'--loglevel'; it is a setting: --set log_level=info\n"),
+        (["serve", "x", "--page-sizes=32"], "'--page-sizes=32'; did you mean --set page_size=32?\n"),
+        (
+            ["serve", "x", "--served-model-nam", "y"],
+            "'--served-model-nam'; the model id is the folder's name, or NAME of --app NAME=PATH\n",
+        ),
+        (["explain", "-v"], "'-v'; see --help\n"),
+        (["ps", "-m", "x"], "'-m'; see --help\n"),
+        (["bench", "serve", "--tensor-parallel-size", "2"], "'--tensor-parallel-size'; see --help\n"),
+        (["chat", "--ctx-size", "9"], "'--ctx-size'; see --help\n"),
     ],
 )
 def test_hints(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console, Group
 
 from blockwright.actors.batches.figures import figures_of
 from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
-from blockwright.api.commands.tables import change_line, overload_lines, ps_tables, top_tables
+from blockwright.api.commands.tables import change_line, milliseconds, overload_lines, ps_tables, top_tables, total_line
 from blockwright.api.http.metrics import Metrics
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
@@ -75,6 +75,8 @@ def metrics(tokens: int, times: list[float]) -> str:
     Gauge("vllm:num_requests_running", "x", labels, registry=registry).labels("base").set(3)
     Counter("vllm:generation_tokens", "x", labels, registry=registry).labels("base").inc(tokens)
     buckets = (0.1, 0.2, 0.4)
+    Counter("vllm:prefix_cache_queries", "x", labels, registry=registry).labels("base").inc(200)
+    Counter("vllm:prefix_cache_hits", "x", labels, registry=registry).labels("base").inc(30)
     histogram = Histogram("vllm:time_to_first_token_seconds", "x", labels, buckets=buckets, registry=registry).labels("base")
     for seconds in times:
         histogram.observe(seconds)
@@ -105,9 +107,26 @@ def test_top_is_of_the_time_between_two_looks() -> None:
     base, tuned, other = top_view(before, after)["applications"]
     assert (base["running"], base["waiting"], base["tokens_per_s"]) == (3, 0, 30.0)
     assert (base["ttft_p50"], base["ttft_p95"]) == (0.05, 0.095)
-    assert (base["kv_used"], base["shared"], base["cache_hits"]) == (round(20 / 150, 3), 0.75, 0.25)
+    assert (base["kv_used"], base["shared"], base["cache_hits"]) == (round(20 / 150, 3), 0.75, 0.15)
+    assert (tuned["kv_used"], tuned["cache_hits"]) == (round(20 / 150, 3), 0.0), "its own, not those of its workers"
     assert (tuned["tokens_per_s"], tuned["ttft_p50"]) == (0.0, None)
     assert (other["kv_used"], other["shared"]) == (0.0, 0.0)
+    assert top_view(before, after)["workers"][0]["cache_hits"] == 0.25
+
+
+def test_the_first_line_of_top_fits_80_columns() -> None:
+    busy = {"running": 150, "waiting": 1200, "tokens_per_s": 12345.6, "prompt_tokens_per_s": 9876.4}
+    before = read_sample(10.0, CLUSTER, metrics(100, []))
+    view = top_view(before, before)
+    view["applications"][0] |= busy
+    assert total_line(view) == "150 running, 1,200 waiting; 12,346 tokens/s, 9,876 of prompts; 2 of 2 workers ready"
+    assert [milliseconds(seconds) for seconds in (None, 0.25, 9.9994, 28.3334, 120.0)] == [
+        "-",
+        "250 ms",
+        "9999 ms",
+        "28.3 s",
+        "120 s",
+    ]
 
 
 def test_without_news_the_times_so_far_are_told_and_a_restart_is_no_negative_rate() -> None:

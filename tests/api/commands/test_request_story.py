@@ -136,3 +136,8 @@ def test_a_move_is_told() -> None:
     assert "pauses while its pages go from w0 to where they are needed: parameters were dropped" in lines[4]
     assert "goes from w0 to w1+w0 before anything was computed: parameters were dropped" in lines[5]
     assert "moved from w0 to w1: nothing had been computed" in lines[6]
+
+
+def test_who_waits_behind_nobody_is_first_in_line() -> None:
+    view = {**VIEW, "events": [{"at": 0.0, "event": "queued", "ahead": 0}]}
+    assert report(view)[1].endswith("queued, first in line")

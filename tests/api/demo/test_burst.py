@@ -65,10 +65,10 @@ async def test_each_change_is_told_once(capsys: pytest.CaptureFixture[str]) -> N
         checks = await show_burst(session, print)
     assert (server.asked, [check.passed for check in checks]) == (STREAMS, [True, True, True])
     shown = capsys.readouterr().out
-    assert shown.count("3.6 MB of parameters became KV memory") == 1
+    assert shown.count("3.4 MiB of parameters became KV memory") == 1
     assert "4 requests paused for 0.50 s on average" in shown
     assert shown.count("the parameters are back after 0.3 s") == 1
-    assert max(map(len, shown.splitlines())) <= 110
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 async def test_a_burst_that_changes_nothing_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ class FakeServer:
         if self.refuse:
             return web.json_response({"error": {"message": "it does not fit"}}, status=400)
         self.served.add(self.added[-1]["name"])
-        return web.json_response({"summary": "shares 97 % of its blocks, +30 kB"})
+        return web.json_response({"summary": "shares 97% of its blocks, +29.3 KiB"})
 
     async def describe(self, _: web.Request) -> web.Response:
         return web.json_response({"route": [{"worker": "w0"}]})
@@ -83,9 +83,10 @@ async def test_every_tenant_and_its_base_get_the_same_prompts_and_one_is_added(c
         assert prompts <= {prompt for model, prompt in server.asked if model == BASE}
     assert server.added == [{"name": HOT, "path": f"/family/{HOT}", "base": BASE}]
     shown = capsys.readouterr().out
-    assert f"{HOT} shares 97 % of its blocks, +30 kB, ready after" in shown
+    assert f"{HOT} shares 97% of its blocks, +29.3 KiB, ready after" in shown
     (row,) = (line.split() for line in shown.splitlines() if line.startswith("alternate "))
-    assert row == ["alternate", "LoRA", "30", "kB", "97", "%", "12/12", "0/12", "4", "kB"]
+    assert row == ["alternate", "LoRA", "29.3", "KiB", "97%", "12/12", "0/12", "3.9", "KiB"]
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 async def test_a_refusal_is_said() -> None:
@@ -122,4 +123,4 @@ def test_the_verdict_needs_tenants_that_are_right_where_the_base_is_not() -> Non
 def test_a_full_fine_tune_without_a_base_has_a_row() -> None:
     watch = AppsSeen({"shout": {"base": None, "bytes": {"own": 100, "shared": 300}}})
     row = tenant_table([TenantExam.of("shout", BASE)], watch).splitlines()[2].split()
-    assert row == ["shout", "upper", "layers", "100", "B", "75", "%", "0/12", "0/12", "0", "B"]
+    assert row == ["shout", "upper", "layers", "100", "B", "75%", "0/12", "0/12", "0", "B"]

@@ -27,7 +27,7 @@ async def test_an_application_is_added_replaced_and_removed(serve: Any, folder: 
             "state": "ready",
             "max_model_len": 64,
             "bytes": {"own": 21_000_000, "shared": 679_000_000},
-            "summary": "shares 97 % of its blocks, +21 MB",
+            "summary": "shares 97% of its blocks, +20.0 MiB",
         },
     )
     slow = await client.post("/admin/apps/org/tuned", json={"path": str(folder), "base": "tiny", "wait": 0})

@@ -26,3 +26,5 @@ def test_a_misspelt_one_raises_where_it_stands() -> None:
         client.chat("a", echo=True)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"there is no option 'temprature'; did you mean temperature\?"):
         generate("/no/checkpoint", ["a"], temprature=0)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"workers is a setting of the cluster; give it as settings={'workers': ...}"):
+        generate("/no/checkpoint", ["a"], workers=2)  # type: ignore[call-overload]

@@ -20,7 +20,7 @@ from blockwright.actors.gateway.port import Readiness, Service
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
 from blockwright.api.serve import neighbour, server
-from blockwright.api.serve.console import Herald, Speaker
+from blockwright.api.serve.console import Herald, Speaker, capacity
 from blockwright.api.serve.server import Server
 from blockwright.gpu.weights.checkpoint import CheckpointError
 from blockwright.gpu.weights.hub import TOLD
@@ -180,6 +180,17 @@ async def test_how_far_a_fetch_is_is_a_stage_and_notes(folder: Path) -> None:
     assert await session.task == 0
 
 
+async def test_models_with_equal_room_are_told_together(folder: Path) -> None:
+    first = FakeCluster(folder).gateway.infos[0]
+    named = [replace(first, id=name) for name in ("a", "b", "c", "d")]
+    smaller = replace(first, id="e", rooms=first.rooms[:1], max_length=16)
+    told = capacity([*named[:2], smaller], 8).removeprefix("room for about ").split(", or about ")
+    assert [text.split(" of ")[-1] for text in told] == ["a or b", "e"]
+    told = capacity([*named, smaller], 8).split(", or about ")
+    assert [text.split(" of ")[-1] for text in told] == ["4 models", "e"]
+    assert " of a" not in capacity(named, 8)
+
+
 async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
     """Also those that nobody had looked at when the models got ready."""
     cluster, lines = FakeCluster(folder), list[str]()
@@ -240,7 +251,7 @@ async def test_the_second_interrupt_does_not_wait(folder: Path) -> None:
     session = Session(cluster)
     await session.until("ready at")
     session.server.interrupt()
-    await session.until("draining")
+    assert (await session.until("draining")).endswith("draining: no request is running")
     assert not session.task.done()
     session.server.interrupt()
     assert await session.task == 0

@@ -235,6 +235,8 @@ def test_refuses_windows_that_cannot_be(copy: Callable[..., Path], changes: dict
 
 def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "neither a folder nor a hub id" in refusal(tmp_path / "nowhere")
+    for address in ("https://huggingface.co/org/model-1B/tree/main", "hf.co/org/model-1B", "hf.co/org/model-1B:Q4_K_M"):
+        assert refusal(address) == f"{address} is an address of the hub; name the checkpoint by its id: org/model-1B"
     (tmp_path / "models" / "my-model").mkdir(parents=True)
     (tmp_path / "models" / "my-model" / "config.json").touch()
     meant = tmp_path / "models" / "my-model"
@@ -244,7 +246,8 @@ def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path, monke
     assert refusal(meant.with_name("date")).endswith(f"did you mean {meant.with_name('dates')}?")
     monkeypatch.chdir(tmp_path / "models")
     assert refusal(Path("my-modle")) == "there is no folder my-modle; did you mean my-model?"
-    assert "is a file" in refusal(copy("llama") / "config.json")
+    file = copy("llama") / "config.json"
+    assert refusal(file) == f"{file} is a file; name its folder, {file.parent}"
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "no config.json" in refusal(empty)
