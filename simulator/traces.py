@@ -66,20 +66,27 @@ def read_trace(path: Path, clients: Clients = Clients()) -> list[TraceRequest]:
         names: dict[int, int] = {}
         lines = enumerate(text.split("\n"), 1)
         return _in_order([_json_line(path, number, line, names) for number, line in lines if line.strip()])
-    columns, rows = _rows(path, text)
+    columns = _columns(text)
     if {"input_tokens", "output_tokens"} <= columns.keys():
         at = "arrival_s" if "arrival_s" in columns else ""
-        return _in_order([_shape(row, at, "input_tokens", "output_tokens") for row in rows])
+        return _in_order([_shape(row, at, "input_tokens", "output_tokens") for row in _rows(path, text)])
     if {"Timestamp", "Request tokens", "Response tokens"} <= columns.keys():
-        return _burst(path, rows)
+        return _burst(path, _rows(path, text))
     if columns.keys() >= RATES:
-        return _drawn(path, rows, clients)
+        return _drawn(path, _rows(path, text), clients)
+    if not columns:
+        raise TraceError(f"{path.name} is empty; give a line with the names of columns, and a line for each request")
     raise TraceError(f"{path.name}, line 1: the columns are {', '.join(columns)}; give input_tokens and output_tokens")
 
 
 def has_rates(path: Path) -> bool:
     """Whether a file has rates of clients, which need quantiles of lengths. Raises TraceError."""
-    return {name.strip() for name in _text(path).partition("\n")[0].split(",")} >= RATES
+    return _columns(_text(path)).keys() >= RATES
+
+
+def _columns(text: str) -> dict[str, None]:
+    """What the first line of a CSV file names."""
+    return dict.fromkeys(filter(None, (name.strip() for name in text.lstrip().partition("\n")[0].split(","))))
 
 
 def _in_order(found: list[TraceRequest]) -> list[TraceRequest]:
@@ -127,26 +134,27 @@ class _Row:
         return TraceError(f"{self.file}, line {self.line}: {field} is {self.values[field]!r}; give {wanted}")
 
 
-def _rows(path: Path, text: str) -> tuple[dict[str, None], list[_Row]]:
-    """Of a CSV file: the names that line 1 has, and the lines below it."""
+def _rows(path: Path, text: str) -> list[_Row]:
+    """Of a CSV file, below the names of its columns."""
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
-    columns: dict[str, None] = {}
-    rows: list[_Row] = []
+    names: list[str] = []
+    found: list[_Row] = []
     try:
         for values in reader:
-            if not columns:
-                columns = dict.fromkeys(name.strip() for name in values if name.strip())
+            if len(values) < 2 and not "".join(values).strip():
+                continue  # an empty line
+            if not names:
                 names = [name.strip() for name in values]
-            elif any(value.strip() for value in values[len(names) :]):
+                continue
+            if any(value.strip() for value in values[len(names) :]):
                 says = f"there are {len(values)} fields, and line 1 names {len(names)}; give each its own column"
                 raise TraceError(f"{path.name}, line {reader.line_num}: {says}")
-            elif len(values) > 1 or "".join(values).strip():  # else the line is empty
-                rows.append(_Row(path.name, reader.line_num, dict(zip(names, values, strict=False))))
+            found.append(_Row(path.name, reader.line_num, dict(zip(names, values, strict=False))))
     except csv.Error as error:
         raise TraceError(f"{path.name}, line {reader.line_num}: this is no CSV ({error})") from None
-    if not rows:
-        raise TraceError(f"{path.name} has no requests; give a line with the names of columns, and a line for each request")
-    return columns, rows
+    if not found:
+        raise TraceError(f"{path.name} has no requests below the names of its columns; give a line for each")
+    return found
 
 
 def cut(shapes: Sequence[TraceRequest], start: float, count: int, speed: float) -> list[TraceRequest]:
@@ -216,9 +224,8 @@ def _drawn(path: Path, rates: Sequence[_Row], clients: Clients) -> list[TraceReq
 
 
 def _laws(path: Path, model: str) -> Laws:
-    _, rows = _rows(path, _text(path))
     laws: Laws = {}
-    for row in rows:
+    for row in _rows(path, _text(path)):
         if row.values.get("model") == model:
             laws[row.text("client"), row.text("field")] = [row.number(name) for name in _QUANTILES]
     if not laws:

@@ -106,9 +106,10 @@ def test_rates_of_clients_give_their_requests_within_their_windows(tmp_path: Pat
     ("text", "clients", "says"),
     [
         ("a,b\n1,2\n", Clients(), "line 1: the columns are a, b; give input_tokens"),
-        ("", Clients(), "t.csv has no requests; give a line with the names of columns"),
+        ("", Clients(), "t.csv is empty; give a line with the names of columns"),
         ("input_tokens,output_tokens\n", Clients(), "t.csv has no requests"),
         ("input_tokens,output_tokens\n1,200,6\n", Clients(), "t.csv, line 2: there are 3 fields, and line 1 names 2"),
+        ("a,b\n1,2,3\n", Clients(), "line 1: the columns are a, b; give input_tokens"),
         ("input_tokens,output_tokens\n1_0,6\n", Clients(), "t.csv, line 2: input_tokens is '1_0'; give a number"),
         (f"input_tokens,output_tokens\n{'1' * 200_000},6\n", Clients(), "t.csv, line 2: this is no CSV"),
         (BURST + "45,ChatGPT,472,0,490,API log\n", Clients(), "t.csv has no request with a response"),
