@@ -9,20 +9,20 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
 from blockwright.policies.cluster.provisioning import MODES
-from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.coefficients import TERMS, Coefficients
 from blockwright.policies.prediction.dispatching import POLICIES
 from blockwright.policies.prediction.lengths import MORE
+from blockwright.simulator.record import record
 
-T = TypeVar("T")
 ARRIVALS = ("poisson", "gamma", "trace", "log")
 LAWS = ("constant", "exponential")
 ERROR_LAWS = ("lognormal", "gaussian")
+MOST_ERROR = 10.0  # of a logarithm: a length is off by a factor of 22,000 then
 OVERLOAD = ("off", "drop", "swap", "migrate")
 IN_FLIGHT = ("shared", "own", "none")
 LEAST_WORK = "least-work"  # what the gateway does by itself
@@ -169,7 +169,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class DescriptionSource:
-    """The text of a description, for messages that say where."""
+    """The text of a description, for messages that say where; empty: nobody wrote it."""
 
     path: Path
     text: str
@@ -177,7 +177,8 @@ class DescriptionSource:
     def error(self, place: Iterable[str | int], says: str) -> DescriptionError:
         steps = list(place)
         name = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
-        return DescriptionError(f"{self.path}, line {self.line(steps)}: {name} {says}")
+        where = f"{self.path}, line {self.line(steps)}" if self.text else str(self.path)
+        return DescriptionError(f"{where}: {name} {says}")
 
     def line(self, steps: list[str | int]) -> int:
         """Where a field stands; of one that is missing: what it is missing in."""
@@ -233,8 +234,8 @@ def _change(table: Any, change: str) -> None:
     at = table
     try:
         for step in steps:
-            at = at[int(step)] if isinstance(at, list) else at.setdefault(step, {})
-        if not sign or not isinstance(at, dict):
+            at = at[int(step) if step.isdecimal() else len(at)] if isinstance(at, list) else at.setdefault(step, {})
+        if not sign or not last or not isinstance(at, dict):
             raise TypeError
     except (ValueError, IndexError, TypeError, AttributeError):
         raise DescriptionError(f"{change!r} names no field; write it like workload.rate=20 or instances.0.count=4") from None
@@ -243,8 +244,8 @@ def _change(table: Any, change: str) -> None:
 
 def scenario(table: Any, source: DescriptionSource) -> Scenario:
     """From parsed TOML or JSON, checked."""
-    made = _record(Scenario, table, source, [])
-    workload, known = made.workload, [one.name for one in made.models]
+    made = record(Scenario, table, source.error, [])
+    workload = made.workload
     for table_name, name, text, allowed in (
         ("workload", "arrivals", workload.arrivals, ARRIVALS),
         ("workload", "law", workload.law, LAWS),
@@ -273,6 +274,20 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     ):
         if value <= 0:
             raise source.error([table_name, name], f"is {value:g}; give more than 0")
+    if workload.arrivals == "gamma" and not 1e-3 <= workload.cv <= 1e3:
+        raise source.error(["workload", "cv"], f"is {workload.cv:g}; give 0.001 to 1000")
+    if workload.length_error > MOST_ERROR:
+        raise source.error(["workload", "length_error"], f"is {workload.length_error:g}; give at most {MOST_ERROR:g}")
+    _check_parts(made, source)
+    _check_pipelines(made, source)
+    _check_provisioning(made, source)
+    _check_overload(made, source)
+    return made
+
+
+def _check_parts(made: Scenario, source: DescriptionSource) -> None:
+    """Models and instances, each by itself."""
+    known, names = [one.name for one in made.models], [spec.name for spec in made.instances]
     for n, model in enumerate(made.models):
         if model.kv_bytes <= 0 or model.kv_bytes % 4:
             raise source.error(["models", n, "kv_bytes"], f"is {model.kv_bytes}; give bytes, a multiple of 4")
@@ -280,7 +295,11 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
             raise source.error(["models", n, "parameters"], "is less than embedding and head together")
         if known.count(model.name) > 1:
             raise source.error(["models", n, "name"], f"is {model.name!r} twice; give each model its own")
+    if made.models and not any(model.share for model in made.models):
+        raise source.error(["models", 0, "share"], "is 0 for every model; give one of them more")
     for n, spec in enumerate(made.instances):
+        if spec.name in names[:n]:
+            raise source.error(["instances", n, "name"], f"is {spec.name!r} twice; give each entry its own")
         if bool(spec.memory) == bool(spec.blocks):
             raise source.error(["instances", n, "memory"], "or blocks is needed, and not both")
         for name in ("count", "page_size", "chunk_size", "sweep_tokens", "max_rows", "memory_chunk", "stages"):
@@ -288,10 +307,6 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
                 raise source.error(["instances", n, name], f"is {getattr(spec, name)}; give more than 0")
     if not made.models or not made.instances:
         raise source.error(["instances" if made.models else "models"], "is empty; describe at least one")
-    _check_pipelines(made, source)
-    _check_provisioning(made, source)
-    _check_overload(made, source)
-    return made
 
 
 def _check_pipelines(made: Scenario, source: DescriptionSource) -> None:
@@ -353,40 +368,13 @@ def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficien
     path = source.path.parent / spec.profile
     try:
         table = json.loads(path.read_text())
-        return Coefficients.from_table(table.get("coefficients", table) if isinstance(table, dict) else table)
+        found = Coefficients.from_table(table.get("coefficients", table) if isinstance(table, dict) else table)
     except OSError as error:
         raise source.error(["instances", n, "profile"], f"names {path}, which cannot be read ({error.strerror})") from None
     except json.JSONDecodeError as error:
         raise DescriptionError(f"{path}, line {error.lineno}: this is no JSON ({error.msg})") from None
     except ValueError as error:
         raise DescriptionError(f"{path}: {error}") from None
-
-
-def _record(kind: type[T], table: Any, source: DescriptionSource, place: list[str | int]) -> T:
-    """An instance of a dataclass from a table."""
-    if not isinstance(table, dict):
-        raise source.error(place or ["workload"], "is no table of fields")
-    hints, known = get_type_hints(kind), [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    for name in table:
-        if name not in known:
-            raise source.error([*place, name], f"does not exist; there are: {', '.join(known)}")
-    for one in fields(kind):  # type: ignore[arg-type]
-        if one.name not in table and one.default is MISSING and one.default_factory is MISSING:
-            raise source.error([*place, one.name], "is missing")
-    return kind(**{name: _value(hints[name], value, source, [*place, name]) for name, value in table.items()})
-
-
-def _value(kind: Any, value: Any, source: DescriptionSource, place: list[str | int]) -> Any:
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise source.error(place, f"is {value!r}; give a list of tables")
-        return tuple(_value(get_args(kind)[0], one, source, [*place, n]) for n, one in enumerate(value))
-    if kind not in (int, float, str, bool):
-        return _record(kind, value, source, place)
-    allowed: type | UnionType = int | float if kind is float else kind
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-        names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-        raise source.error(place, f"is {value!r}; give {names[kind]}")
-    if isinstance(value, int | float) and value < 0:
-        raise source.error(place, f"is {value}; give 0 or more")
-    return value
+    if not any(getattr(found, term) for term in TERMS):
+        raise source.error(["instances", n, "profile"], f"names {path}, by which sweeps take no time; give coefficients")
+    return found

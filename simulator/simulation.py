@@ -53,8 +53,19 @@ class ClusterSample:
     memory: list[float]  # share of KV that is used, by instance
 
 
+class NoRoomError(ValueError):
+    """The memory of an entry of ``instances`` holds no KV beside the parameters. ``entry``: its number."""
+
+    def __init__(self, entry: int, spec: InstanceSpec, held: int, page: int) -> None:
+        beside = f" beside {held:,} bytes of parameters" if held else ""
+        super().__init__(
+            f"is {spec.memory:,}; it holds no page of KV ({page:,} bytes, in chunks of memory_chunk){beside}; give more"
+        )
+        self.entry = entry
+
+
 class ClusterSimulation:
-    """One run. ``coefficients``: of each entry of ``scenario.instances``."""
+    """One run. ``coefficients``: of each entry of ``scenario.instances``. Raises NoRoomError at its beginning."""
 
     def __init__(
         self,
@@ -72,7 +83,7 @@ class ClusterSimulation:
         self.now = 0.0
         self._note, self._limits = note, scenario.limits
         self._routes: list[dict[str, Route]] = []
-        for spec, found in zip(scenario.instances, coefficients, strict=True):
+        for entry, (spec, found) in enumerate(zip(scenario.instances, coefficients, strict=True)):
             chains = [chain_of(model, spec) for model in scenario.models]
             for n in range(spec.count):
                 name = f"{spec.name}-{n}" if spec.count > 1 else spec.name
@@ -87,6 +98,9 @@ class ClusterSimulation:
                     costs = sized(found, scenario.models[0])
                     self.instances.append(PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead))
                 self._routes.append(routes)
+            if not self.instances[-1].total_blocks:
+                held, page = sum(model.parameters for model in scenario.models), scenario.models[0].kv_bytes * spec.page_size
+                raise NoRoomError(entry, spec, held // spec.stages, page // spec.stages)
         self._hashed = [instance.state.config.prefix_cache for instance in self.instances]
         self._entrance = Entrance(
             scenario.dispatch, scenario.limits, scenario.models, self.instances, self._routes, scenario.seed

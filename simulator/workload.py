@@ -13,7 +13,7 @@ from blockwright.policies.prediction.instance_load import STOP
 from blockwright.policies.prediction.lengths import clipped
 from blockwright.policies.sweep.events import Submission
 from blockwright.simulator.description import ModelSpec, WorkloadSpec
-from blockwright.simulator.traces import BLOCK, Clients, TraceError, TraceRequest, cut, read_trace
+from blockwright.simulator.traces import BLOCK, Clients, TraceError, TraceRequest, cut, has_rates, read_trace
 
 GREEDY = SamplingParams(temperature=0.0)
 OWN = 1 << 30  # token ids from here on are in prompts that share nothing
@@ -80,11 +80,13 @@ def _shapes(spec: WorkloadSpec, seed: int, folder: Path, source: random.Random) 
     """Times and lengths. A file of lengths that is shorter than the workload begins again; one of times ends it."""
     timed: list[TraceRequest] = []
     lengths: list[TraceRequest] = []
+    drawn = False  # times and lengths of rates of clients and quantiles
     if spec.trace:
-        quantiles = folder / spec.lengths if spec.lengths and spec.client_model else None
+        drawn = has_rates(folder / spec.trace)
+        quantiles = folder / spec.lengths if spec.lengths and drawn else None
         clients = Clients(quantiles, spec.client_model, spec.start, spec.count, seed)
         timed = cut(read_trace(folder / spec.trace, clients), spec.start, spec.count, spec.speed)
-    if spec.lengths and not (spec.trace and spec.client_model):
+    if spec.lengths and not drawn:
         lengths = read_trace(folder / spec.lengths)
         source.shuffle(lengths)
     times = _times(spec, timed, source)

@@ -13,7 +13,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,13 +22,25 @@ from blockwright.api.commands import CommandError
 
 if TYPE_CHECKING:
     from blockwright.policies.plan.coefficients import Coefficients
-    from blockwright.simulator.description import Scenario
+    from blockwright.simulator.description import DescriptionSource, Scenario
     from blockwright.simulator.recording import Recording
     from blockwright.simulator.simulation import ClusterSimulation
     from blockwright.simulator.workload import Demand
 
 Outcomes = tuple[list[float], list[float]]  # seconds until the first and until the last token
 STEPS = 200  # of the progress bar
+OF_LOGS = ("start", "speed", "count")  # the fields of the workload that are heeded with --from
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is to run, from CONFIG, from logs, or from both."""
+
+    scenario: Scenario
+    source: DescriptionSource
+    costs: Sequence[tuple[Coefficients, str]]  # of each entry of instances, and what says so
+    requests: list[Demand]
+    recorded: Outcomes | None  # what became of the requests of logs
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
     seconds = time.perf_counter() - began
     print(f"simulated in {seconds:.1f} s, {found['seconds'] / seconds:,.0f} times real time", file=sys.stderr)
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n")
+        try:
+            Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n")
+        except OSError as error:
+            raise CommandError(f"{arguments.json} cannot be written ({error.strerror}); check --json", 2) from None
     return 0
 
 
@@ -63,29 +79,31 @@ def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[st
     """The simulation at its end; by name of instances what says how long their sweeps take; what was recorded."""
     from blockwright.api.program.progress import Bar
     from blockwright.simulator.overload import simulation_of
+    from blockwright.simulator.simulation import NoRoomError
 
-    scenario, costs, requests, recorded = _described(arguments)
-    coefficients = [found for found, _ in costs]
+    described = _described(arguments)
+    requests = described.requests
     log = None
     try:
         log = arguments.log.open("w") if arguments.log else None
-        simulation = simulation_of(scenario, coefficients, requests, note=_noting(log) if log else None)
+        costs = [found for found, _ in described.costs]
+        simulation = simulation_of(described.scenario, costs, requests, note=_noting(log) if log else None)
         with Bar(len(requests), sys.stderr.isatty()) as bar:
             bar.begin("simulating")
             simulation.run(_steps(len(requests), bar.advance))
+    except NoRoomError as error:
+        raise CommandError(str(described.source.error(["instances", error.entry, "memory"], str(error))), 2) from None
     except OSError as error:
         raise CommandError(f"{arguments.log} cannot be written ({error.strerror}); check --log", 2) from None
     finally:
         if log:
             log.close()
-    return simulation, {spec.name: says for spec, (_, says) in zip(scenario.instances, costs, strict=True)}, recorded
+    says = {spec.name: says for spec, (_, says) in zip(described.scenario.instances, described.costs, strict=True)}
+    return simulation, says, described.recorded
 
 
-def _described(
-    arguments: argparse.Namespace,
-) -> tuple[Scenario, list[tuple[Coefficients, str]], list[Demand], Outcomes | None]:
-    """What is to run, from CONFIG, from logs, or from both; and what became of the requests of logs."""
-    from blockwright.simulator.description import DescriptionError, DescriptionSource, changed, profile, read
+def _described(arguments: argparse.Namespace) -> Described:
+    from blockwright.simulator.description import DescriptionError, DescriptionSource, changed, read
     from blockwright.simulator.traces import TraceError
     from blockwright.simulator.workload import demands
 
@@ -93,20 +111,51 @@ def _described(
         raise CommandError("give CONFIG, or event logs with --from", 2)
     recording = _recorded(arguments.logs)
     try:
+        if arguments.logs:
+            _check_changes(arguments.set)
         if arguments.config is not None:
             scenario, source = read(arguments.config, arguments.set)
         else:
-            source = DescriptionSource(arguments.logs[0], "")
+            source = DescriptionSource(Path("--set"), "")
             scenario = changed(recording.described(), arguments.set, source)
-        costs = [
-            (profile(spec, n, source), f"the profile {spec.profile}") if spec.profile else recording.coefficients(spec.name)
-            for n, spec in enumerate(scenario.instances)
-        ]
-        if arguments.logs:
-            return scenario, costs, recording.demands(scenario.workload), recording.outcomes(scenario.workload)
-        return scenario, costs, demands(scenario.workload, scenario.models, scenario.seed, source.path.parent), None
+        if not arguments.logs:
+            costs = _costs(scenario, source, None)
+            requests = demands(scenario.workload, scenario.models, scenario.seed, source.path.parent)
+            return Described(scenario, source, costs, requests, None)
+        costs = _costs(scenario, source, recording)
+        requests = recording.demands(scenario.workload)
+        for name in {demand.model: None for demand in requests}.keys() - {model.name for model in scenario.models}:
+            raise source.error(["models"], f"lack {name!r}, which the logs have requests for; describe it, too")
+        return Described(scenario, source, costs, requests, recording.outcomes(scenario.workload))
     except (DescriptionError, TraceError) as error:
         raise CommandError(str(error), 2) from None
+
+
+def _costs(scenario: Scenario, source: DescriptionSource, recording: Recording | None) -> list[tuple[Coefficients, str]]:
+    """What sweeps cost, of each entry of instances: by its profile, or else by the logs. Raises DescriptionError."""
+    from blockwright.simulator.description import profile
+
+    if recording is None:
+        if scenario.workload.arrivals == "log":
+            raise source.error(["workload", "arrivals"], "is 'log'; give event logs with --from, or another one")
+        for n, spec in enumerate(scenario.instances):
+            if not spec.profile:
+                raise source.error(["instances", n, "profile"], "is empty; name a file that blockwright profile stored")
+    return [
+        (profile(spec, n, source), f"the profile {spec.profile}")
+        if recording is None or spec.profile
+        else recording.coefficients(spec.name)
+        for n, spec in enumerate(scenario.instances)
+    ]
+
+
+def _check_changes(changes: Sequence[str]) -> None:
+    """Requests of logs come as they came: it would mislead to take a rate for them and heed it not."""
+    for change in changes:
+        name = change.partition("=")[0].removeprefix("workload.")
+        if change.startswith("workload.") and name not in OF_LOGS:
+            heeded = ", ".join(f"workload.{one}" for one in OF_LOGS)
+            raise CommandError(f"--set workload.{name} changes nothing with --from; of the workload set {heeded}", 2)
 
 
 def _recorded(logs: list[Path]) -> Recording:

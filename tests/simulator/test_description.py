@@ -56,7 +56,15 @@ def test_fields_can_be_set_from_outside(tmp_path: Path) -> None:
     changes = ["workload.rate=7", "instances.1.name=other", "dispatch.policy=min-qpm"]
     found, _ = read(path, changes)
     assert (found.workload.rate, found.instances[1].name, found.dispatch.policy) == (7, "other", "min-qpm")
-    for change in ("instances.7.name=x", "workload", "instances=3.x=4", "seed.a=1"):
+    for change in (
+        "instances.7.name=x",
+        "instances.-1.name=x",
+        "=5",
+        "workload.=5",
+        "workload",
+        "instances=3.x=4",
+        "seed.a=1",
+    ):
         with pytest.raises(DescriptionError, match=r"names no field|is '3.x=4'; give a list"):
             read(path, [change])
 
@@ -94,6 +102,12 @@ def test_fields_can_be_set_from_outside(tmp_path: Path) -> None:
             '[provisioning]\nlimit = 1\nmode = "preemptive"',
             r"line 3: provisioning.mode is 'preemptive', and least-work forecasts nothing; dispatch by predicted-latency",
         ),
+        ("rate = 2.5", "rate = nan", r"c.toml, line 4: workload.rate is nan; give 0 or more, and a finite number"),
+        ("rate = 2.5", "rate = inf", r"c.toml, line 4: workload.rate is inf; give 0 or more, and a finite number"),
+        ("rate = 2.5", 'rate = 1\narrivals = "gamma"\ncv = 1e-200', r"line 6: workload.cv is 1e-200; give 0.001 to 1000"),
+        ("rate = 2.5", "rate = 1\nlength_error = 1000", r"line 5: workload.length_error is 1000; give at most 10"),
+        ("kv_bytes = 64", "kv_bytes = 64\nshare = 0", r"line 11: models\[0\].share is 0 for every model"),
+        ('name = "big"', 'name = "instance"', r"line 17: instances\[1\].name is 'instance' twice; give each entry its own"),
         ("seed = 3", "seed = ", r"c.toml: this is no TOML \(.*line 1"),
     ],
 )
@@ -108,7 +122,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DescriptionError, match=r"c.json, line 2: this is no JSON"):
         read(write(tmp_path, '{"seed":\n}', "c.json"))
     found, source = read(write(tmp_path, GOOD))
-    for text, says in (("{", "p.json, line 1: this is no JSON"), ('{"coefficients": {"bass": 1}}', "p.json: .*bass")):
+    for text, says in (
+        ("{", "p.json, line 1: this is no JSON"),
+        ('{"coefficients": {"bass": 1}}', "p.json: .*bass"),
+        ('{"coefficients": {}}', "p.json, by which sweeps take no time; give coefficients"),
+    ):
         (tmp_path / "p.json").write_text(text)
         with pytest.raises(DescriptionError, match=says):
             profile(found.instances[0], 0, source)

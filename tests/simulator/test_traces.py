@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blockwright.simulator.traces import WINDOW, Clients, TraceError, TraceRequest, cut, read_trace
 
+BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 RATES = "model,client,window_start_s,rate_rps,iat_cv,iat_dist,iat_shape,iat_scale\n"
 RATES += "m-a,0,0,0.5,2,Weibull,0.4,0.5\nm-a,1,0,0.25,2,Gamma,0.05,78\nm-a,0,600,0.5,2,Gamma,0.5,1\nm-b,0,0,9,1,Gamma,1,1\n"
 NAMES = ("p1", "p5", "p10", "p20", "p30", "p40", "p50", "p60", "p70", "p80", "p90", "p95", "p99", "mean")
@@ -32,9 +34,43 @@ def test_rows_without_times(tmp_path: Path) -> None:
 
 def test_rows_of_burstgpt_without_those_that_failed(tmp_path: Path) -> None:
     file = tmp_path / "b.csv"
-    head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-    file.write_text(head + "45,ChatGPT,472,18,490,API log\n46,GPT-4,10,0,10,API log\n52.5,GPT-4,87,230,317,API log\n")
+    file.write_text(BURST + "45,ChatGPT,472,18,490,API log\n46,GPT-4,10,0,10,API log\n52.5,GPT-4,87,230,317,API log\n")
     assert read_trace(file) == [TraceRequest(0.0, 472, 18), TraceRequest(7.5, 87, 230)]
+
+
+def test_requests_come_in_the_order_of_their_times(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("arrival_s,input_tokens,output_tokens\n5,1,2\n1,3,4\n")
+    assert read_trace(file) == [TraceRequest(1.0, 3, 4), TraceRequest(5.0, 1, 2)]
+    file.write_text(BURST + "50,ChatGPT,1,2,3,API log\n45,ChatGPT,3,4,7,API log\n")
+    assert read_trace(file) == [TraceRequest(0.0, 3, 4), TraceRequest(5.0, 1, 2)]
+    file.write_text(
+        '{"timestamp":9,"input_length":6,"output_length":5}\n{"timestamp":8,"input_length":7,"output_length":5}\n'
+    )
+    assert [one.prompt for one in read_trace(file)] == [7, 6]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffarrival_s,input_tokens,output_tokens\n1,2,3\n4,5,6\n",  # as spreadsheets write it
+        "arrival_s, input_tokens, output_tokens\r\n1, 2, 3\r\n\r\n4, 5, 6\r\n",
+        "arrival_s,input_tokens,output_tokens,note\n1,2,3,a\u2028b\n4,5,6,\x0c\n",
+        '\ufeff{"timestamp":1000,"input_length":2,"output_length":3,"note":"a\u2028b"}\n'
+        '{"timestamp":4000,"input_length":5,"output_length":6}\n',
+    ],
+)
+def test_files_as_other_programs_write_them(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text(text, encoding="utf-8", newline="")
+    assert read_trace(file) == [TraceRequest(1.0, 2, 3), TraceRequest(4.0, 5, 6)]
+
+
+def test_ids_of_blocks_may_be_of_any_size(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    line = '{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[%s]}\n'
+    file.write_text(line % f"{1 << 70}, {1 << 30}" + line % f"{1 << 70}, 7")
+    assert [one.blocks for one in read_trace(file)] == [(0, 1), (0, 2)]
 
 
 def test_json_lines_with_blocks(tmp_path: Path) -> None:
@@ -70,12 +106,24 @@ def test_rates_of_clients_give_their_requests_within_their_windows(tmp_path: Pat
     ("text", "clients", "says"),
     [
         ("a,b\n1,2\n", Clients(), "line 1: the columns are a, b; give input_tokens"),
-        ("", Clients(), "line 1: the columns are ; give"),
+        ("", Clients(), "t.csv is empty; give a line with the names of columns"),
+        ("input_tokens,output_tokens\n", Clients(), "t.csv has no requests"),
+        ("input_tokens,output_tokens\n1,200,6\n", Clients(), "t.csv, line 2: there are 3 fields, and line 1 names 2"),
+        ("a,b\n1,2,3\n", Clients(), "line 1: the columns are a, b; give input_tokens"),
+        ("input_tokens,output_tokens\n1_0,6\n", Clients(), "t.csv, line 2: input_tokens is '1_0'; give a number"),
+        (f"input_tokens,output_tokens\n{'1' * 200_000},6\n", Clients(), "t.csv, line 2: this is no CSV"),
+        (BURST + "45,ChatGPT,472,0,490,API log\n", Clients(), "t.csv has no request with a response"),
+        ('[{"timestamp":0,"input_length":6,"output_length":5}]', Clients(), "t.csv, line 1: this is no JSON object"),
+        ('{"timestamp":0,"input_length":true,"output_length":5}', Clients(), "line 1: input_length is True; give a number"),
+        ("[" * 100_000, Clients(), "t.csv, line 1: this is no JSON"),
         ("input_tokens,output_tokens\n1,2\nx,2\n", Clients(), r"t.csv, line 3: input_tokens is 'x'; give a number"),
         ("input_tokens,output_tokens\n1\n", Clients(), r"t.csv, line 2: output_tokens is missing"),
         ("input_tokens,output_tokens\n1,-4\n", Clients(), r"line 2: output_tokens is '-4'; give a number from 0 on"),
         ('{"timestamp":0,"input_length":6,"output_length":5,"hash_ids":["a"]}', Clients(), "line 1: hash_ids is"),
-        (RATES, Clients(), "name their quantiles with --trace-lengths"),
+        (RATES, Clients(), "t.csv has rates of clients and no lengths; name the file of their quantiles"),
+        (RATES.replace("0.05,78", "0,78"), Clients(Path("q.csv")), "t.csv, line 3: iat_shape is '0'; give more than 0"),
+        (RATES.replace("m-a,0,0,", ",0,0,"), Clients(Path("q.csv")), "t.csv, line 2: model is ''; give a name"),
+        (RATES, Clients(Path("q.csv"), "m-b"), "q.csv has no quantiles of the lengths of m-b's clients"),
         (RATES, Clients(Path("/none")), "/none cannot be read"),
         (RATES, Clients(Path(__file__), "m-c"), "there is no model 'm-c' in the trace; there are: m-a, m-b"),
     ],
@@ -83,6 +131,9 @@ def test_rates_of_clients_give_their_requests_within_their_windows(tmp_path: Pat
 def test_files_that_are_no_traces(tmp_path: Path, text: str, clients: Clients, says: str) -> None:
     file = tmp_path / "t.csv"
     file.write_text(text)
+    if clients.lengths == Path("q.csv"):
+        (tmp_path / "q.csv").write_text(QUANTILES)
+        clients = replace(clients, lengths=tmp_path / "q.csv")
     with pytest.raises(TraceError, match=says):
         read_trace(file, clients)
     with pytest.raises(TraceError, match="cannot be read"):

@@ -12,6 +12,7 @@ import pytest
 from blockwright.simulator.description import ModelSpec, WorkloadSpec
 from blockwright.simulator.traces import TraceError
 from blockwright.simulator.workload import Demand, demands
+from blockwright.tests.simulator.test_traces import QUANTILES, RATES
 
 MODELS = (ModelSpec(name="a", kv_bytes=4, share=3.0), ModelSpec(name="b", kv_bytes=4))
 
@@ -72,3 +73,12 @@ def test_estimates_are_wrong_by_the_law_asked_for(tmp_path: Path) -> None:
         assert min(factors) >= low
         assert max(factors) <= high
         assert statistics.median(factors) == pytest.approx(1.0, rel=0.15)
+
+
+def test_clients_are_those_of_the_first_model_where_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text(RATES)
+    (tmp_path / "q.csv").write_text(QUANTILES)
+    found = drawn(tmp_path, arrivals="trace", rate=0.0, trace="r.csv", lengths="q.csv", count=9)
+    assert found == drawn(tmp_path, arrivals="trace", rate=0.0, trace="r.csv", lengths="q.csv", count=9, client_model="m-a")
+    with pytest.raises(TraceError, match=r"q.csv has no quantiles of the lengths of m-b's clients"):
+        drawn(tmp_path, arrivals="trace", trace="r.csv", lengths="q.csv", client_model="m-b")

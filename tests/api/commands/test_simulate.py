@@ -8,8 +8,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from blockwright.actors.worker.event_log_file import Header, encode_header, entry_encoder
 from blockwright.api.commands.cli import main
 from blockwright.api.commands.simulate_report import WIDTH, cumulative, plot
+from blockwright.tests.policies.event_tape import Driver, Tape, make_state
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "simulate" / "twelve.toml"
@@ -89,6 +91,8 @@ def test_kv_that_moves_is_reported(mode: str, what: str, tmp_path: Path, capsys:
         ("instances.0.profile=none.json", "none.json, which cannot be read"),
         ("dispatch.policy=best", "dispatch.policy is 'best'; give one of"),
         ("models.0.context=", "models[0].context is ''; give a whole number"),
+        ("instances.0.profile=", "instances[0].profile is empty; name a file that blockwright profile stored"),
+        ("workload.arrivals=log", "workload.arrivals is 'log'; give event logs with --from"),
     ],
 )
 def test_mistakes_are_refused_in_a_sentence(capsys: pytest.CaptureFixture[str], change: str, says: str) -> None:
@@ -97,9 +101,68 @@ def test_mistakes_are_refused_in_a_sentence(capsys: pytest.CaptureFixture[str], 
     assert says in err
 
 
-def test_a_log_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = simulate(capsys, EXAMPLE, "--set", "workload.count=1", "--log", tmp_path)
-    assert (code, "cannot be written" in err) == (2, True)
+@pytest.mark.parametrize("option", ["--log", "--json"])
+def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    code, _, err = simulate(capsys, EXAMPLE, "--set", "workload.count=1", option, tmp_path)
+    assert (code, f"cannot be written (Is a directory); check {option}" in err) == (2, True)
+
+
+def test_memory_that_holds_no_kv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.json").write_text('{"coefficients": {"base": 0.03}}')
+    (tmp_path / "c.toml").write_text(DROPPING.replace('mode = "drop"', 'mode = "off"'))
+    for change in ("memory=6400", "memory=6463", "memory_chunk=100000", "page_size=1000"):
+        code, out, err = simulate(capsys, tmp_path / "c.toml", "--set", f"instances.0.{change}")
+        assert (code, out) == (2, "")
+        assert "c.toml, line 14: instances[0].memory is " in err
+        assert "it holds no page of KV (" in err
+        assert "beside 6,400 bytes of parameters; give more" in err
+    assert simulate(capsys, tmp_path / "c.toml", "--set", "instances.0.stages=2", "--set", "instances.0.memory=3300")[0] == 2
+
+
+@pytest.fixture
+def event_log(tmp_path: Path) -> Path:
+    """Of a worker that served nine requests for "base"."""
+    machine = Tape(make_state())
+    driver = Driver(machine, machine.state)
+    driver.submit(9)
+    while driver.turn():
+        continue
+    header = encode_header(Header(version="1", worker="w0", incarnation=1, part=1, written=0.0))
+    path = tmp_path / "logs" / "w0.events"
+    path.parent.mkdir()
+    path.write_bytes(header + b"".join(map(entry_encoder(), [machine.began, *machine.entries])))
+    return path
+
+
+def test_event_logs(
+    event_log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = simulate(capsys, "--from", event_log)
+    assert (code, "8 requests answered, 0 not" in out, "what a sweep of w0 takes: a fit to" in out) == (0, True, True)
+    assert "latency, as it was (s)" in out
+    again = [simulate(capsys, "--from", event_log, "--json", "-", "--set", "instances.0.max_rows=1")[1] for _ in range(2)]
+    assert json.loads(again[0]) == json.loads(again[1])
+    (tmp_path / "p.json").write_text('{"coefficients": {"base": 0.03}}')
+    monkeypatch.chdir(tmp_path)  # where the command is typed, not where the log lies
+    assert "what a sweep of w0 takes: the profile p.json" in simulate(
+        capsys, "--from", event_log, "--set", "instances.0.profile=p.json"
+    )[1]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("workload.rate=9", "--set workload.rate changes nothing with --from; of the workload set workload.start,"),
+        ("workload.arrivals=poisson", "--set workload.arrivals changes nothing with --from"),
+        ("instances.0.max_row=9", "blockwright: --set: instances[0].max_row does not exist; there are: name, count"),
+        ("models.0.name=other", "--set: models lack 'base', which the logs have requests for; describe it, too"),
+        ("instances.0.memory=1", "--set: instances[0].memory is 1; it holds no page of KV"),
+    ],
+)
+def test_changes_that_do_not_fit_logs(event_log: Path, capsys: pytest.CaptureFixture[str], change: str, says: str) -> None:
+    code, out, err = simulate(capsys, "--from", event_log, "--set", change)
+    assert (code, out) == (2, "")
+    assert says in err
 
 
 def test_plots() -> None:

@@ -1,0 +1,41 @@
+"""Tables of TOML or JSON as dataclasses: all fields known, none missing, of their types; numbers finite and not below 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+Fault = Callable[[list[str | int], str], Exception]  # of the place of a field and what is wrong with it
+
+
+def record(kind: type[T], table: Any, error: Fault, place: list[str | int]) -> T:
+    """An instance of a dataclass from a table. Raises what ``error`` makes."""
+    if not isinstance(table, dict):
+        raise error(place or ["workload"], "is no table of fields")
+    hints, known = get_type_hints(kind), [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for name in table:
+        if name not in known:
+            raise error([*place, name], f"does not exist; there are: {', '.join(known)}")
+    for one in fields(kind):  # type: ignore[arg-type]
+        if one.name not in table and one.default is MISSING and one.default_factory is MISSING:
+            raise error([*place, one.name], "is missing")
+    return kind(**{name: _value(hints[name], value, error, [*place, name]) for name, value in table.items()})
+
+
+def _value(kind: Any, value: Any, error: Fault, place: list[str | int]) -> Any:
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise error(place, f"is {value!r}; give a list of tables")
+        return tuple(_value(get_args(kind)[0], one, error, [*place, n]) for n, one in enumerate(value))
+    if kind not in (int, float, str, bool):
+        return record(kind, value, error, place)
+    allowed: type | UnionType = int | float if kind is float else kind
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+        names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+        raise error(place, f"is {value!r}; give {names[kind]}")
+    if isinstance(value, int | float) and not 0 <= value < float("inf"):
+        raise error(place, f"is {value}; give 0 or more" + ("" if value < 0 else ", and a finite number"))
+    return value
