@@ -23,6 +23,7 @@ FORMAT = 1
 SUFFIX = ".jsonl"
 MOST_WAITING = 100  # batches queued for the disk; beyond, the log ends
 CLOSE_TIMEOUT = 5.0  # seconds that closing waits for the disk
+MOST = 10**12  # of a count, and seconds: what is more was not written here
 _COUNTS = {"prompt": 0, "max_tokens": 1, "min_tokens": 0, "length": 0, "expected": 0}  # each with its least value
 
 
@@ -132,9 +133,11 @@ def _parsed(text: bytes, where: str) -> tuple[float, Lesson]:
             value = fields.get(name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} is {value!r:.40}, not a whole number of at least {least}")
+            if value > MOST:
+                raise ValueError(f"{name} is {value!r:.40}, more than {MOST:,}")
         kinds: dict[str, Any] = {"application": str, "whole": bool, "terms": list, "at": (int, float)}
         for name, kind in kinds.items():
-            if not isinstance(fields.get(name), kind):
+            if not isinstance(fields.get(name), kind) or (name == "at" and not 0 <= fields[name] <= MOST):
                 raise ValueError(f"{name} is {fields.get(name)!r:.40}, which is of another type")
         for number, term in enumerate(fields["terms"]):
             if type(term) is not int or not 0 <= term < TERMS:

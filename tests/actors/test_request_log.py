@@ -89,6 +89,8 @@ def test_a_disk_that_is_too_slow_ends_the_log(tmp_path: Path, caplog: pytest.Log
         ({"format": 2}, "format is 2, not 1"),
         ({"length": -1}, "length is -1, not a whole number of at least 0"),
         ({"max_tokens": 0}, "max_tokens is 0, not a whole number of at least 1"),
+        ({"length": 10**400}, "length is 1000000000000000000000000000000000000000, more than 1,000,000,000,000"),
+        ({"at": float("nan")}, "at is nan, which is of another type"),
         ({"prompt": True}, "prompt is True, not a whole number"),
         ({"whole": 1}, "whole is 1, which is of another type"),
         ({"terms": [5, 5000]}, r"terms\[1\] is 5000, not a whole number from 0 to 1023"),
