@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ class Described:
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", type=Path, nargs="?")
-    text = "event log of a worker; repeat it for more workers, and for the files of one in order"
+    text = "event log of a worker; repeat it for all files of all workers"
     parser.add_argument("--from", dest="logs", metavar="LOG", type=Path, action="append", default=[], help=text)
     text = "another value for a field of CONFIG, like instances.0.count=4; may be repeated"
     parser.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=text)
@@ -158,19 +159,25 @@ def _check_changes(changes: Sequence[str]) -> None:
             raise CommandError(f"--set workload.{name} changes nothing with --from; of the workload set {heeded}", 2)
 
 
-def _recorded(logs: list[Path]) -> Recording:
+def _recorded(paths: list[Path]) -> Recording:
     from blockwright.actors.worker.event_log_file import EventLog, EventLogError
     from blockwright.simulator.recording import Recording
 
-    recording = Recording()
-    for path in logs:
-        try:
+    recording, logs = Recording(), dict[tuple[str, float, int, int], EventLog]()
+    try:
+        for path in paths:
             log = EventLog(path)
+            header = log.header
+            place = header.worker, header.written, header.incarnation, header.part  # a worker's files as they were written
+            if place in logs:
+                raise CommandError(f"{path} and {logs[place].path} are the same part of a log; name it once with --from", 2)
+            logs[place] = log
+        for _, log in sorted(logs.items(), key=itemgetter(0)):
             recording.add(log.header.worker, log.began, (entry for _, entry in log))
-        except EventLogError as error:
-            raise CommandError(str(error), 2) from None
-        except OSError as error:
-            raise CommandError(f"{path}: {error.strerror}; check --from", 2) from None
+    except EventLogError as error:
+        raise CommandError(str(error), 2) from None
+    except OSError as error:
+        raise CommandError(f"{error.filename}: {error.strerror}; check --from", 2) from None
     return recording
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -132,6 +133,24 @@ def event_log(tmp_path: Path) -> Path:
     path.parent.mkdir()
     path.write_bytes(header + b"".join(map(entry_encoder(), [machine.began, *machine.entries])))
     return path
+
+
+def test_the_parts_of_a_log_in_any_order(event_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = Header(version="1", worker="w0", incarnation=1, part=1, written=0.0)
+    later = event_log.with_name("later.events")
+    later.write_bytes(
+        event_log.read_bytes().replace(encode_header(first), encode_header(replace(first, part=2, written=9.0)))
+    )
+    found = [simulate(capsys, "--from", a, "--from", b, "--json", "-") for a, b in ((event_log, later), (later, event_log))]
+    assert [code for code, *_ in found] == [0, 0]
+    one, other = ({**json.loads(out), "from": None} for _, out, _ in found)
+    assert one == other
+
+
+def test_a_log_is_named_once(event_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = simulate(capsys, "--from", event_log, "--from", event_log)
+    assert code == 2
+    assert "are the same part of a log; name it once with --from" in err
 
 
 def test_event_logs(
