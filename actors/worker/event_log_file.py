@@ -89,6 +89,14 @@ def _check(length: int) -> int:
 # reading -------------------------------------------------------------------------------------------------------------
 
 
+def is_event_log(path: Path) -> bool:
+    """By its first bytes. Of a pipe nothing is read: whoever reads it wants all. Raises OSError."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
 class EventLog:
     """One file. Iterating yields (byte offset, entry) after ``began``; afterwards ``torn`` is known.
 

@@ -19,9 +19,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from blockwright.actors.worker.event_log_file import is_event_log
     from blockwright.runtime.tracing.trace_reader import render
 
     try:
+        for path in filter(is_event_log, arguments.files):
+            raise CommandError(f"{path} is the event log of a worker; replay it: blockwright trace replay {path}", 2)
         for line in render(arguments.files, arguments.trace):
             print(line)
     except OSError as error:

@@ -43,7 +43,7 @@ def next_to_prepare(queued: Iterable[tuple[str, str]], prepared: Iterable[str], 
 
 def again(tries: int, now: float) -> float:
     """When to try once more what has failed before so many times."""
-    return now + min(LONGEST, RETRY * 2**tries)
+    return now + min(LONGEST, RETRY * 2.0**tries)
 
 
 def due(when: float | None, now: float) -> bool:

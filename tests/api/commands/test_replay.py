@@ -158,3 +158,13 @@ def test_files_that_cannot_be_replayed(tape, tmp_path, capsys):
     path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
     code, _, err = run(capsys, path)
     assert (code, f"blockwright: {path}, byte " in err, "damaged" in err) == (2, True, True)
+
+
+def test_an_event_log_that_is_taken_for_a_log_of_messages(tape, tmp_path, capsys):
+    path = write(tmp_path / "log", tape, tape.entries)
+    code = main(["trace", str(path)])
+    said = capsys.readouterr()
+    told = f"blockwright: {path} is the event log of a worker; replay it: blockwright trace replay {path}\n"
+    assert (code, said.out, said.err) == (2, "", told)
+    (tmp_path / "messages").write_text("")
+    assert main(["trace", str(tmp_path / "messages")]) == 0
