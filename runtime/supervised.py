@@ -36,10 +36,10 @@ class Supervised(Generic[A]):
         self._known: Any = None  # a Ref
 
     async def ref(self) -> A:
-        """Of its current life, as ``Node.ref``."""
-        if self._known is None:
-            address = await self._supervisor.find(self._name, timeout=self._wait, returns=str)
-            self._known = self._node.ref(address) if self._actor is None else self._node.ref(address, self._actor)
+        """Of its current life, as ``Node.ref``. The supervisor is asked each time: of a call to an earlier one that failed
+        nothing is known here."""
+        address = await self._supervisor.find(self._name, timeout=self._wait, returns=str)
+        self._known = self._node.ref(address) if self._actor is None else self._node.ref(address, self._actor)
         known: A = self._known
         return known
 
@@ -48,7 +48,7 @@ class Supervised(Generic[A]):
             raise AttributeError(endpoint)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            ref = await self.ref()
+            ref = await self.ref() if self._known is None else self._known
             try:
                 return await getattr(ref, endpoint)(*args, **kwargs)
             except Away:

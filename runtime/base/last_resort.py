@@ -22,8 +22,17 @@ class _LastResort(logging.Handler):
             self.handleError(record)
 
 
+MAIN = "main"  # the program that has started others, whatever its nodes are called
+
+
+def log_as_main() -> None:
+    """As ``log_as(MAIN)``, but for a process that speaks under another name already."""
+    if not isinstance(logging.lastResort, _LastResort):
+        log_as(MAIN)
+
+
 def log_as(process: str) -> None:
-    """``process``: a node's name, "main" for the program that has started others."""
+    """``process``: a node's name, or ``MAIN``."""
     handler = _LastResort(logging.WARNING)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {process} %(levelname)s %(name)s: %(message)s"))
     logging.lastResort = handler

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from blockwright.runtime.base.last_resort import log_as
+from blockwright.runtime.base.last_resort import MAIN, log_as
 from blockwright.runtime.base.names import refuse_while_importing
 
 T = TypeVar("T")
@@ -32,6 +32,6 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     except RuntimeError:
         main.close()
         raise
-    log_as("main")
+    log_as(MAIN)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)

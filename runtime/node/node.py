@@ -20,6 +20,7 @@ from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_addres
 from blockwright.runtime.base.clock import LoopClock, seconds
 from blockwright.runtime.base.down import Down, OnDown
 from blockwright.runtime.base.errors import NodeDown
+from blockwright.runtime.base.last_resort import log_as_main
 from blockwright.runtime.base.node_view import Measure, NodeView, measures
 from blockwright.runtime.node.lifecycle import LocalActors
 from blockwright.runtime.node.links import Links
@@ -143,6 +144,7 @@ class Node:
         """Once. Raises RuntimeError; AddressError, KeysError for an address that it cannot listen at."""
         if self._parts is not None:
             raise RuntimeError(f"node {self.id} was started before; make another")
+        log_as_main()  # also where asyncio.run, a notebook or a test runs the loop
         messages = MessageLog(self._log_path, str(self.id)) if self._log_path is not None else None
         if self._transport is None and self._listen:
             where = self._listen if isinstance(self._listen, str) else self._directory

@@ -58,6 +58,16 @@ async def test_it_follows_a_restart(nodes, node, other):
     assert (await child.where(), str(await child.ref())) == ("b", "b/t#1.2")
 
 
+async def test_a_reference_that_is_asked_for_is_of_the_life_of_now(nodes, node, other):
+    """Whoever calls only what ``ref`` gives, as for streams, never tells that a call failed."""
+    sup = await boss(node, Child(name="t", actor=Teller, on="b"))
+    child = Supervised(node, sup, "t", Teller)
+    (await child.ref()).die.cast()
+    await nodes.advance(0.5)
+    assert str(await child.ref()) == "b/t#1.2"
+    assert await (await child.ref()).where() == "b"
+
+
 async def test_a_name_that_is_no_childs_is_told(node):
     sup = await boss(node, Child(name="t", actor=Teller))
     with pytest.raises(RemoteError, match="there is no child 'u'; there are: t"):

@@ -123,7 +123,8 @@ def test_explain(url: str, run: Any) -> None:
     assert run("explain", "--last", "--url", url)[1] == out
     assert run("explain", "--url", url)[0] == run("explain", id, "--last", "--url", url)[0] == 2
     listed = run("ps", "--requests", "--url", url, "--once")[1].splitlines()
-    assert listed[1].split()[:4] == [id, "demo-checkpoint", "finished", "w0"]
+    assert listed[0].startswith("0 running, 0 waiting, ")
+    assert listed[3].split()[:4] == [id, "demo-checkpoint", "finished", "w0"]
     for said in (
         "attempt 1 on w0 [0:",
         "-> w1 [",
