@@ -285,6 +285,9 @@ class Settings:
         for name, least in {"overload_throttled": 0.5, "overload_quiet": 0.0}.items():
             if not least < (value := getattr(self, name)) <= 1:
                 raise SettingsError(f"{name} is {value}; give more than {least:g}, at most 1 (all KV memory)")
+        if self.overload_quiet >= self.overload_throttled:  # what is restored would be dropped again at once
+            throttled = f"overload_throttled ({self.overload_throttled})"
+            raise SettingsError(f"overload_quiet is {self.overload_quiet}; give less than {throttled}")
         if self.overload_horizon < 0:
             raise SettingsError(f"overload_horizon is {self.overload_horizon}; give seconds, or 0 for no extrapolation")
         if self.overload_most < 2:

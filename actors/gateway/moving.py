@@ -87,6 +87,9 @@ class Moving:
     def _vacate(self, worker: str, now: float) -> None:
         active = self._state.active
         for record in sorted((active[id] for id in self._state.table.on.get(worker, ())), key=lambda r: r.key):
+            under = self.moves.get(record.id)
+            if under is not None and worker not in workers_of(under.move.route):
+                continue  # it is leaving
             try:
                 self.begin(self.plan(record.id, "", "", now), now)
             except RequestRefused as refused:  # it moves already, or must wait until it is given back

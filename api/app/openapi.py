@@ -12,6 +12,7 @@ from blockwright.api.app.routes import Endpoint
 from blockwright.api.openai.field_types import Schema, object_schema
 
 _REASONS = {
+    200: "Success.",
     202: "Accepted; the work continues after the answer.",
     400: "A field is missing, invalid or not supported, or the prompt does not fit.",
     401: "The API key is missing or not valid.",
@@ -80,8 +81,8 @@ def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
     if endpoint.chunk is not None:
         events = {"type": "string", "description": "data: lines, each with a chunk; the last is [DONE]."}
         content["text/event-stream"] = {"schema": events, "x-event-schema": schemas.of(endpoint.chunk)}
-    made: dict[str, Any] = {"200": {"description": "Success.", "content": content}}
-    for status in endpoint.also:
+    made: dict[str, Any] = {}
+    for status in (endpoint.success, *endpoint.also):
         made[str(status)] = {"description": _REASONS[status], "content": content}
     error = {"application/json": {"schema": schemas.of(ErrorAnswer)}}
     for status in sorted({*endpoint.errors, *(() if endpoint.public else (401,))}):

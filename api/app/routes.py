@@ -40,11 +40,12 @@ class Endpoint:
     fields: tuple[Field, ...] = ()  # of the body
     takes: str = "application/json"  # the type of the body
     query: tuple[Field, ...] = ()  # parameters of the query
-    answer: Any = None  # the type of the JSON of a 200; None: see ``media``
+    answer: Any = None  # the type of the JSON of a success; None: see ``media``
     chunk: Any = None  # the type of the events of a stream
     media: str = "application/json"
     errors: tuple[int, ...] = ()
-    also: tuple[int, ...] = ()  # further statuses with the same shape as the 200
+    success: int = 200
+    also: tuple[int, ...] = ()  # further statuses with the same shape as the success
 
     @property
     def public(self) -> bool:
@@ -238,7 +239,7 @@ ENDPOINTS = (
         fields=moves.MOVE_FIELDS,
         answer=answers.MoveAnswer,
         errors=(400, 403, 404, 408, 409, 413, 500, 503),
-        also=(202,),
+        success=202,
     ),
     Endpoint(
         method="POST",

@@ -146,7 +146,7 @@ def _overload(cluster: Mapping[str, Any]) -> dict[str, Any] | None:
     ]
     changed = [dict(one) for one in drops["changes"] if one["what"] != "lacking"][-1:]
     lacked = [dict(one) for one in drops["changes"][-1:] if one["what"] == "lacking"]
-    return {"workers": workers, "last": (changed or [None])[0], "lacking": (lacked or [None])[0]}
+    return {"workers": workers, "last": next(iter(changed), None), "lacking": next(iter(lacked), None)}
 
 
 def _application(name: str, before: Sample, after: Sample, seconds: float) -> dict[str, Any]:

@@ -153,9 +153,9 @@ class DropPlanner:
         freed = self._freed(drafts)
         drops = [GroupDrop(draft.group, draft.of, self._freed_by(draft)) for draft in drafts if draft.of != (draft.group,)]
         left = max(needed - freed, 0)
-        one = len(drafts) == 1 and len(drafts[0].group.members) > 1
+        united = len(drafts) == 1 and len(drafts[0].group.members) > 1
         alone = "there is no second instance that holds the same parameters"
-        why = "; ".join(sorted(refused)) or ("all that hold these parameters are one pipeline already" if one else alone)
+        why = "; ".join(sorted(refused)) or ("all that hold these parameters are one pipeline already" if united else alone)
         return DropPlan(tuple(drops), freed, left, why if left else "")
 
     def _freed_by(self, draft: _Draft) -> dict[str, int]:

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.messages import CancelAt, Deliver, ExportAt, ExportUnsent, GatewayTick, Submit, WorkerJoined
+from blockwright.actors.gateway.messages import (
+    CancelAt,
+    Deliver,
+    ExportAt,
+    ExportUnsent,
+    GatewayTick,
+    Submit,
+    Vacate,
+    WorkerJoined,
+)
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.requests.moving import PATIENCE
@@ -158,6 +167,15 @@ def test_a_move_that_cannot_be() -> None:
     alone.die("w0", back=False)
     with pytest.raises(RequestRefused, match="waits for a worker"):
         alone.move()
+
+
+def test_who_is_leaving_a_worker_that_is_drained_is_not_said_to_stay() -> None:
+    bench = Mover(whole("w1"), whole("w2"))
+    bench.decode(3)
+    (asked,) = bench.move("w1")
+    assert bench(Vacate("w0"), 1.0) == []
+    assert submits(bench.exported("w0", asked.wanted.number, 3)) == [("w1", "r", 2)]
+    assert bench.story("not_moved") == []
 
 
 def test_a_target_that_dies_leaves_the_request_where_it_is() -> None:

@@ -156,6 +156,8 @@ def test_threads_and_memory_are_divided_among_all_workers_that_there_can_be() ->
         ({"prefix_cache": False}, "overload is on, but prefix_cache is off"),
         ({"overload_throttled": 0.4}, "overload_throttled is 0.4; give more than 0.5, at most 1"),
         ({"overload_quiet": 1.5}, "overload_quiet is 1.5; give more than 0, at most 1"),
+        ({"overload_quiet": 0.95}, r"overload_quiet is 0.95; give less than overload_throttled \(0.95\)"),
+        ({"overload_quiet": 0.7, "overload_throttled": 0.6}, r"give less than overload_throttled \(0.6\)"),
         ({"overload_horizon": -1.0}, "overload_horizon is -1.0; give seconds, or 0"),
         ({"overload_most": 1}, "overload_most is 1; give at least 2, or overload=off"),
     ],

@@ -72,13 +72,14 @@ def table(fields: Sequence[Field], prefix: str = "", kind: str = "field") -> Ite
 
 def answers(endpoint: Endpoint) -> Iterator[str]:
     found = DOCUMENT["paths"][endpoint.path.replace(":.+", "")][endpoint.method.lower()]["responses"]
-    body = found["200"]["content"]
+    success = str(endpoint.success)
+    body = found[success]["content"]
     kind = kind_of(body[endpoint.media]["schema"]) if endpoint.answer is not None else f"`{endpoint.media}`"
     streamed = ""
     if endpoint.chunk is not None:
         streamed = f"; with `stream` events of {kind_of(body['text/event-stream']['x-event-schema'])}, then `[DONE]`"
-    yield f"Answers 200 with {kind}{streamed}.\n"
-    errors = [f"- {status}: {answer['description']}" for status, answer in found.items() if status not in ("200", "401")]
+    yield f"Answers {success} with {kind}{streamed}.\n"
+    errors = [f"- {status}: {answer['description']}" for status, answer in found.items() if status not in (success, "401")]
     if errors:
         yield "\n".join(errors) + "\n"
 

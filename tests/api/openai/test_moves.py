@@ -8,6 +8,8 @@ import pytest
 
 from blockwright.actors.gateway.peers import GatewayPeer
 from blockwright.actors.gateway.port import MoveBegun, MovesBegun, RefusedChange, RequestView
+from blockwright.api.app.openapi import document
+from blockwright.api.app.routes import ENDPOINTS
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.runtime import Node
 from blockwright.runtime.testing import Simulation
@@ -31,6 +33,11 @@ async def test_where_it_goes_is_told(serve: Any, to: dict[str, str] | None) -> N
     there = {"worker": "w1", "route": "m@w1", **(to or {})}
     move = {"request": "r", "from": "w0", "to": there["worker"], "route": there["route"], "pages": 3, "bytes": 3072}
     assert (answer.status, await answer.json()) == (202, {"id": "r", "moves": [move]})
+
+
+def test_a_move_is_described_as_it_is_answered() -> None:
+    responses = document(ENDPOINTS, "")["paths"]["/admin/requests/{id}/move"]["post"]["responses"]
+    assert [status for status in responses if status < "300"] == ["202"]
 
 
 async def test_what_cannot_move(serve: Any) -> None:
