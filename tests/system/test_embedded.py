@@ -102,7 +102,7 @@ async def test_leaving_a_stream_frees_its_sequence_and_leaving_the_cluster_every
 
         await until(cancelled)
     assert children() <= before
-    with pytest.raises(RuntimeError, match="is not open"):
+    with pytest.raises(RuntimeError, match="is not running"):
         await cluster.generate("x")
 
 
