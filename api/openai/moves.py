@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from aiohttp import web
 
@@ -10,7 +11,7 @@ from blockwright.actors.gateway.port import accepted
 from blockwright.api.answers import DrainedAnswer, MoveAnswer
 from blockwright.api.checks import shown
 from blockwright.api.errors import ApiError, bad_request
-from blockwright.api.http.context import CALLER, FRONT, IGNORED, PEER
+from blockwright.api.http.context import CALLER, FRONT, PEER
 from blockwright.api.openai.bodies import read_fields
 from blockwright.api.openai.field_types import Field, Flag, Text
 from blockwright.api.openai.request_body import read_body
@@ -24,8 +25,7 @@ DRAIN_FIELDS = (Field("drain", Flag(), "true: drain the worker; false: use it ag
 
 async def move(request: web.Request) -> web.Response:
     """Have a running request go on on another worker; its answer does not show it."""
-    check = partial(read_fields, fields=MOVE_FIELDS, unknown=request.app[FRONT].settings.unknown_fields)
-    values, request[IGNORED] = await read_body(request, check) if request.can_read_body else ({}, ())
+    values = await _order(request, MOVE_FIELDS)
     worker, route = values.get("worker") or "", values.get("route") or ""
     if worker and route:
         raise bad_request("worker and route are two ways to say where to; give one of them", "route")
@@ -50,14 +50,18 @@ async def move(request: web.Request) -> web.Response:
 
 async def drain(request: web.Request) -> web.Response:
     """Empty a worker: what runs there goes on elsewhere, and nothing new comes."""
-    check = partial(read_fields, fields=DRAIN_FIELDS, unknown=request.app[FRONT].settings.unknown_fields)
-    values, request[IGNORED] = await read_body(request, check) if request.can_read_body else ({}, ())
-    return await _drain(request, values.get("drain", True))
+    return await _drain(request, (await _order(request, DRAIN_FIELDS)).get("drain", True))
 
 
 async def resume(request: web.Request) -> web.Response:
     """A worker that was drained may be used again."""
     return await _drain(request, False)
+
+
+async def _order(request: web.Request, fields: tuple[Field, ...]) -> dict[str, Any]:
+    """Without a misspelt field, whatever ``unknown_fields`` says: something else than was meant would be done."""
+    check = partial(read_fields, fields=fields, unknown="reject")
+    return (await read_body(request, check))[0] if request.can_read_body else {}
 
 
 async def _drain(request: web.Request, wanted: bool) -> web.Response:

@@ -47,6 +47,7 @@ async def test_what_cannot_move(serve: Any) -> None:
         ("nobody", {}, 404, "id"),
         ("r", {"worker": "w1", "route": "m@w1"}, 400, "route"),
         ("r", {"worker": 3}, 400, "worker"),
+        ("r", {"wroker": "w1"}, 400, "wroker"),
     ]
     for id, to, status, param in cases:
         answer = await client.post(f"/admin/requests/{id}/move", json=to)
@@ -66,8 +67,9 @@ async def test_a_worker_is_drained_and_used_again(serve: Any) -> None:
     for ask in (client.delete("/admin/workers/w0/drain"), client.post("/admin/workers/w0/drain", json={"drain": False})):
         answer = await ask
         assert (answer.status, (await answer.json())["draining"]) == (200, False)
-    answer = await client.post("/admin/workers/w0/drain", json={"drain": "yes"})
-    assert (answer.status, (await answer.json())["error"]["param"]) == (400, "drain")
+    for wrong in ({"drain": "yes"}, {"drian": False}):
+        answer = await client.post("/admin/workers/w0/drain", json=wrong)
+        assert (answer.status, (await answer.json())["error"]["param"]) == (400, *wrong)
     port.refuse = RequestRefused(Refusal.UNKNOWN_WORKER, "worker 'w0' does not exist", param="id")
     assert (await client.post("/admin/workers/w0/drain")).status == 404
 
