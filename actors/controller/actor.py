@@ -135,7 +135,8 @@ class Controller(Actor):
         Raises LookupError, Conflict."""
         known = serving(self._state.served, model)
         if known is None:
-            raise LookupError(f"model {model!r} does not exist")
+            there = ", ".join(sorted({served.application.served_as for served in self._state.served.values()}))
+            raise LookupError(f"model {model!r} does not exist; there are: {there}")
         name = known.application.name
         if name in self._state.additions:
             self.handle(m.Remove(name))

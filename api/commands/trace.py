@@ -29,4 +29,6 @@ def run(arguments: argparse.Namespace) -> int:
             print(line)
     except OSError as error:
         raise CommandError(f"{error.filename}: {error.strerror}", 2) from error
+    except ValueError as error:
+        raise CommandError(f"{', '.join(map(str, arguments.files))}: {error}", 2) from None
     return 0

@@ -44,8 +44,11 @@ def find(config: Fields) -> Architecture:
     for name in names:
         if name in ARCHITECTURES:
             return ARCHITECTURES[name]
-    asked = named(", ".join(names) or model_type or "no architecture")
+    if not (asked := ", ".join(names) or model_type):
+        raise CheckpointError(
+            f"{config.source} names no architecture; give architectures or model_type, as transformers writes it"
+        )
     raise CheckpointError(
-        f"{config.source} names {asked}, which is not supported (there are: {', '.join(ARCHITECTURES)}); "
+        f"{config.source} names {named(asked)}, which is not supported (there are: {', '.join(ARCHITECTURES)}); "
         "use a checkpoint of one of these"
     )

@@ -105,11 +105,16 @@ def _draw(span: TraceSpan, start: float, depth: int, above: set[str]) -> Iterato
 
 
 def render(paths: Iterable[Path], trace: str = "") -> Iterator[str]:
-    """``draw`` of the logs of one or several nodes. Raises OSError."""
+    """``draw`` of the logs of one or several nodes. Raises OSError; ValueError where no line is of a log of messages."""
 
     def lines() -> Iterator[str]:
         for path in paths:
             with path.open(encoding="utf-8", errors="replace") as file:
                 yield from file
 
-    return draw(read(lines()), trace)
+    reading = read(lines())
+    if reading.damaged and not reading.traces and not reading.lost:
+        raise ValueError(
+            f"none of the {reading.damaged} lines is of a log of messages; give what Node(message_log=...) wrote"
+        )
+    return draw(reading, trace)

@@ -30,3 +30,12 @@ async def test_a_log_is_drawn(tmp_path, capsys):
 def test_a_file_that_is_not_there(tmp_path, capsys):
     assert main(["trace", str(tmp_path / "none")]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_a_file_of_something_else(tmp_path, capsys):
+    (tmp_path / "README.md").write_text("# Title\n\ntext\n")
+    assert main(["trace", str(tmp_path / "README.md")]) == 2
+    assert (
+        "README.md: none of the 2 lines is of a log of messages; give what Node(message_log=...) wrote"
+        in capsys.readouterr().err
+    )

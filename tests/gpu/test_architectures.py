@@ -128,6 +128,7 @@ def test_defaults_where_keys_are_missing(copy: Copy) -> None:
         ("glm4", {"architectures": ["Glm4MoeForCausalLM"]}, ["Glm4MoeForCausalLM", "Glm4ForCausalLM"]),
         ("glm", {"architectures": ["Glm4ForCausalLM"]}, ["post_self_attn_layernorm"]),
         ("qwen3", {"architectures": ["Qwen3MoeForCausalLM"]}, ["Qwen3MoeForCausalLM"]),
+        ("qwen3", {"architectures": [], "model_type": None}, ["names no architecture; give architectures or model_type"]),
         ("qwen3", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, ["yarn"]),
         ("olmo2", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, ["partial_rotary_factor"]),
         ("granite", {"logits_scaling": 0}, ["logits_scaling"]),

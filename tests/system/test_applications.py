@@ -246,7 +246,7 @@ def test_the_commands(server: Server, model: Path, roots: Path, capsys: pytest.C
     assert main(["apps", "remove", "tuned", *url]) == 0
     assert capsys.readouterr().out.endswith("tuned: removed\n")
     assert main(["apps", "remove", "tuned", *url]) == 2
-    assert "model 'tuned' does not exist" in capsys.readouterr().err
+    assert f"model 'tuned' does not exist; there are: {model.name}" in capsys.readouterr().err
 
 
 def parameters_now(server: Server) -> dict[str, int]:
