@@ -63,9 +63,9 @@ def right(outcomes: Iterable[ExampleOutcome]) -> int:
     return sum(outcome.right for outcome in outcomes)
 
 
-def tenant_table(exams: Iterable[TenantExam], watch: AppsSeen) -> str:
-    """One row for each tenant: what it is, what it costs, what it can do."""
-    rows = []
+def tenant_table(exams: Sequence[TenantExam], watch: AppsSeen) -> str:
+    """One row for each tenant: what it is, what it costs, what it can do; the KV that it shared, where any did."""
+    rows, last = [], any(watch.shared_kv.get(exam.name) for exam in exams)
     for exam in exams:
         found = watch.applications[exam.name]
         own, shared = found["bytes"]["own"], found["bytes"]["shared"]
@@ -77,10 +77,10 @@ def tenant_table(exams: Iterable[TenantExam], watch: AppsSeen) -> str:
                 f"{shared / (own + shared):.0%}",
                 f"{right(exam.tenant)}/{len(exam.tenant)}",
                 f"{right(exam.foundation)}/{len(exam.foundation)}",
-                binary_size(watch.shared_kv.get(exam.name, 0)),
+                *([binary_size(watch.shared_kv.get(exam.name, 0))] if last else []),
             )
         )
-    return table(("model", "form", "owns", "shares", "right", "base alone", "KV shared"), rows)
+    return table(("model", "form", "owns", "shares", "right", "base alone", *(["KV shared"] if last else [])), rows)
 
 
 def judge(exams: Sequence[TenantExam], streaming: int) -> list[TourCheck]:

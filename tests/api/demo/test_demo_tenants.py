@@ -122,5 +122,10 @@ def test_the_verdict_needs_tenants_that_are_right_where_the_base_is_not() -> Non
 
 def test_a_full_fine_tune_without_a_base_has_a_row() -> None:
     watch = AppsSeen({"shout": {"base": None, "bytes": {"own": 100, "shared": 300}}})
-    row = tenant_table([TenantExam.of("shout", BASE)], watch).splitlines()[2].split()
-    assert row == ["shout", "upper", "layers", "100", "B", "75%", "0/12", "0/12", "0", "B"]
+    head, _, row = tenant_table([TenantExam.of("shout", BASE)], watch).splitlines()
+    assert row.split() == ["shout", "upper", "layers", "100", "B", "75%", "0/12", "0/12"]
+    assert "KV shared" not in head, "a column of zeros tells nobody anything"
+    watch.shared_kv["shout"] = 2048
+    head, _, row = tenant_table([TenantExam.of("shout", BASE)], watch).splitlines()
+    assert "KV shared" in head
+    assert row.endswith("2.0 KiB")
