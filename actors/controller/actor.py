@@ -27,7 +27,7 @@ from blockwright.actors.controller.overload_groups import memory_groups, refusal
 from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder, OverloadTold
 from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.controller.progress import Progress
-from blockwright.actors.controller.residency import serving
+from blockwright.actors.controller.residency import not_served, serving
 from blockwright.actors.controller.scaling_calls import scale
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
@@ -135,8 +135,7 @@ class Controller(Actor):
         Raises LookupError, Conflict."""
         known = serving(self._state.served, model)
         if known is None:
-            there = ", ".join(sorted({served.application.served_as for served in self._state.served.values()}))
-            raise LookupError(f"model {model!r} does not exist; there are: {there}")
+            raise not_served(self._state.served, model)
         name = known.application.name
         if name in self._state.additions:
             self.handle(m.Remove(name))

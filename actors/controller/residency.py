@@ -91,6 +91,12 @@ def serving(served: Mapping[str, Served], model: str) -> Served | None:
     return serving_one(s for s in served.values() if s.application.served_as == model)
 
 
+def not_served(served: Mapping[str, Served], model: str) -> LookupError:
+    """For a model that there is not, with those that there are."""
+    there = ", ".join(sorted({one.application.served_as for one in served.values()}))
+    return LookupError(f"model {model!r} does not exist; there are: {there}")
+
+
 class Residency:
     """See the module. ``touched`` collects the routes of which a hop was gained or lost, or whose capacity may differ."""
 
