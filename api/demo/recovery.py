@@ -10,10 +10,11 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 
@@ -23,6 +24,8 @@ from blockwright.api.demo.display import TourCheck, table
 STREAMS, TOKENS = 12, 400
 BEGUN = 20  # tokens of a stream before the kill
 BACK_SECONDS = 30.0  # until the killed worker has to serve again
+TRIES = 3  # a kill finds no stream where the server ran on to their ends while the machine kept this client waiting
+NAP, TOLD = 0.005, 0.1  # seconds: how often a machine is asked for a turn; from which wait on it is told
 
 
 @dataclass(slots=True)
@@ -42,6 +45,33 @@ class KilledStream:
             self.pause = max(self.pause, now - self.last) if self.tokens else 0.0
             self.last = now
             self.tokens += tokens
+
+
+class Standstill:
+    """The longest time for which the machine did not run a thread that is nearly always asleep, in ``seconds``.
+
+    Whatever keeps it from running keeps streams waiting too: other programs, other guests of the host, the scheduler.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = 0.0
+        self._clock, self._ended = clock, threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="standstill", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        last, ended = self._clock(), False
+        while not ended:
+            ended = self._ended.wait(NAP)
+            now = self._clock()
+            self.seconds, last = max(self.seconds, now - last - NAP), now
 
 
 async def listen(
@@ -78,7 +108,26 @@ async def show_recovery(
     expected = [KilledStream(f"repeat {n}: stream {n} =") for n in range(1, STREAMS + 1)]
     await asyncio.gather(*(listen(session, model, one, lambda: None) for one in expected))
     print(f"\n{STREAMS} streams of {TOKENS} tokens from {model}; then kill -9 of a worker:")
-    streams = [KilledStream(one.prompt) for one in expected]
+    for left in reversed(range(TRIES)):
+        streams = [KilledStream(one.prompt) for one in expected]
+        with Standstill() as still:
+            back = await _killed(session, model, streams, kill)
+        for text in back:
+            print(f"  {text}")
+        if not left or not back or any(one.moved for one in streams):
+            break
+        print("  its streams had ended by then: this machine kept the demo waiting. Again:")
+    print(f"\n{pause_table(streams, expected)}\n")
+    if still.seconds >= TOLD:
+        print(f"  The machine was busy: it kept the demo itself waiting for up to {still.seconds:.2f} s.\n")
+    sys.stdout.flush()
+    return judge(streams, expected, bool(back))
+
+
+async def _killed(
+    session: aiohttp.ClientSession, model: str, streams: list[KilledStream], kill: Callable[[int, int], None]
+) -> list[str]:
+    """Let these come while the first worker is killed; what the server tells of that worker until it serves again."""
     view = await _cluster(session)
     victim, seen = view["workers"][0], max((event["number"] for event in view["events"]), default=0)
     killed: list[int] = []  # tokens that had come by then
@@ -93,12 +142,7 @@ async def show_recovery(
     await asyncio.gather(*(listen(session, model, one, heard) for one in streams))
     for one in streams:
         one.moved = await _attempts(session, one.request) > 1
-    back = await _back(session, victim["id"], seen)
-    for text in back:
-        print(f"  {text}")
-    print(f"\n{pause_table(streams, expected)}\n")
-    sys.stdout.flush()
-    return judge(streams, expected, bool(back))
+    return await _back(session, victim["id"], seen)
 
 
 async def _cluster(session: aiohttp.ClientSession) -> dict[str, Any]:

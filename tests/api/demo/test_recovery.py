@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import threading
 from contextlib import AbstractAsyncContextManager
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from blockwright.api.demo.recovery import STREAMS, KilledStream, judge, pause_table, show_recovery
+from blockwright.api.demo.recovery import NAP, STREAMS, KilledStream, Standstill, judge, pause_table, show_recovery
 from blockwright.tests.api.demo.fake_http import served
 
 
 class FakeServer:
-    """Answers with 30 tokens; after the kill the streams of w0 are told as moved. ``lose``: one token is lost then."""
+    """Answers with 30 tokens; after the kill the streams of w0 are told as moved. ``lose``: one token is lost then.
+    ``missed``: kills that come when no stream is at the worker any more."""
 
-    def __init__(self, *, lose: bool = False, back: bool = True) -> None:
-        self.killed, self.lose, self.back, self.asked = asyncio.Event(), lose, back, 0
+    def __init__(self, *, lose: bool = False, missed: int = 0) -> None:
+        self.killed, self.lose, self.asked = asyncio.Event(), lose, 0
+        self.missed, self.kills = missed, 0
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -38,19 +41,21 @@ class FakeServer:
         return answer
 
     async def describe(self, request: web.Request) -> web.Response:
-        return web.json_response({"attempt": 2 if int(request.match_info["id"][1:]) % 2 else 1})
+        hit = self.kills > self.missed and int(request.match_info["id"][1:]) % 2
+        return web.json_response({"attempt": 2 if hit else 1})
 
     async def cluster(self, _: web.Request) -> web.Response:
         events = [{"number": 1, "event": "ready", "subject": "w0", "text": "worker w0 serves"}]
-        if self.killed.is_set():
-            events.append({"number": 2, "event": "down", "subject": "w0", "text": "worker w0 died: exited -9"})
-            events.append({"number": 3, "event": "ready", "subject": "w0", "text": "worker w0 serves again"})
+        for n in range(2, 2 + 2 * self.kills, 2):
+            events.append({"number": n, "event": "down", "subject": "w0", "text": "worker w0 died: exited -9"})
+            events.append({"number": n + 1, "event": "ready", "subject": "w0", "text": "worker w0 serves again"})
         workers = [{"id": f"w{n}", "pid": 70 + n, "queue": {"running": 7 - n}} for n in range(2)]
         return web.json_response({"workers": workers, "events": events})
 
     def kill(self, pid: int, number: int) -> None:
         assert (pid, number) == (70, signal.SIGKILL)
-        assert not self.killed.is_set(), "once"
+        assert self.kills <= self.missed, "once"
+        self.kills += 1
         self.killed.set()
 
 
@@ -74,6 +79,36 @@ async def test_a_worker_is_killed_under_streams_and_each_is_compared(capsys: pyt
     assert "w0 (pid 70) is killed after " in shown
     assert "worker w0 serves again" in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+async def test_a_kill_that_came_too_late_is_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    server = FakeServer(missed=2)
+    async with session_to(server) as session:
+        checks = await show_recovery(session, "demo", server.kill)
+    assert ([check.passed for check in checks], server.kills) == ([True, True, True], 3)
+    assert capsys.readouterr().out.count("Again:") == 2
+
+
+async def test_kills_that_are_all_too_late_fail_the_demo() -> None:
+    server = FakeServer(missed=3)
+    async with session_to(server) as session:
+        checks = await show_recovery(session, "demo", server.kill)
+    assert ([check.passed for check in checks], server.kills) == ([True, False, True], 3)
+
+
+def test_a_machine_that_stands_still_is_measured() -> None:
+    asked = threading.Event()
+    times = iter([0.0, 0.9, 1.0, 1.005, *[2.0] * 10_000])
+
+    def clock() -> float:
+        now = next(times)
+        if now >= 2.0:
+            asked.set()
+        return now
+
+    with Standstill(clock) as still:
+        assert asked.wait(30)
+    assert still.seconds == pytest.approx(0.995 - NAP), "from 1.005 to 2.0"
 
 
 async def test_a_token_that_is_lost_fails_the_demo() -> None:
