@@ -15,6 +15,7 @@ from blockwright.actors.controller.messages import ResumeWorker, ScalingEffect, 
 from blockwright.actors.controller.state import ControllerState
 
 KEPT = 200
+NAMED = 3  # models in a line; more are counted
 log = logging.getLogger(__name__)
 
 
@@ -25,7 +26,7 @@ class Happened:
     number: int
     at: float
     event: str  # "starting" | "up" | "ready" | "down" | "routes" | "gateway" | "scaling" | "recovered"
-    subject: str  # worker, application or gateway process
+    subject: str  # worker, application (or several, with ", " between) or gateway process
     text: str
 
 
@@ -58,6 +59,7 @@ class History:
                 died = self._died.pop(name, None)
                 after = "" if died is None else f", {now - died:.2f} s after it died"
                 self.note(now, "ready", name, f"worker {name} serves" + (" again" if worker.restarts else "") + after)
+        changed: dict[tuple[int, int], list[str]] = {}  # (routes in force, planned) -> models, in the table's order
         for name in state.table.applications:
             served = state.served.get(name)
             if served is None:
@@ -65,8 +67,9 @@ class History:
                     self.note(now, "routes", name, f"model {name} is removed")
             elif served.in_force != self._routes.get(name, 0):
                 self._routes[name] = served.in_force
-                of = f"{served.in_force} of {len(served.planned)} routes"
-                self.note(now, "routes", name, f"model {name} is ready on {of}")
+                changed.setdefault((served.in_force, len(served.planned)), []).append(name)
+        for (in_force, planned), names in changed.items():
+            self.note(now, "routes", ", ".join(names), f"{_models(names)} ready on {in_force} of {planned} routes")
 
     def scaled(self, effect: ScalingEffect, now: float) -> None:
         """A worker comes or goes with the load."""
@@ -93,3 +96,10 @@ class History:
             {"number": e.number, "at": round(wall - now + e.at, 3), "event": e.event, "subject": e.subject, "text": e.text}
             for e in self.events
         ]
+
+
+def _models(names: list[str]) -> str:
+    """A death or a return changes all models of a worker at once: that is one line."""
+    if len(names) == 1:
+        return f"model {names[0]} is"
+    return f"{len(names)} models are" if len(names) > NAMED else f"models {', '.join(names)} are"

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from blockwright.api.commands.complete import stream
+from blockwright.api.errors import ApiError
 from blockwright.api.nearest import suggestion
+from blockwright.api.openai.fields import Options, fields_of
 
 if TYPE_CHECKING:
     from blockwright.api.program.blocking import BlockingSession
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 KINDS: dict[str, Callable[[str], Any]] = {
     "temperature": float, "top_p": float, "top_k": int, "max_tokens": int, "seed": int, "stop": str,
 }  # fmt: skip
+FIELDS = {one.name: one for one in fields_of(Options)}  # with the bounds that the server has
 HELP = '''/model [ID]          switch to another model, or list them
 /system [TEXT]       set the system message, or remove it
 /set [NAME VALUE]    temperature, top_p, top_k, max_tokens, seed or stop;
@@ -83,7 +86,11 @@ class Conversation:
             self.options.pop(name, None)
             return f"{name} is back to the model's default"
         try:
-            self.options[name] = KINDS[name](value)
+            chosen = KINDS[name](value)
+            FIELDS[name].kind.read(chosen, name)
         except ValueError:
             return f"{name} is {value!r}; give {'an integer' if KINDS[name] is int else 'a number'}"
-        return f"{name} is {self.options[name]}"
+        except ApiError as refused:
+            return refused.message
+        self.options[name] = chosen
+        return f"{name} is {chosen}"

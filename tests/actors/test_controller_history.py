@@ -15,10 +15,14 @@ def worker(state: str, incarnation: int = 0, restarts: int = 0, cause: str = "")
     return SimpleNamespace(state=state, incarnation=incarnation, restarts=restarts, cause=cause)
 
 
-def cluster(routes: int = 0, **workers: Any) -> Any:
+def cluster(routes: int = 0, models: str = "m", **workers: Any) -> Any:
     served = SimpleNamespace(in_force=routes, planned=[None, None])
+    applications = dict.fromkeys(models)
     return SimpleNamespace(
-        workers=workers, touched=workers, served={"m": served}, table=SimpleNamespace(applications={"m": None})
+        workers=workers,
+        touched=workers,
+        served=dict.fromkeys(models, served),
+        table=SimpleNamespace(applications=applications),
     )
 
 
@@ -54,6 +58,19 @@ def test_a_life_a_death_and_a_return(caplog: pytest.LogCaptureFixture) -> None:
         "model m is ready on 2 of 2 routes",
     ]
     assert caplog.messages == texts(history), "with log_level=info each is a line of the log"
+
+
+def test_what_happens_to_many_models_at_once_is_one_line() -> None:
+    history = History()
+    history.look(cluster(1, "abc"), 0.0)
+    history.look(cluster(2, "abcd"), 1.0)
+    history.look(cluster(1, "abcd"), 2.0)
+    assert texts(history) == [
+        "models a, b, c are ready on 1 of 2 routes",
+        "4 models are ready on 2 of 2 routes",
+        "4 models are ready on 1 of 2 routes",
+    ]
+    assert history.events[0].subject == "a, b, c"
 
 
 def test_times_are_of_the_wall_and_only_the_last_are_kept() -> None:

@@ -109,18 +109,35 @@ async def shares(browser: Browser) -> None:
 
 
 async def tells_of_a_recovery(browser: Browser) -> None:
-    """Under load, of a worker that is killed: in the events, and above them in one line."""
-    workers = await browser.look("fetch('admin/cluster').then(r => r.json()).then(v => v.workers)")
-    busiest = max(workers, key=lambda worker: worker["queue"]["running"])
-    name = busiest["id"]
-    os.kill(busiest["pid"], signal.SIGKILL)
-    await browser.wait(f"document.querySelector('#events [data-event=down]')?.textContent.includes('worker {name} died')")
-    await browser.wait(f"document.querySelector('#events').textContent.includes('worker {name} serves again')")
-    await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
-    line = "document.getElementById('recovery').textContent"
-    told = await browser.wait(f"{line}.includes(' moved to ') && {line}.includes('serves again') && {line}")
+    """Under load, of a worker that is killed: in the events, and above them in one line. Its requests may have ended just then,
+    on a busy machine: another kill meets some."""
+    for deaths in range(1, 4):
+        name = await kill_the_busiest(browser, deaths)
+        line = "document.getElementById('recovery').textContent"
+        told = await browser.wait(
+            f"{line}.startsWith('Last recovery: worker {name} ') && {line}.includes('serves again') && {line}"
+        )
+        if " moved to " in told:
+            break
     moved = r"\d+ requests? moved to w\d.*, the last after [\d.]+ s"
     assert re.fullmatch(rf"Last recovery: worker {name} died: .* at .*; {moved}; {name} serves again .*", told), told
+
+
+async def kill_the_busiest(browser: Browser, deaths: int) -> str:
+    """Its name, when it serves again. ``deaths``: so many with this one."""
+    workers = await browser.look("fetch('admin/cluster').then(r => r.json()).then(v => v.workers)")
+    busiest = max(workers, key=lambda worker: worker["queue"]["running"])
+    name: str = busiest["id"]
+    os.kill(busiest["pid"], signal.SIGKILL)
+    told = "[...document.querySelectorAll('#events li')].map((line) => line.textContent)"
+    await browser.wait(f"{told}.filter((text) => text.includes(' died: ')).length === {deaths}")
+    again = f"text.includes('worker {name} serves again')"
+    await browser.wait(
+        f"(() => {{ const all = {told}; return all.findIndex((text) => {again}) < all.findIndex((text) => "
+        f"text.includes(' died: ')) && all.some((text) => {again}) }})()"
+    )
+    await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
+    return name
 
 
 async def tells_of_requests(browser: Browser) -> None:
@@ -142,6 +159,23 @@ async def shows_markdown(browser: Browser) -> None:
     assert "<script>window.hacked = 1</script>" in hostile["text"]
     assert hostile["hacked"] is None
     assert browser.errors == [], "not even tried: the policy had nothing to stop"
+
+
+HELD = """const plain = fetch, held = new Promise((go) => { window.release = go; });
+  const waiting = { state: 'waiting', place: 3 };
+  window.fetch = (where, how) => where.startsWith('v1/requests/page-') ? Promise.resolve(Response.json(waiting))
+    : how?.method === 'POST' ? held.then(() => plain(where, how)) : plain(where, how); true"""
+
+
+async def says_where_it_waits(browser: Browser) -> None:
+    """Of a chat that has no token yet; then what it took, as ever."""
+    note = "document.getElementById('note').textContent"
+    await browser.look(f"document.getElementById('temperature').value = ''; {HELD}")
+    await browser.look(SEND.format(text="copy: abc"))
+    assert re.fullmatch(r"waiting, position 3; \d+\.\d s so far", await browser.wait(f"{note}.includes('so far') && {note}"))
+    await browser.look("window.release(); true")
+    await browser.wait(f"{note}.includes('tokens in')")
+    await browser.look("document.getElementById('reset').click(); true")
 
 
 async def keeps_its_past(browser: Browser, url: str) -> None:
@@ -277,6 +311,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         await tells_of_requests(browser)
         await shows_markdown(browser)
         await keeps_what_was_said(browser, server.url)
+        await says_where_it_waits(browser)
         await keeps_its_past(browser, server.url)
         await continues_text(browser)
         await fits(browser, pictures)

@@ -2,9 +2,11 @@
 // the text instead. Answers are shown as the Markdown that they are, and copied as it.
 
 import { markdown } from "./markdown.js";
+import { stateOf } from "./requests.js";
 import { $, node, seconds } from "./tools.js";
 
 const KEPT = "blockwright.chat";
+const LOOK = 1000; // milliseconds between two looks at where a request is
 const history = [];
 let stopping = null; // ends the answer that is coming
 
@@ -39,8 +41,7 @@ async function* events(response) {
     while ((end = held.indexOf("\n\n")) >= 0) {
       const event = held.slice(0, end);
       held = held.slice(end + 2);
-      if (event.startsWith(": ")) yield { comment: event.slice(2) };
-      else if (event.startsWith("data: ") && event !== "data: [DONE]") yield JSON.parse(event.slice(6));
+      if (event.startsWith("data: ") && event !== "data: [DONE]") yield JSON.parse(event.slice(6));
     }
   }
 }
@@ -65,10 +66,25 @@ function painter(message, said) {
   };
 }
 
-async function open() {
+// Says each second where the request is, until it is called: the place in the queue, then how much of the prompt is computed.
+function untilFirst(name, began) {
+  let ended = false;
+  const timer = setInterval(async () => {
+    const found = await fetch(`v1/requests/${name}`).catch(() => ({})); // a server that is gone is told by the answer
+    const at = found.ok && !ended ? stateOf(await found.json()) : "";
+    if (at && !ended) $("note").textContent = `${at}; ${seconds((performance.now() - began) / 1000)} so far`;
+  }, LOOK);
+  return () => {
+    ended = true;
+    clearInterval(timer);
+  };
+}
+
+async function open(name) {
   const first = $("system").value.trim() ? [{ role: "system", content: $("system").value.trim() }] : [];
   const post = (path, body) => fetch(path, {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ ...sampling(), ...body }), signal: stopping.signal,
+    method: "POST", headers: { "Content-Type": "application/json", "x-request-id": name },
+    body: JSON.stringify({ ...sampling(), ...body }), signal: stopping.signal,
   });
   const response = await post("v1/chat/completions", { messages: [...first, ...history] });
   if (response.ok) return { response, base: "" };
@@ -85,17 +101,20 @@ async function answer() {
   busy(true);
   const message = { role: "assistant", content: "" };
   const line = say(message), shown = painter(message, line.querySelector(".said"));
-  const began = performance.now();
+  const began = performance.now(), name = `page-${Date.now()}-${Math.random().toString(36).slice(2)}`;
+  const begun = untilFirst(name, began);
   let [first, usage] = [0, null];
   try {
-    const { response, base } = await open();
+    const { response, base } = await open(name);
     for await (const event of events(response)) {
-      if (event.comment) { $("note").textContent = event.comment; continue; }
       if (event.error) throw new Error(event.error.message);
       usage = event.usage || usage;
       const choice = event.choices[0];
       const piece = choice ? choice.text ?? choice.delta.content ?? "" : "";
-      if (piece && !first) first = performance.now();
+      if (piece && !first) {
+        begun();
+        first = performance.now();
+      }
       message.content += piece;
       shown.soon();
     }
@@ -105,6 +124,8 @@ async function answer() {
     const stopped = error.name === "AbortError";
     $("note").textContent = stopped ? "stopped" : "";
     if (!stopped) line.append(node("p", { className: "error" }, error.message));
+  } finally {
+    begun();
   }
   shown.now();
   if (message.content) history.push(message);

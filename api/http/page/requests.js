@@ -17,7 +17,7 @@ async function story(id) {
   $("story").hidden = false;
 }
 
-function stateOf(one) {
+export function stateOf(one) {
   if (one.state === "waiting") return one.place ? `waiting, position ${one.place}` : "waiting";
   if (one.state !== "running" || one.emitted_tokens) return one.state;
   return `prefill ${Math.round((100 * one.computed_tokens) / Math.max(1, one.prompt_tokens))} %`;

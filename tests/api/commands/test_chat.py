@@ -84,6 +84,16 @@ def test_models_and_settings_can_be_changed(talk: Conversation, capsys: pytest.C
     assert HELP in told
 
 
+def test_a_value_that_the_server_would_refuse_is_refused_at_once(
+    talk: Conversation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    converse(talk, typed("/set temperature 9", "/set top_p nan", "/set max_tokens -1", "/set seed 7", "/set stop .", "x"))
+    assert asked(talk) == [(["x"], {"temperature": 0.0, "seed": 7, "stop": "."})]
+    told = capsys.readouterr().err
+    assert "temperature is 9.0; give a number from 0 to 2" in told
+    assert "max_tokens is -1; give an integer from 0 to" in told
+
+
 def test_a_text_of_several_lines() -> None:
     assert read_text(typed('"""one', "two", 'three"""')) == "one\ntwo\nthree"
     assert read_text(typed('"""', "a", '"""')) == "a"
