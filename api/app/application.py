@@ -155,7 +155,8 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         request[FAULT] = f"{error.code}: {error.message}"
         return error_response(error)
     except web.HTTPException as error:
-        return error_response(from_http(error, request.method, request.path, front.max_body, instead(request.path)))
+        use = instead(request.path, {resource.canonical for resource in request.app.router.resources()})
+        return error_response(from_http(error, request.method, request.path, front.max_body, use))
     except CheckpointError as error:
         return error_response(ApiError(500, str(error)))
     except Exception:

@@ -24,6 +24,7 @@ from blockwright.api.commands.ps import pause
 from blockwright.api.nearest import suggestion
 
 PATIENCE = 60.0  # seconds until it is said that the worker is not there again
+SLOW = 10.0  # seconds for which a worker is slow
 STRETCH = 0.05  # seconds for which a slow worker runs, and then stands
 LOOK = 0.05  # seconds between two looks at the server
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -35,20 +36,23 @@ def add(parser: argparse.ArgumentParser) -> None:
         "what", choices=["kill", "stop", "slow"], help="kill it, freeze it, or let it run only half of the time"
     )
     parser.add_argument("worker", metavar="WORKER", help="name of a worker, such as w0")
-    parser.add_argument("--seconds", type=pause, default=10.0, metavar="SECONDS", help="of slow (10)")
+    parser.add_argument("--seconds", type=pause, metavar="SECONDS", help="of slow (10)")
     add_url(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if urlsplit(arguments.url).hostname not in LOCAL:
         raise CommandError(f"{arguments.url} is another machine; run it there", 2)
+    if arguments.seconds is not None and arguments.what != "slow":
+        raise CommandError(f"--seconds is of slow; leave it out of {arguments.what}", 2)
     with connected(arguments) as session:
         view = session.get("/admin/cluster")
         worker = found(view, arguments.worker)
         if arguments.what == "slow":
-            print(f"{worker['id']} (pid {worker['pid']}) runs half of the time for {arguments.seconds:g} s", flush=True)
+            seconds = SLOW if arguments.seconds is None else arguments.seconds
+            print(f"{worker['id']} (pid {worker['pid']}) runs half of the time for {seconds:g} s", flush=True)
             with _refused(worker):
-                slow(worker["pid"], arguments.seconds, os.kill, time.sleep)
+                slow(worker["pid"], seconds, os.kill, time.sleep)
             return 0
         with _refused(worker):
             os.kill(worker["pid"], signal.SIGKILL if arguments.what == "kill" else signal.SIGSTOP)

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from blockwright.api.commands.complete import stream
-from blockwright.api.errors import ApiError
 from blockwright.api.nearest import suggestion
-from blockwright.api.openai.fields import Options, fields_of
 
 if TYPE_CHECKING:
     from blockwright.api.program.blocking import BlockingSession
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 KINDS: dict[str, Callable[[str], Any]] = {
     "temperature": float, "top_p": float, "top_k": int, "max_tokens": int, "seed": int, "stop": str,
 }  # fmt: skip
-FIELDS = {one.name: one for one in fields_of(Options)}  # with the bounds that the server has
 HELP = '''/model [ID]          switch to another model, or list them
 /system [TEXT]       set the system message, or remove it
 /set [NAME VALUE]    temperature, top_p, top_k, max_tokens, seed or stop;
@@ -85,9 +82,12 @@ class Conversation:
         if not value:
             self.options.pop(name, None)
             return f"{name} is back to the model's default"
+        from blockwright.api.errors import ApiError  # here: --help needs no web server
+        from blockwright.api.openai.fields import Options, fields_of
+
         try:
             chosen = KINDS[name](value)
-            FIELDS[name].kind.read(chosen, name)
+            next(one for one in fields_of(Options) if one.name == name).kind.read(chosen, name)  # the server's bounds
         except ValueError:
             return f"{name} is {value!r}; give {'an integer' if KINDS[name] is int else 'a number'}"
         except ApiError as refused:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from blockwright.api.nearest import nearest
+
 _OLLAMA = "ollama's API is not served; OpenAI's is, at /v1: POST /v1/chat/completions"
 _ADAPTERS = "POST /admin/apps adds a model while the server runs"
 _SENTENCES = {
@@ -31,9 +35,10 @@ _SENTENCES = {
 }
 
 
-def instead(path: str) -> str:
-    """A sentence for a path that is not served; empty where nobody is known to have it."""
+def instead(path: str, served: Collection[str]) -> str:
+    """A sentence for a path that is not served: of whom it is known to be, or which served one is meant; else empty."""
     for known, sentence in _SENTENCES.items():
         if path == known or path.startswith(f"{known}/"):
             return sentence
-    return ""
+    meant = nearest(path, served)
+    return f"did you mean {meant}?" if meant else ""

@@ -119,7 +119,7 @@ def test_explain(url: str, run: Any) -> None:
         id = json.load(answer)["id"]
     code, out, _ = run("explain", id, "--url", url)
     assert code == 0
-    assert out.startswith(f"{id} of demo-checkpoint: finished, 20 prompt tokens, 9 emitted, 1 attempt\n")
+    assert out.startswith(f"{id} of demo-checkpoint: finished\n  20 prompt tokens, 9 emitted, 1 attempt\n")
     assert run("explain", "--last", "--url", url)[1] == out
     assert run("explain", "--url", url)[0] == run("explain", id, "--last", "--url", url)[0] == 2
     listed = run("ps", "--requests", "--url", url, "--once")[1].splitlines()

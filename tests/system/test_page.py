@@ -109,8 +109,8 @@ async def shares(browser: Browser) -> None:
 
 
 async def tells_of_a_recovery(browser: Browser) -> None:
-    """Under load, of a worker that is killed: in the events, and above them in one line. Its requests may have ended just then,
-    on a busy machine: another kill meets some."""
+    """Under load, of a worker that is killed: in the events, and above them in one line. Once more where its requests had
+    just ended."""
     for deaths in range(1, 4):
         name = await kill_the_busiest(browser, deaths)
         line = "document.getElementById('recovery').textContent"

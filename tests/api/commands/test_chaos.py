@@ -56,3 +56,8 @@ def test_a_slow_worker_runs_again_whatever_happens() -> None:
 def test_another_machine_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "kill", "w0", "--url", "http://example.org:8000"]) == 2
     assert "is another machine" in capsys.readouterr().err
+
+
+def test_seconds_are_of_slow_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chaos", "kill", "w0", "--seconds", "3"]) == 2
+    assert "--seconds is of slow; leave it out of kill" in capsys.readouterr().err

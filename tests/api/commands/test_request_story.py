@@ -36,8 +36,8 @@ VIEW = {
 
 def test_every_event_is_a_sentence() -> None:
     lines = report(VIEW)
-    assert lines[0] == "cmpl-1: finished, 1,200 prompt tokens, 40 emitted, 3 attempts"
-    assert [line.partition(" s  ")[2] for line in lines[1 : 1 + len(EVENTS)]] == [
+    assert lines[:2] == ["cmpl-1: finished", "  1,200 prompt tokens, 40 emitted, 3 attempts"]
+    assert [line.partition(" s  ")[2] for line in lines[2 : 2 + len(EVENTS)]] == [
         "arrived with 1,200 tokens, at most 64 to come",
         "queued behind 2",
         "attempt 1 on w0 [0:3] -> w1 [3:8]",
@@ -61,7 +61,7 @@ def test_what_was_expected_of_its_length_is_told() -> None:
     asked = {"at": 0.0, "event": "arrived", "prompt_tokens": 1200, "max_tokens": 64, "expected_tokens": 37}
     end = {"at": 7.0, "event": "finished", "reason": "stop", "expected_tokens": 37, "tokens": 41}
     lines = [line.partition(" s  ")[2] for line in report({**VIEW, "events": [asked, end]})]
-    assert lines[1:3] == [
+    assert lines[2:4] == [
         "arrived with 1,200 tokens, at most 64 to come, 37 expected",
         "finished: stop (expected 37 tokens, was 41)",
     ]
@@ -71,7 +71,7 @@ def test_how_long_a_dispatcher_was_asked_is_told() -> None:
     asked = {"at": 0.5, "event": "asked", "seconds": 0.0042, "policy": "ours", "fell_back": "", "candidates": 2}
     late = {**asked, "policy": "", "fell_back": "dispatcher_late"}
     lines = [line.partition(" s  ")[2] for line in report({**VIEW, "events": [asked, late]})]
-    assert lines[1:3] == [
+    assert lines[2:4] == [
         "a dispatcher was asked for 4.2 ms (ours)",
         "a dispatcher was asked for 4.2 ms (no policy, fell back: dispatcher_late)",
     ]
@@ -115,8 +115,8 @@ def test_a_pause_is_a_phase_and_a_move_without_one_is_none() -> None:
 
 def test_an_event_of_a_later_release_is_shown_as_it_is() -> None:
     view = {**VIEW, "attempt": 1, "events": [{"at": 0.0, "event": "taken", "to": "w3"}, {"at": 1.0, "event": "rested"}]}
-    assert [line.partition(" s  ")[2] for line in report(view)[1:3]] == ["taken: to w3", "rested"]
-    assert "1 attempt" in report(view)[0]
+    assert [line.partition(" s  ")[2] for line in report(view)[2:4]] == ["taken: to w3", "rested"]
+    assert "1 attempt" in report(view)[1]
 
 
 def test_a_move_is_told() -> None:
@@ -130,14 +130,14 @@ def test_a_move_is_told() -> None:
         {"at": 6.0, "event": "moved", **away, "pages": 0, "bytes": 0, "recomputed": 0, "paused": 0.0},
     ]
     lines = report({**VIEW, "events": events})
-    assert "moves from w0 to w1: 9 pages are copied meanwhile" in lines[1]
-    assert "moved from w0 to w1: 10 pages copied, 7 tokens recomputed, paused 37 ms" in lines[2]
-    assert "stays where it is: worker w1 died" in lines[3]
-    assert "pauses while its pages go from w0 to where they are needed: parameters were dropped" in lines[4]
-    assert "goes from w0 to w1+w0 before anything was computed: parameters were dropped" in lines[5]
-    assert "moved from w0 to w1: nothing had been computed" in lines[6]
+    assert "moves from w0 to w1: 9 pages are copied meanwhile" in lines[2]
+    assert "moved from w0 to w1: 10 pages copied, 7 tokens recomputed, paused 37 ms" in lines[3]
+    assert "stays where it is: worker w1 died" in lines[4]
+    assert "pauses while its pages go from w0 to where they are needed: parameters were dropped" in lines[5]
+    assert "goes from w0 to w1+w0 before anything was computed: parameters were dropped" in lines[6]
+    assert "moved from w0 to w1: nothing had been computed" in lines[7]
 
 
 def test_who_waits_behind_nobody_is_first_in_line() -> None:
     view = {**VIEW, "events": [{"at": 0.0, "event": "queued", "ahead": 0}]}
-    assert report(view)[1].endswith("queued, first in line")
+    assert report(view)[2].endswith("queued, first in line")

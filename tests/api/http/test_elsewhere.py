@@ -19,6 +19,9 @@ from blockwright.api.http.elsewhere import _SENTENCES
         ("POST", "/v1/responses", "the Responses API is not supported yet"),
         ("GET", "/nowhere", "see /docs for what is"),
         ("GET", "/apium", "see /docs for what is"),
+        ("POST", "/v1/chat/completion", "did you mean /v1/chat/completions?"),
+        ("POST", "/v1/Completions/", "did you mean /v1/completions?"),
+        ("GET", "/v1/model", "did you mean /v1/models?"),
     ],
 )
 async def test_a_404_says_what_to_use(serve: Any, method: str, path: str, says: str) -> None:
