@@ -42,7 +42,7 @@ FLEET, START, RATE = 10, 6, 24.0  # provisioning as in the paper: instances, tho
 # Modes of provisioning and limits in seconds. No forecast knows who comes later, so that with the limit of relief fewer
 # instances are started: it is compared at the limit that starts as many.
 RELIEF = "relief"
-PROVISIONING = {RELIEF: (RELIEF, 70), OURS: ("preemptive", 52)}
+PROVISIONING = {RELIEF: (RELIEF, 70), OURS: ("preemptive", 54)}
 SAME_LIMIT = {"preemptive-70s": ("preemptive", 70)}
 MEASURES = ("ttft_mean_s", "ttft_p99_s", "latency_mean_s", "latency_p99_s")
 
