@@ -47,7 +47,7 @@ where it was measured, and the improvement over it in percent, or else over the 
 {_studies(result)}
 
 Autoscaling from {START} of {FLEET} instances, when a latency of {PROVISIONING[RELIEF][1]} s is measured (relief) or one of
-{PROVISIONING[OURS][1]} s is forecast (preemptive; with this limit as many instances are started), at {RATE:g} requests per
+{PROVISIONING[OURS][1]} s is forecast (preemptive; with this limit no more instances are started), at {RATE:g} requests per
 second: P99 of the latency in seconds / mean number of instances paid for.
 
 {_provisioning(result)}

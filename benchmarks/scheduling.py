@@ -40,7 +40,7 @@ WRONG = "dispatch.forecast_error=0.01"
 TAGGER = ("workload.length_error=0.3",)  # a mean relative error of 24 %, as the paper's
 FLEET, START, RATE = 10, 6, 24.0  # provisioning as in the paper: instances, those at the beginning, rate
 # Modes of provisioning and limits in seconds. No forecast knows who comes later, so that with the limit of relief fewer
-# instances are started: it is compared at the limit that starts as many.
+# instances are started: it is compared at a limit that starts no more.
 RELIEF = "relief"
 PROVISIONING = {RELIEF: (RELIEF, 70), OURS: ("preemptive", 54)}
 SAME_LIMIT = {"preemptive-70s": ("preemptive", 70)}
