@@ -16,8 +16,9 @@ from blockwright.policies.memory.residence import VIRTUAL
 
 LONGEST = 8192  # tokens of a sequence unless ``max_model_len`` says more
 SHARE = 0.6  # of free memory that the workers may take together
-PROGRAM = 920 << 20  # bytes of address space of a worker with torch's libraries, before anything is reserved (measured)
-STACK = 8 << 20  # bytes of address space of a kernel thread
+PROGRAM = 920 << 20  # bytes of address space of a worker with torch's libraries
+STACKS = 24 << 20  # bytes of address space of a kernel thread: its own stack, and one in each of torch's two pools
+HEAP = 64 << 20  # bytes that malloc reserves for a thread beside the first; if there are none, it does without
 
 
 def worker_names(settings: Settings) -> list[str]:
@@ -140,10 +141,16 @@ def worker_configs(
     }
 
 
+def program_space(threads: int) -> int:
+    """Bytes of address space of a worker with so many kernel threads, before anything is reserved for models (measured). Of
+    heaps two are made early: what they take, parameters and KV do not get."""
+    return PROGRAM + threads * STACKS + min(threads - 1, 2) * HEAP
+
+
 def _check_address_space(limit: int, memory: int, threads: int, models: Mapping[str, ModelConfig]) -> None:
     """A worker reserves ranges for parameters and for the KV of each layout, which cost nothing but addresses."""
     ranges = VIRTUAL + len({(model.kv_heads, model.head_dim) for model in models.values()})
-    program = PROGRAM + threads * STACK
+    program = program_space(threads)
     if (need := program + ranges * memory) > limit:
         fits = (limit - program) // ranges
         less = f" or give less memory (--set memory={fits >> 20}MiB)" if fits >= 1 << 20 else ""

@@ -22,6 +22,8 @@ SERVED: dict[str, Any] = {"instruction_set": CAP} if CAP else {}  # settings of 
 
 
 def limit() -> None:
-    """Before torch is imported."""
+    """Before torch is imported. Ends the process for a cap that there is not."""
+    if CAP and CAP not in CAPS:
+        raise SystemExit(f"{NAME} is {CAP!r}; choose one of {', '.join(CAPS)} (make test CAP=avx2)")
     if CAP:
         os.environ.update(zip(VARIABLES, CAPS[CAP], strict=True))

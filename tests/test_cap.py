@@ -56,3 +56,12 @@ def test_a_cap_holds_for_all_that_computes(cap: str) -> None:
 
 def test_every_set_has_its_cap() -> None:
     assert set(CAPS) == set(SETS) == set(SAID)
+
+
+@pytest.mark.parametrize("wrong", ["avx3", "AVX2", "avx512bf16"])
+def test_a_misspelt_cap_is_refused_in_a_sentence(wrong: str) -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", str(Path(__file__))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, NAME: wrong})
+    assert done.returncode
+    assert f"{NAME} is {wrong!r}; choose one of avx512_bf16, avx512, avx2, generic" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

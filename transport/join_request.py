@@ -12,10 +12,11 @@ import zmq
 from blockwright.transport import handshake as greeting
 from blockwright.transport.address import split_key
 from blockwright.transport.curve import NodeKeys, check_endpoint
-from blockwright.transport.errors import AddressError, PeerGone
+from blockwright.transport.errors import AddressError, KeysError, PeerGone
 from blockwright.transport.handshake import Admission, JoinRequest
-from blockwright.transport.outbound import LOST_EVENTS, open_connection, open_dealer, read_loss
+from blockwright.transport.outbound import DISCONNECTED, LOST_EVENTS, open_connection, open_dealer, read_loss
 
+SHOWN = 40  # characters of what is no address; it may be an invitation, whose secret comes later
 _NOBLOCK = int(zmq.NOBLOCK)
 
 
@@ -26,9 +27,12 @@ async def ask_to_join(
     key. patience: seconds. Raises HandshakeRefused, PeerGone, AddressError, KeysError."""
     where = split_key(address)[0]
     if address.startswith("tcp://"):
-        check_endpoint(address, keys)
+        try:
+            check_endpoint(address, keys)
+        except KeysError:  # nobody who joins by hand has keys to give
+            raise KeysError(f"{where} can be reached from other machines; join it with an invitation of its head") from None
     elif not address.startswith("ipc:///"):
-        raise AddressError(f"{address[:200]!r} is neither tcp://HOST:PORT nor ipc:///PATH")
+        raise AddressError(f"{address[:SHOWN]!r} is no invitation, and neither tcp://HOST:PORT nor ipc:///PATH")
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[bytes] = loop.create_future()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -42,7 +46,8 @@ async def ask_to_join(
             answered.set_result(socket.recv(_NOBLOCK))
         except zmq.Again:
             if (cause := read_loss(monitor)) is not None:
-                answered.set_exception(PeerGone(f"{where} cannot be joined: {cause}"))
+                absent = f"{cause} before an answer came; is there the head of a running cluster?"
+                answered.set_exception(PeerGone(f"{where} cannot be joined: {absent if cause == DISCONNECTED else cause}"))
 
     try:
         for end in (socket, monitor):

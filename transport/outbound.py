@@ -44,6 +44,7 @@ _FAILED = {  # handshakes that failed, by what is known about why
     ): "refused: the handshake failed; has the other end the key that its address names?",
     int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "disconnected in the handshake; is the node with that key there?",
 }
+DISCONNECTED = "disconnected"  # nothing more is known
 LOST_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED | sum(_FAILED)
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -224,7 +225,7 @@ def read_loss(monitor: zmq.Socket[bytes]) -> str | None:
             break
         number = _EVENT.unpack(event)[0] if len(event) == _EVENT.size else 0
         if number & LOST_EVENTS:
-            cause = _FAILED.get(number, "disconnected")
+            cause = _FAILED.get(number, DISCONNECTED)
     return cause
 
 

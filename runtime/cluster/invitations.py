@@ -12,8 +12,8 @@ import hashlib
 import hmac
 import re
 import secrets
+import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from blockwright.transport.errors import AddressError, HandshakeRefused
 
@@ -48,16 +48,24 @@ class Invitation:
 
 def given(where: str) -> str:
     """What ``--join`` means: an address or an invitation; "-" is a line of standard input, "@FILE" what that file holds.
-    Raises AddressError."""
+    Raises AddressError, which does not repeat what was read: it may be most of an invitation."""
     if where == "-":
-        return input().strip()
-    if not where.startswith("@"):
+        source, text = "standard input", sys.stdin.readline(LONGEST)
+    elif where.startswith("@"):
+        source, text = where[1:], _content(where[1:])
+    else:
         return where
+    if not (text := text.strip()).startswith((PREFIX, "tcp://", "ipc://")):
+        raise AddressError(f"{source} holds no invitation (it would begin with {PREFIX}) and no address")
+    return text
+
+
+def _content(name: str) -> str:
     try:
-        with Path(where[1:]).open(encoding="ascii") as file:
-            return file.read(LONGEST).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise AddressError(f"the invitation in {where[1:]} cannot be read: {error}") from error
+        with open(name, encoding="utf-8-sig", errors="replace") as file:
+            return file.read(LONGEST)
+    except OSError as error:
+        raise AddressError(f"the invitation in {name!r} cannot be read: {error.strerror}") from error
 
 
 class Invitations:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.config import MOST, MOST_THREADS, Settings, SettingsError
-from blockwright.actors.sizing import PROGRAM, STACK, max_lengths, serving_dtype, spans, worker_configs, worker_names
+from blockwright.actors.sizing import max_lengths, program_space, serving_dtype, spans, worker_configs, worker_names
 from blockwright.gpu.model.config import ModelConfig, RopeConfig
 from blockwright.gpu.native.backend import MAX_THREADS
 from blockwright.policies.binary_size import binary_size
@@ -62,7 +62,7 @@ def test_the_memory_of_all_workers_is_added_up():
 
 def test_a_limit_of_the_address_space_is_held_against_what_workers_reserve():
     """Parameters reserve four budgets, each layout of KV one."""
-    need = PROGRAM + 3 * STACK + 5 * 1000
+    need = program_space(3) + 5 * 1000
     settings = Settings(memory=1000, threads=3)
     assert configs(settings, address_space=need)["w0"].memory == 1000
     words = rf"may map {binary_size(need - 1)} \(.*memory 1000 B needs about {binary_size(need)}; raise the limit"
@@ -70,11 +70,9 @@ def test_a_limit_of_the_address_space_is_held_against_what_workers_reserve():
         configs(settings, address_space=need - 1)
     large = Settings(memory=1 << 30, threads=3)
     with pytest.raises(SettingsError, match=r"or give less memory \(--set memory=(\d+)MiB\)") as caught:
-        configs(large, free_memory=1 << 40, address_space=PROGRAM + 3 * STACK + (1 << 30))
+        configs(large, free_memory=1 << 40, address_space=program_space(3) + (1 << 30))
     (fitting,) = re.findall(r"memory=(\d+)", str(caught.value))
-    configs(
-        Settings(memory=int(fitting) << 20, threads=3), free_memory=1 << 40, address_space=PROGRAM + 3 * STACK + (1 << 30)
-    )
+    configs(Settings(memory=int(fitting) << 20, threads=3), free_memory=1 << 40, address_space=program_space(3) + (1 << 30))
 
 
 def test_threads_are_no_more_than_the_kernels_take():

@@ -13,7 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from blockwright.actors.resources import free_memory
+from blockwright.actors.sizing import program_space
 from blockwright.policies.binary_size import binary_size
+from blockwright.policies.memory.residence import VIRTUAL
 from blockwright.tests.system.faulty_worker import HOLD, UNBUILT
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import PATIENCE, until_now
@@ -151,6 +153,16 @@ def test_the_memory_of_all_workers_together(model: Path, serve: Serve) -> None:
     refused(
         serve(model, workers=4, memory=memory), [binary_size(memory), f"{binary_size(4 * memory)} for all 4", "--set memory"]
     )
+
+
+@pytest.mark.parametrize(
+    "threads", [3, pytest.param(2, marks=pytest.mark.nightly), pytest.param(40, marks=pytest.mark.nightly)]
+)
+def test_the_addresses_that_a_refusal_asks_for_are_enough(model: Path, serve: Serve, threads: int) -> None:
+    """Torch has two threads for each of ours. Without addresses for their stacks workers died five times; the sentence was
+    "exited 1"."""
+    need = program_space(threads) + (VIRTUAL + 1) * (32 << 20)
+    serve(model, workers=1, threads=threads, address_space=need).whole().stop()
 
 
 def test_a_worker_that_cannot_start_says_why_and_is_not_started_again(model: Path, serve: Serve, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import stat
@@ -15,7 +16,7 @@ import pytest
 from blockwright.runtime import Down, LocalCluster, ManualClock, Node, NodeDown, RemoteError
 from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
-from blockwright.runtime.cluster.invitations import Invitation
+from blockwright.runtime.cluster.invitations import Invitation, given
 from blockwright.runtime.cluster.joining import default_name, join
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.curve import NodeKeys
@@ -147,7 +148,7 @@ async def test_who_is_not_admitted(rig, tmp_path):
     wrong = Invitation(node.endpoint, "0" * 64).pack()
     for where, text, code, said in (
         (node.endpoint, "", 1, "cannot be joined"),
-        (f"@{tmp_path / 'none'}", "", 2, "cannot be read"),
+        ("-", "", 2, "standard input holds no invitation"),
         (f"@{spoilt}", "", 2, "cannot be read"),
         ("-", used, 1, "the invitation is used, expired or invalid"),
         ("-", wrong, 1, "the invitation is used, expired or invalid"),
@@ -161,6 +162,37 @@ async def test_who_is_not_admitted(rig, tmp_path):
     assert stat.S_IMODE((tmp_path / "sockets" / "invitation.keys").stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"", "holds no invitation"),
+        (b"w1-dGNwOi8vMTI3LjAuMC4xOjkgMDAw", "holds no invitation"),  # its first letter was not copied
+        (b"\xff\xfeb\x00w\x001\x00", "holds no invitation"),
+    ],
+)
+def test_what_holds_no_invitation_is_not_repeated(tmp_path, monkeypatch, content, said):
+    path = tmp_path / "invitation.txt"
+    if content is not None:
+        path.write_bytes(content)
+        monkeypatch.setattr("sys.stdin", io.StringIO(content.decode("latin-1")))
+        with pytest.raises(AddressError, match="standard input holds no invitation"):
+            given("-")
+    with pytest.raises(AddressError, match=said) as refused:
+        given(f"@{path}")
+    assert str(path) in str(refused.value)
+    assert "dGNw" not in str(refused.value)
+
+
+def test_an_invitation_as_editors_and_mail_leave_it(tmp_path, monkeypatch):
+    path, invitation = tmp_path / "invitation.txt", Invitation("tcp://127.0.0.1:9", "0" * 64).pack()
+    path.write_bytes(b"\xef\xbb\xbf " + invitation.encode() + b"\r\n\r\n")
+    assert given(f"@{path}") == invitation
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{invitation}\r\nmore"))
+    assert given("-") == invitation
+    assert given("ipc:///x") == "ipc:///x"
+
+
 @pytest.mark.system
 async def test_joining_from_a_program(rig, until):
     cluster = rig.cluster
@@ -171,7 +203,7 @@ async def test_joining_from_a_program(rig, until):
     await node.stop()
     await until(lambda: rig.downs != [])
     assert rig.downs == [Down("hand", 1, "left")]
-    with pytest.raises(KeysError, match="can be reached from other machines"):
+    with pytest.raises(KeysError, match="can be reached from other machines; join it with an invitation"):
         await join("tcp://192.0.2.1:9", name="hand")
 
 
@@ -232,7 +264,7 @@ async def test_an_invitation_is_over_in_time():
 
 async def test_where_nobody_is(tmp_path):
     for address in ("tcp://127.0.0.1:9", f"ipc://{tmp_path}/head-1.sock"):
-        with pytest.raises(PeerGone, match="cannot be joined: disconnected"):
+        with pytest.raises(PeerGone, match="cannot be joined: disconnected before an answer came; is there the head"):
             await join(address, name="hand")
     for address in ("http://x", "tcp://x", "ipc://@abstract"):
         with pytest.raises(AddressError):
