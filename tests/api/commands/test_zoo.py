@@ -13,7 +13,7 @@ import pytest
 
 from blockwright.actors.config import SettingsError
 from blockwright.api.commands.cli import main
-from blockwright.api.commands.zoo_tables import added_line, part
+from blockwright.api.commands.zoo_tables import added_line
 from blockwright.api.settings.options import make_settings
 from blockwright.tests.zoo.models import doubled, tensor_files, variant
 from blockwright.zoo.add import AddedModel
@@ -61,7 +61,8 @@ def test_what_is_said_of_what_was_added() -> None:
     assert (
         added_line(AddedModel("t", "base", 1000, 9, 1, True)) == "t: is there already; 9 B were missing and are there again"
     )
-    assert [part(x) for x in (0.0, 0.5, 0.9987, 1.0)] == ["0%", "50%", "99.87%", "100%"]
+    assert added_line(AddedModel("t", "", 1000, 1000, 3, False)) == "t: shares no blocks, +1000 B"
+    assert added_line(AddedModel("t", "", 1000, 10, 3, False)) == "t: shares 99% of its blocks, +10 B", "with adapters alone"
 
 
 def test_list_and_show(zoo: Path, run: Any) -> None:
