@@ -44,8 +44,9 @@ def open_application(new: NewApplication, roots: str, base: str) -> Checkpoint:
             raise RequestRefused(Refusal.INVALID, message, param="base")
         return open_source(folder)
     if not base:
-        named = f"base {new.base!r}" if new.base else "the first model, which would be its base,"
-        message = f"{folder} is an adapter, but {named} is not a whole checkpoint that is served; name one in base"
+        why = f"base {new.base!r} is not a whole checkpoint that is served" if new.base else "no whole checkpoint is served"
+        remedy = "name the model that it was trained on" if new.base else "add the checkpoint that it was trained on first"
+        message = f"{folder} is an adapter, but {why}; {remedy}"
         raise RequestRefused(Refusal.INVALID, message, param="base")
     return open_source(folder, base)
 
