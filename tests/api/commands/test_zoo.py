@@ -123,7 +123,7 @@ def test_mistakes_are_exit_code_2(zoo: Path, checkpoint: Make, run: Any, tmp_pat
     said = {
         ("remove", "tunde"): "has no application 'tunde'; there are: base, tuned",
         ("show", "../base"): "an application cannot be called '../base'; give at most 100 letters",
-        ("add", tmp_path, "--name", "x"): "has no config.json; name a folder in Hugging Face format",
+        ("add", tmp_path, "--name", "x"): f"has no config.json; did you mean {tmp_path / 'tuned'}?",
         ("add", checkpoint("llama"), "--name", "tuned"): "has another application tuned, added from ",
         ("add", checkpoint("llama"), "--name", "x", "--base", "y"): "has no application 'y'",
     }
