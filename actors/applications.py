@@ -11,6 +11,7 @@ import contextvars
 import dataclasses
 import logging
 import time
+from functools import partial
 
 from blockwright.actors.app_roots import check_name, folder_below
 from blockwright.actors.checkpoints import application_of
@@ -51,6 +52,12 @@ def open_application(new: NewApplication, roots: str, base: str) -> Checkpoint:
     return open_source(folder, base)
 
 
+def _tell_refusal(name: str, task: asyncio.Task[ApplicationView | RefusedChange]) -> None:
+    """To the log, for nobody waits for the answer any more."""
+    if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), RefusedChange):
+        log.warning("model %s is not added: %s", name, answer.message)
+
+
 class Applications(Actor):
     """See the module. ``limits``: what the workers were started for; ``controller``: its address; ``held``: what is served,
     by application, which is kept from being removed from a zoo until the controller has forgotten it."""
@@ -80,7 +87,10 @@ class Applications(Actor):
             self._adding[new] = task
             task.add_done_callback(lambda _: self._adding.pop(new))
         done, _ = await asyncio.wait({task}, timeout=min(wait, LONGEST_WAIT))
-        return task.result() if done else ApplicationView(new.name, new.path, False, 0, 0, 0)
+        if done:
+            return task.result()
+        task.add_done_callback(partial(_tell_refusal, new.name))
+        return ApplicationView(new.name, new.path, False, 0, 0, 0)
 
     @endpoint(concurrent=True)
     async def remove(self, name: str, grace: float) -> bool | RefusedChange:
