@@ -55,7 +55,7 @@ def list_table(view: Mapping[str, Any]) -> FittedTable:
         (one["id"], one["base"] or "-", size(one["bytes"]), size(one["own_bytes"]), shared_part(one["shared"]))
         for one in view["applications"]
     ]
-    return FittedTable(("APPLICATION", "BASE", "SIZE", "OWNS", "SHARES"), rows, numbers=3)
+    return FittedTable(("APPLICATION", "BASE", "SIZE", "OWNS", "SHARES"), rows, numbers=3, least=("BASE", "SIZE"))
 
 
 def show_view(
@@ -108,7 +108,8 @@ def show_tables(view: Mapping[str, Any]) -> tuple[str, FittedTable]:
     lines = [head, f"base    {view['base'] or '-'}", f"source  {view['source']}", f"folder  {view['folder']}"]
     lines += [f"profile {one['file']} ({one['device']}, {one['numerics']})" for one in view["profiles"]]
     lines.append("")
-    return "\n".join(lines), FittedTable(("BLOCK", "COMPONENTS", "KINDS", "SHARED WITH", "SIZE"), rows, numbers=1)
+    columns = ("BLOCK", "COMPONENTS", "KINDS", "SHARED WITH", "SIZE")
+    return "\n".join(lines), FittedTable(columns, rows, numbers=1, least=("KINDS",))
 
 
 def verify_view(verified: Verified) -> dict[str, Any]:

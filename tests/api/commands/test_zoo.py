@@ -10,14 +10,17 @@ from typing import Any
 
 import jsonschema
 import pytest
+from rich.console import Console
 
+from blockwright.actors.checkpoints import open_checkpoints
 from blockwright.actors.config import SettingsError
 from blockwright.api.commands.cli import main
-from blockwright.api.commands.zoo_tables import added_line
+from blockwright.api.commands.zoo_tables import added_line, list_table, list_view
 from blockwright.api.settings.options import make_settings
 from blockwright.tests.zoo.models import doubled, tensor_files, variant
 from blockwright.zoo.add import AddedModel
 from blockwright.zoo.profiles import add_profile
+from blockwright.zoo.zoo import Listing
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 Make = Callable[..., Path]
@@ -151,3 +154,24 @@ def test_serving_from_a_zoo_is_serving_its_folders(zoo: Path) -> None:
         make_settings(None, zoo=str(zoo), apps=["base=/y"])
     with pytest.raises(SettingsError, match="has no application 'tunde'; there are: base, tuned"):
         make_settings("tunde", zoo=str(zoo))
+
+
+def test_the_list_fits_a_narrow_terminal() -> None:
+    """What an application owns and shares stays; its base goes first, then its size."""
+    name = "demo-of-the-foundation-with-a-long-name"
+    table = list_table(list_view([Listing(name, "", 9 << 20, 0), Listing("dates", name, 9 << 20, 88 << 10)]))
+    for width, columns in ((120, "APPLICATION BASE SIZE OWNS SHARES"), (60, "APPLICATION OWNS SHARES")):
+        console = Console(width=width, highlight=False)
+        with console.capture() as captured:
+            console.print(table)
+        lines = captured.get().splitlines()
+        assert lines[0].split() == columns.split()
+        assert lines[-1].rstrip().endswith("88.0 KiB  99.05%")
+
+
+def test_an_adapter_alone_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "lora" / "adapter_config.json").write_text("{}")
+    settings = make_settings(str(tmp_path / "lora"))
+    with pytest.raises(SettingsError, match=r"lora is an adapter, but no whole checkpoint is served; .* --app lora=.*lora$"):
+        open_checkpoints(settings)
