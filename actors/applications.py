@@ -11,6 +11,7 @@ import contextvars
 import dataclasses
 import logging
 import time
+from functools import partial
 
 from blockwright.actors.app_roots import check_name, folder_below
 from blockwright.actors.checkpoints import application_of
@@ -44,10 +45,17 @@ def open_application(new: NewApplication, roots: str, base: str) -> Checkpoint:
             raise RequestRefused(Refusal.INVALID, message, param="base")
         return open_source(folder)
     if not base:
-        named = f"base {new.base!r}" if new.base else "the first model, which would be its base,"
-        message = f"{folder} is an adapter, but {named} is not a whole checkpoint that is served; name one in base"
+        why = f"base {new.base!r} is not a whole checkpoint that is served" if new.base else "no whole checkpoint is served"
+        remedy = "name the model that it was trained on" if new.base else "add the checkpoint that it was trained on first"
+        message = f"{folder} is an adapter, but {why}; {remedy}"
         raise RequestRefused(Refusal.INVALID, message, param="base")
     return open_source(folder, base)
+
+
+def _tell_refusal(name: str, task: asyncio.Task[ApplicationView | RefusedChange]) -> None:
+    """To the log, for nobody waits for the answer any more."""
+    if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), RefusedChange):
+        log.warning("model %s is not added: %s", name, answer.message)
 
 
 class Applications(Actor):
@@ -79,7 +87,10 @@ class Applications(Actor):
             self._adding[new] = task
             task.add_done_callback(lambda _: self._adding.pop(new))
         done, _ = await asyncio.wait({task}, timeout=min(wait, LONGEST_WAIT))
-        return task.result() if done else ApplicationView(new.name, new.path, False, 0, 0, 0)
+        if done:
+            return task.result()
+        task.add_done_callback(partial(_tell_refusal, new.name))
+        return ApplicationView(new.name, new.path, False, 0, 0, 0)
 
     @endpoint(concurrent=True)
     async def remove(self, name: str, grace: float) -> bool | RefusedChange:

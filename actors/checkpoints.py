@@ -26,9 +26,14 @@ def open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
             continue
         base = settings.bases.get(name) or next(iter(opened), "")
         if base not in opened:
+            if not opened:
+                raise SettingsError(
+                    f"application {name} is an adapter, but no whole checkpoint is served; serve the one that it was "
+                    f"trained on, and the adapter beside it: --app {name}={path}"
+                )
             raise SettingsError(
                 f"application {name} is an adapter and its base {base!r} is not a whole checkpoint that is served, too; "
-                f"serve one before it and name it in bases.{name} (there are: {', '.join(opened) or 'none'})"
+                f"serve one before it and name it in bases.{name} (there are: {', '.join(opened)})"
             )
         found[name] = open_adapter(path, opened[base])
     return found

@@ -1,4 +1,4 @@
-"""What sharing saves, as one sentence: the same at the start of a server, in ``ps`` and ``top``, and in the demo."""
+"""What sharing saves, in words: the same at the start of a server, in ``ps`` and ``top``, in a zoo, and in the demo."""
 
 from __future__ import annotations
 
@@ -11,3 +11,10 @@ def saving(models: int, stored: int, saved: int) -> str:
     if not saved:
         return said
     return f"{said} instead of {binary_size(stored + saved)} ({saved / (stored + saved):.0%} saved)"
+
+
+def shared_part(value: float) -> str:
+    """A share, 0 to 1: one that is not quite the whole, or not quite nothing, does not look like it."""
+    if 0 < value < 0.01 or 0.99 < value < 1:
+        return f"{min(max(value, 0.0001), 0.9999):.2%}"
+    return f"{value:.0%}"

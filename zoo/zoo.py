@@ -128,14 +128,18 @@ class Zoo:
         return found
 
     def nearest(self, tensors: Mapping[str, StoredTensor], besides: str) -> str:
-        """The application that shares most bytes with these tensors; "": none does."""
-        shared = {
-            name: sum(tensors[hash].nbytes for hash in self.tensors(chain).keys() & tensors.keys())
-            for name, chain in self.chains().items()
-            if name != besides
-        }
-        best = max(shared, key=shared.__getitem__, default="")
-        return best if shared.get(best) else ""
+        """The application that shares most bytes with these tensors, among equals one that adds least to them; "": none
+        does. No adapter: it is made of another one itself."""
+        best, least = "", (0, 0)
+        for name, chain in self.chains().items():
+            if name == besides or any(chain.deltas):
+                continue
+            own = self.tensors(chain)
+            shared = sum(tensors[hash].nbytes for hash in own.keys() & tensors.keys())
+            near = (-shared, sum(tensor.nbytes for tensor in own.values()))
+            if shared and near < least:
+                best, least = name, near
+        return best
 
     def _settled(self, read: Callable[[], T]) -> T:
         """What is read of several files, once more if an application came or went meanwhile and took some along."""

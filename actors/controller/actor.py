@@ -27,7 +27,7 @@ from blockwright.actors.controller.overload_groups import memory_groups, refusal
 from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder, OverloadTold
 from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.controller.progress import Progress
-from blockwright.actors.controller.residency import not_served, serving
+from blockwright.actors.controller.residency import not_served, serving, whole_checkpoint
 from blockwright.actors.controller.scaling_calls import scale
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
@@ -113,10 +113,8 @@ class Controller(Actor):
 
     @endpoint
     async def base(self, model: str) -> str:
-        """The whole checkpoint that a model is served from (the first model without a name); "" where there is none."""
-        name = model or next((one.application.served_as for one in self._state.served.values() if one.deployed), "")
-        known = serving(self._state.served, name)
-        return known.application.checkpoint if known is not None and not known.application.base else ""
+        """The whole checkpoint that a model is served from (without a name: the first that is); "" where there is none."""
+        return whole_checkpoint(self._state.served, model)
 
     @endpoint(concurrent=True)
     async def settled(self, application: str) -> str:

@@ -35,6 +35,11 @@ class Application:
         return self.model or self.name
 
     @property
+    def changed(self) -> bool:
+        """Whether it is an adapter over a whole checkpoint, also one of a zoo, which knows no folder of its base."""
+        return bool(self.base) or any(component.delta for component in self.components)
+
+    @property
     def context(self) -> int:
         """As ``Chain`` has it."""
         return self.max_length - self.virtual

@@ -91,6 +91,13 @@ def serving(served: Mapping[str, Served], model: str) -> Served | None:
     return serving_one(s for s in served.values() if s.application.served_as == model)
 
 
+def whole_checkpoint(served: Mapping[str, Served], model: str) -> str:
+    """What an adapter of ``model`` is read over; without a name of the first model that is no adapter. "": there is none."""
+    candidates = [serving(served, model)] if model else [one for one in served.values() if one.deployed]
+    whole = (one.application for one in candidates if one is not None and not one.application.changed)
+    return next((application.checkpoint for application in whole), "")
+
+
 def not_served(served: Mapping[str, Served], model: str) -> LookupError:
     """For a model that there is not, with those that there are."""
     there = ", ".join(sorted({one.application.served_as for one in served.values()}))

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.tables import share, size
+from blockwright.api.commands.tables import size
+from blockwright.api.saving import shared_part
 from blockwright.zoo.add import AddedModel
 from blockwright.zoo.profiles import StoredProfile
 from blockwright.zoo.records import StoredChain
@@ -28,14 +29,10 @@ def added_line(added: AddedModel) -> str:
     if added.there:
         restored = f"; {size(added.stored)} were missing and are there again" if added.stored else ""
         return f"{added.application}: is there already{restored}"
-    if not added.base:
+    if not added.shared:
         return f"{added.application}: shares no blocks, +{size(added.stored)}"
-    return f"{added.application}: shares {part(added.shared)} of its blocks with {added.base}, +{size(added.stored)}"
-
-
-def part(value: float) -> str:
-    """A share that is not quite the whole does not look like it."""
-    return f"{value:.2%}" if 0.99 < value < 1 else share(value)
+    others = f" with {added.base}" if added.base else ""
+    return f"{added.application}: shares {shared_part(added.shared)} of its blocks{others}, +{size(added.stored)}"
 
 
 def list_view(listings: Sequence[Listing]) -> dict[str, Any]:
@@ -55,10 +52,10 @@ def list_view(listings: Sequence[Listing]) -> dict[str, Any]:
 
 def list_table(view: Mapping[str, Any]) -> FittedTable:
     rows = [
-        (one["id"], one["base"] or "-", size(one["bytes"]), size(one["own_bytes"]), part(one["shared"]))
+        (one["id"], one["base"] or "-", size(one["bytes"]), size(one["own_bytes"]), shared_part(one["shared"]))
         for one in view["applications"]
     ]
-    return FittedTable(("APPLICATION", "BASE", "SIZE", "OWNS", "SHARES"), rows, numbers=3)
+    return FittedTable(("APPLICATION", "BASE", "SIZE", "OWNS", "SHARES"), rows, numbers=3, least=("BASE", "SIZE"))
 
 
 def show_view(
@@ -111,7 +108,8 @@ def show_tables(view: Mapping[str, Any]) -> tuple[str, FittedTable]:
     lines = [head, f"base    {view['base'] or '-'}", f"source  {view['source']}", f"folder  {view['folder']}"]
     lines += [f"profile {one['file']} ({one['device']}, {one['numerics']})" for one in view["profiles"]]
     lines.append("")
-    return "\n".join(lines), FittedTable(("BLOCK", "COMPONENTS", "KINDS", "SHARED WITH", "SIZE"), rows, numbers=1)
+    columns = ("BLOCK", "COMPONENTS", "KINDS", "SHARED WITH", "SIZE")
+    return "\n".join(lines), FittedTable(columns, rows, numbers=1, least=("KINDS",))
 
 
 def verify_view(verified: Verified) -> dict[str, Any]:

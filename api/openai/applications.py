@@ -21,6 +21,7 @@ from blockwright.api.http.context import FRONT, IGNORED
 from blockwright.api.openai.bodies import read_fields
 from blockwright.api.openai.field_types import Field, Number, Text
 from blockwright.api.openai.request_body import read_body
+from blockwright.api.saving import shared_part
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.adapter import is_adapter
 from blockwright.policies.binary_size import binary_size
@@ -117,13 +118,18 @@ async def _add(request: web.Request, new: NewApplication) -> ApplicationView:
 
 
 def _added(view: ApplicationView) -> web.Response:
-    total = view.own + view.shared
     answer: AddedAnswer = {
         "name": view.id,
         "path": view.checkpoint,
         "state": "ready" if view.ready else "loading",
         "max_model_len": view.max_length,
         "bytes": {"own": view.own, "shared": view.shared},
-        "summary": f"shares {view.shared / total if total else 0:.0%} of its blocks, +{binary_size(view.own)}",
+        "summary": _shares(view),
     }
     return web.json_response(answer, status=200 if view.ready else 202)
+
+
+def _shares(view: ApplicationView) -> str:
+    if not (total := view.own + view.shared):
+        return "what it shares is known when it has been read"
+    return f"shares {shared_part(view.shared / total)} of its blocks, +{binary_size(view.own)}"

@@ -77,4 +77,4 @@ def _interleaved(model: ModelConfig, name: str, bias: bool) -> Roles:
     return roles
 
 
-ARCHITECTURES = (Architecture("GPTNeoXForCausalLM", "gpt_neox", read, EMBEDDING, HEAD),)
+ARCHITECTURES = (Architecture("GPTNeoXForCausalLM", "gpt_neox", read, EMBEDDING, HEAD, head_module="lm_head"),)

@@ -57,6 +57,7 @@ class Architecture:
     read: Reader
     embedding: str = "model.embed_tokens.weight"
     head: str = "lm_head.weight"
+    head_module: str = ""  # what transformers 5 calls it, where files call it otherwise
     scales_inputs: bool = False  # the embedding's multiplier is the model's: it takes virtual tokens, too
 
 

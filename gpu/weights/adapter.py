@@ -7,6 +7,7 @@ change the answers and is not computed is refused by field, value and remedy. St
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from blockwright.gpu.model.config import EmbeddingConfig, TensorRef
 from blockwright.gpu.model.deltas import DeltaConfig, LoraTerm
 from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Source
+from blockwright.gpu.model.registry import ARCHITECTURES
 from blockwright.gpu.weights import bottleneck, virtual_tokens
 from blockwright.gpu.weights.bottleneck import read_bottlenecks
 from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts, locate, rows_of
@@ -74,7 +76,8 @@ def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tupl
     """The base's components with saved modules in their places, and the deltas."""
     rules = LoraRules.read(fields, form)
     tensors = _named(folder, _tensors(folder, WEIGHTS, PICKLE))
-    modules, weights = _modules(base), _weights(base)
+    called = _called(base, tensors)
+    modules, weights = _modules(base, called), _weights(base, called)
     found = rules.sort(tensors, modules.keys())
     for name in found.saved:
         if name not in weights:
@@ -148,22 +151,32 @@ def _named(folder: Path, found: dict[str, TensorRef]) -> dict[str, TensorRef]:
     return {name.removeprefix(PREFIX): ref for name, ref in found.items()}
 
 
-def _modules(base: Checkpoint) -> dict[str, list[Role]]:
+def _called(base: Checkpoint, tensors: Iterable[str]) -> dict[str, str]:
+    """Tensors of the base that peft calls otherwise, and how. Adapters that were trained with earlier releases of
+    transformers, where the module had its name of the files, have that name in their tensors."""
+    architecture = ARCHITECTURES[base.config.architecture]
+    if not architecture.head_module or any(name.startswith(architecture.head.removesuffix("weight")) for name in tensors):
+        return {}
+    return {architecture.head: f"{architecture.head_module}.weight"}
+
+
+def _modules(base: Checkpoint, called: Mapping[str, str]) -> dict[str, list[Role]]:
     """The linear modules of a model by name, with the roles that each plays."""
     found: dict[str, list[Role]] = {}
     for place, (config, roles) in enumerate(base.chain):
         for name, source in roles.items():
             if len(source.shape) == 2 and not isinstance(config, EmbeddingConfig):
-                found.setdefault(source.name.removesuffix(".weight"), []).append(Role(place, name, source))
+                module = called.get(source.name, source.name).removesuffix(".weight")
+                found.setdefault(module, []).append(Role(place, name, source))
     return found
 
 
-def _weights(base: Checkpoint) -> dict[str, list[Role]]:
+def _weights(base: Checkpoint, called: Mapping[str, str]) -> dict[str, list[Role]]:
     """All tensors of a model by name, with the roles that each plays."""
     found: dict[str, list[Role]] = {}
     for place, (_, roles) in enumerate(base.chain):
         for name, source in roles.items():
-            found.setdefault(source.name, []).append(Role(place, name, source))
+            found.setdefault(called.get(source.name, source.name), []).append(Role(place, name, source))
     return found
 
 

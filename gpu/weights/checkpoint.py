@@ -92,6 +92,8 @@ class Checkpoint:
         if not (path / "config.json").is_file():
             if any(path.glob("*.gguf")):
                 raise gguf(path)
+            if inside := next((file.parent for file in sorted(path.glob("*/*config.json"))), None):
+                raise CheckpointError(f"{path} has no config.json; did you mean {inside}?")  # as peft saves named adapters
             raise CheckpointError(f"{path} has no config.json; name a folder in Hugging Face format")
         fields = Fields.read(path / "config.json")
         architecture = _judge(fields)

@@ -118,15 +118,18 @@ class Chain:
 
 
 def bases(chains: Iterable[Chain]) -> dict[str, str]:
-    """Application -> the earlier one that it has most parameters in common with, where there is any: what it is made of."""
+    """Application -> the earlier one that it has most parameters in common with, where there is any: what it is made of.
+    What is itself changed by deltas is nobody's base: without their base, adapters only share its parameters."""
     found: dict[str, str] = {}
     holders: dict[bytes, list[str]] = {}
     for chain in chains:
         common: Counter[str] = Counter()
+        whole = not any(component.delta for component in chain.components)
         for component in {c.shared: c for c in chain.components}.values():
             holding = holders.setdefault(component.shared, [])
             common.update(dict.fromkeys(holding, component.nbytes))
-            holding.append(chain.application)
+            if whole:
+                holding.append(chain.application)
         if common:
             found[chain.application] = max(common, key=common.__getitem__)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -149,6 +150,21 @@ async def test_each_heartbeat_is_one_event_and_no_timer_of_the_controller_runs(r
     assert [event for event in beats if event.worker == "w0"] == [Beat("w0", 1, 1.5, 3, 2)] * 4
     assert len(beats) == 8
     assert (rig.state.version, rig.state.workers["w0"].waiting) == (version, 3)
+
+
+async def test_an_adapter_belongs_to_the_first_whole_model_unless_another_is_named(rig: Rig) -> None:
+    """Whatever is listed before it: adapters of a zoo name no folder of a base, those of saved modules have no deltas."""
+    whole = application("w", "xy")
+    parts = tuple(component.variant(b"d" * 16, 1) for component in whole.components)
+    stored = replace(whole, name="stored", components=parts, checkpoint="/zoo/chains/stored")
+    saved = replace(whole, name="saved", base="/gone", checkpoint="/saved")
+    later = replace(whole, name="later", checkpoint="/later")
+    rig.controller.handle(Serve((stored, saved, later)))
+    await turns()
+    assert await rig.controller.base("") == application("a", "xy").checkpoint
+    del rig.state.served["a"], rig.state.served["b"]
+    assert await rig.controller.base("") == "/later"
+    assert [await rig.controller.base(name) for name in ("stored", "saved", "later", "nobody")] == ["", "", "/later", ""]
 
 
 async def test_heartbeats_of_other_nodes_are_no_news(rig: Rig) -> None:

@@ -94,6 +94,25 @@ async def test_a_hold_ends_with_its_application_and_not_with_its_name() -> None:
         await node.stop()
 
 
+async def test_what_is_refused_when_nobody_waits_any_more_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node("head", listen=False)
+    await node.start()
+    try:
+        desk = Desk()
+        desk.why = "no room"
+        await node.spawn(desk, name="controller")
+        actor = Applications(Settings(app_roots="/nowhere"), WorkerLimits("float32", None), "head/controller")
+        apps = await node.spawn(actor, name="applications")
+        answer = await apps.add(NewApplication("late", "/b", wait=0.0))
+        assert isinstance(answer, ApplicationView)
+        assert not answer.ready
+        await until(lambda: "model late is not added: " in caplog.text)
+        await apps.add(NewApplication("told", "/b", wait=60.0))
+        assert "model told" not in caplog.text, "who waits is told"
+    finally:
+        await node.stop()
+
+
 def test_a_folder_that_becomes_a_link_while_it_is_read_is_refused(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

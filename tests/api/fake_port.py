@@ -95,6 +95,7 @@ class FakePort:
         self.quotas, self.now = Quotas({}), 0.0  # now: by both clocks
         self.settled: list[tuple[str, int, int]] = []
         self.refuse: RequestRefused | None = None
+        self.sizes = 21_000_000, 679_000_000  # of what is added: own and shared bytes
         self.nodes: list[dict[str, Any]] = []
         self.body: dict[str, Any] = {"workers": []}
 
@@ -157,7 +158,7 @@ class FakePort:
         self.added.append(new)
         if self.refuse is not None:
             raise self.refuse
-        return ApplicationView(new.name, new.path, new.wait > 0, MAX_LENGTH, 21_000_000, 679_000_000)
+        return ApplicationView(new.name, new.path, new.wait > 0, MAX_LENGTH, *self.sizes)
 
     async def remove_application(self, name: str, grace: float) -> bool:
         self.removed.append((name, grace))

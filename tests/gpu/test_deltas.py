@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.native.backend import NativeBackend
@@ -66,6 +67,26 @@ def test_every_architecture_takes_lora(make: type, architecture: str, checkpoint
     rig = TenantRig(make("float32"), base, [folder])
     rig.tenant[0] = 1
     confirm(peft_model(base, folder), prompt(1), rig.generate(0, prompt(1), 16))
+
+
+@BACKENDS
+@pytest.mark.parametrize("config", [{"target_modules": ["dense", "lm_head"]}, {"modules_to_save": ["lm_head"]}])
+def test_the_head_of_gpt_neox_has_two_names(
+    make: type, config: dict[str, list[str]], checkpoint: Checkpoints, tmp_path: Path
+) -> None:
+    """peft calls it as transformers does: lm_head, with earlier releases as in the files, embed_out."""
+    base = checkpoint("gpt-neox")
+    now = make_adapter(base, tmp_path / "now", **{"target_modules": ["dense"], **config, "r": 5})
+    old = tmp_path / "old"
+    old.mkdir()
+    tensors = load_file(now / "adapter_model.safetensors")
+    save_file({name.replace("lm_head", "embed_out"): t for name, t in tensors.items()}, old / "adapter_model.safetensors")
+    text = (now / "adapter_config.json").read_text()
+    (old / "adapter_config.json").write_text(text.replace("lm_head", "embed_out"))
+    for folder in (now, old):
+        rig = TenantRig(make("float32"), base, [folder])
+        rig.tenant[0] = 1
+        confirm(peft_model(base, now), prompt(1), rig.generate(0, prompt(1), 16))
 
 
 @BACKENDS

@@ -17,9 +17,11 @@ from safetensors.torch import load_file, save_file
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.tests.adapters import make_adapter
 from blockwright.tests.zoo.models import WEIGHTS, doubled, files, tensor_files, variant
 from blockwright.zoo.add import add
 from blockwright.zoo.errors import StorageError, ZooError
+from blockwright.zoo.remove import remove
 from blockwright.zoo.verify import verify
 from blockwright.zoo.zoo import Zoo
 
@@ -112,6 +114,23 @@ def test_tied_embeddings_are_stored_once(checkpoint: Make, tmp_path: Path) -> No
     added = add(zoo, str(source), "tied")
     assert added.nbytes == Checkpoint.open(source).nbytes - 384 * 64 * 4
     assert added.tensors == len(load_file(source / WEIGHTS))
+
+
+def test_what_a_model_is_made_of_is_no_adapter_and_the_nearest(checkpoint: Make, tmp_path: Path) -> None:
+    """All of these share as many bytes with it, and others come before its base in the alphabet."""
+    base, zoo = checkpoint("llama"), tmp_path / "zoo"
+    add(zoo, str(base), "m-base")
+    add(zoo, str(make_adapter(base, tmp_path / "adapter", target_modules=["v_proj"])), "a-lora", base="m-base")
+    larger = make_adapter(base, tmp_path / "larger", target_modules=["v_proj"], modules_to_save=["lm_head"])
+    add(zoo, str(larger), "b-lora", base="m-base")
+    assert add(zoo, str(base), "z-copy").base == "m-base"
+    tuned = variant(base, tmp_path / "tuned", {"layers.1.mlp.up_proj": doubled})
+    assert add(zoo, str(tuned), "tuned").base == "m-base"
+    remove(zoo, "m-base")
+    remove(zoo, "z-copy")
+    remove(zoo, "tuned")
+    alone = add(zoo, str(base), "alone")
+    assert (alone.base, alone.shared) == ("", 1.0)
 
 
 def test_types_are_stored_as_they_are(checkpoint: Make, tmp_path: Path) -> None:

@@ -10,14 +10,17 @@ from typing import Any
 
 import jsonschema
 import pytest
+from rich.console import Console
 
+from blockwright.actors.checkpoints import open_checkpoints
 from blockwright.actors.config import SettingsError
 from blockwright.api.commands.cli import main
-from blockwright.api.commands.zoo_tables import added_line, part
+from blockwright.api.commands.zoo_tables import added_line, list_table, list_view
 from blockwright.api.settings.options import make_settings
 from blockwright.tests.zoo.models import doubled, tensor_files, variant
 from blockwright.zoo.add import AddedModel
 from blockwright.zoo.profiles import add_profile
+from blockwright.zoo.zoo import Listing
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 Make = Callable[..., Path]
@@ -61,7 +64,8 @@ def test_what_is_said_of_what_was_added() -> None:
     assert (
         added_line(AddedModel("t", "base", 1000, 9, 1, True)) == "t: is there already; 9 B were missing and are there again"
     )
-    assert [part(x) for x in (0.0, 0.5, 0.9987, 1.0)] == ["0%", "50%", "99.87%", "100%"]
+    assert added_line(AddedModel("t", "", 1000, 1000, 3, False)) == "t: shares no blocks, +1000 B"
+    assert added_line(AddedModel("t", "", 1000, 10, 3, False)) == "t: shares 99% of its blocks, +10 B", "with adapters alone"
 
 
 def test_list_and_show(zoo: Path, run: Any) -> None:
@@ -122,7 +126,7 @@ def test_mistakes_are_exit_code_2(zoo: Path, checkpoint: Make, run: Any, tmp_pat
     said = {
         ("remove", "tunde"): "has no application 'tunde'; there are: base, tuned",
         ("show", "../base"): "an application cannot be called '../base'; give at most 100 letters",
-        ("add", tmp_path, "--name", "x"): "has no config.json; name a folder in Hugging Face format",
+        ("add", tmp_path, "--name", "x"): f"has no config.json; did you mean {tmp_path / 'tuned'}?",
         ("add", checkpoint("llama"), "--name", "tuned"): "has another application tuned, added from ",
         ("add", checkpoint("llama"), "--name", "x", "--base", "y"): "has no application 'y'",
     }
@@ -150,3 +154,24 @@ def test_serving_from_a_zoo_is_serving_its_folders(zoo: Path) -> None:
         make_settings(None, zoo=str(zoo), apps=["base=/y"])
     with pytest.raises(SettingsError, match="has no application 'tunde'; there are: base, tuned"):
         make_settings("tunde", zoo=str(zoo))
+
+
+def test_the_list_fits_a_narrow_terminal() -> None:
+    """What an application owns and shares stays; its base goes first, then its size."""
+    name = "demo-of-the-foundation-with-a-long-name"
+    table = list_table(list_view([Listing(name, "", 9 << 20, 0), Listing("dates", name, 9 << 20, 88 << 10)]))
+    for width, columns in ((120, "APPLICATION BASE SIZE OWNS SHARES"), (60, "APPLICATION OWNS SHARES")):
+        console = Console(width=width, highlight=False)
+        with console.capture() as captured:
+            console.print(table)
+        lines = captured.get().splitlines()
+        assert lines[0].split() == columns.split()
+        assert lines[-1].rstrip().endswith("88.0 KiB  99.05%")
+
+
+def test_an_adapter_alone_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "lora" / "adapter_config.json").write_text("{}")
+    settings = make_settings(str(tmp_path / "lora"))
+    with pytest.raises(SettingsError, match=r"lora is an adapter, but no whole checkpoint is served; .* --app lora=.*lora$"):
+        open_checkpoints(settings)

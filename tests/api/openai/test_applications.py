@@ -43,6 +43,16 @@ async def test_an_application_is_added_replaced_and_removed(serve: Any, folder: 
     assert port.removed == [("org/tuned", 30.0), ("slow", 30.0)]
 
 
+async def test_nothing_is_said_of_what_is_not_known_yet(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+    client, port = await serve(settings=roots)
+    port.sizes = (0, 0)
+    answer = await client.post("/admin/apps", json={"name": "a", "path": str(folder), "wait": 0})
+    assert (await answer.json())["summary"] == "what it shares is known when it has been read"
+    port.sizes = (384, 3_506_688)
+    answer = await client.post("/admin/apps", json={"name": "a", "path": str(folder)})
+    assert (await answer.json())["summary"] == "shares 99.99% of its blocks, +384 B"
+
+
 async def test_vllms_endpoints_do_the_same(serve: Any, folder: Path, roots: dict[str, str]) -> None:
     client, port = await serve(settings=roots)
     answer = await client.post("/v1/load_lora_adapter", json={"lora_name": "a", "lora_path": str(folder)})

@@ -246,6 +246,9 @@ def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path, monke
     assert refusal(meant.with_name("date")).endswith(f"did you mean {meant.with_name('dates')}?")
     monkeypatch.chdir(tmp_path / "models")
     assert refusal(Path("my-modle")) == "there is no folder my-modle; did you mean my-model?"
+    (inside := meant.with_name("saved") / "named").mkdir(parents=True)
+    (inside / "adapter_config.json").write_text("{}")
+    assert refusal(inside.parent) == f"{inside.parent} has no config.json; did you mean {inside}?"
     file = copy("llama") / "config.json"
     assert refusal(file) == f"{file} is a file; name its folder, {file.parent}"
     empty = tmp_path / "empty"

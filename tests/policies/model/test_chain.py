@@ -27,3 +27,16 @@ def test_the_base_is_the_earlier_application_with_most_parameters_in_common() ->
 
 def test_applications_that_share_nothing_have_none() -> None:
     assert bases([chain("a", "abcd"), chain("b", "wxyz")]) == {}
+
+
+def test_an_adapter_is_nobodys_base() -> None:
+    """Not even where its own base is gone."""
+    base, other = chain("base", "abcd"), chain("other", "abcE")
+    adapters = [
+        Chain(name, (Block((*base.components[:3], base.components[3].variant(name.encode() * 8, 1))),), 64)
+        for name in ("lo", "ra")
+    ]
+    assert bases([base, *adapters, other]) == {"lo": "base", "ra": "base", "other": "base"}
+    assert bases(adapters) == {}
+    assert bases([*adapters, other]) == {}
+    assert bases([adapters[0], other, adapters[1]]) == {"ra": "other"}
