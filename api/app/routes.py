@@ -95,6 +95,7 @@ ENDPOINTS = (
         handler=models.list_models,
         text="List the models that the key may use.",
         answer=answers.ModelsAnswer,
+        errors=(503,),
     ),
     Endpoint(
         method="GET",

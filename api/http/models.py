@@ -34,6 +34,9 @@ def _model(info: ModelInfo, usable: dict[str, ModelInfo]) -> dict[str, Any]:
 
 
 async def list_models(request: web.Request) -> web.Response:
+    """A 503 while nothing is loaded: a client that starts early, or when the only gateway is started again, asks again. It
+    would take an empty list for the answer."""
+    request.app[FRONT].catalog.info(None)
     return web.json_response({"object": "list", "data": list(_shown(request).values())})
 
 

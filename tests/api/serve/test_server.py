@@ -119,7 +119,7 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
     cluster.gateway.readiness = Readiness(False, "loading", applications={"tiny": "loading"})
     session = Session(cluster)
     await session.until("listening on http://127.0.0.1:")
-    assert [await session.status(path) for path in ("/health/live", "/health", "/v1/models")] == [200, 503, 200]
+    assert [await session.status(path) for path in ("/health/live", "/health", "/v1/models")] == [200, 503, 503]
     assert (await session.json("/health/ready"))["stage"] == "listening"
     cluster.gate.set()
     await session.until("tokenizers loaded")
