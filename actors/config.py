@@ -24,14 +24,15 @@ MOST = {  # beyond any machine: more is a slip, and would only be noticed when t
     "max_rows": 16384,
     "sweep_tokens": 1 << 20,
 }
+LEAST = {"heartbeat": 0.01, "keep_alive": 0.001}  # seconds; to send more often costs time and tells nothing
 MOST_WEIGHT = 1000  # of an account against one of weight 1
 LEAST_LOG = 64 << 10  # bytes of a log in two files; in an event log each starts with a snapshot
 # fmt: off
 _POSITIVE = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "gateways", "max_waiting",
              "max_body", "max_characters", "dispatchers", "batch_requests", "batch_bytes")
 _COUNTS = ("threads", "memory", "max_model_len", "port", "max_waiting_tokens", "max_connections", "dispatch_candidates")
-_SECONDS = ("stall_timeout", "heartbeat", "silence", "worker_wait", "drain_timeout", "keep_alive", "read_timeout",
-            "dispatch_timeout", "slo_ttft", "slo_latency", "offline_sweep")
+_SECONDS = ("stall_timeout", "silence", "worker_wait", "drain_timeout", "read_timeout", "dispatch_timeout", "slo_ttft",
+            "slo_latency", "offline_sweep")
 # fmt: on
 OUTSTANDING = "outstanding"  # what a gateway dispatches by itself by
 TRAINED = "trained:"  # what the setting tagger begins with before the name of a file
@@ -164,7 +165,7 @@ class Settings:
     pace: Annotated[str, "simulate slower hardware: delays per step, from a JSON file of seconds"] = ""
     profile: Annotated[str, "device profile (a JSON file from blockwright profile) to compare steps with"] = ""
     stall_timeout: Annotated[float, "seconds after which a step (without pace) means a hung worker; it is replaced"] = 10.0
-    heartbeat: Annotated[float, "seconds between a worker's heartbeats"] = 0.5
+    heartbeat: Annotated[float, "seconds between a worker's heartbeats, at least 0.01"] = 0.5
     silence: Annotated[float, "seconds without a heartbeat after which a worker is declared down"] = 2.0
     worker_wait: Annotated[float, "seconds requests wait while no worker can serve them; then they fail"] = 30.0
     request_timeout: Annotated[float, "seconds from arrival after which an unfinished request fails; 0: never"] = 0.0
@@ -173,7 +174,7 @@ class Settings:
     max_waiting_tokens: Annotated[int, "most tokens still to compute; more requests are refused; 0: no limit"] = 0
     unknown_fields: Annotated[str, "warn (list unknown request fields in the header x-ignored-fields) or reject"] = "warn"
     keep_alive: Annotated[
-        float, "seconds of silence in a stream before a comment with the queue position or prefill progress"
+        float, "seconds of silence in a stream before a comment with the queue position or prefill progress, at least 0.001"
     ] = 10.0
     batch_dir: Annotated[
         str, "folder that keeps files and batches through any crash, used by one server only; empty: no batches"
@@ -248,6 +249,9 @@ class Settings:
         for name in _SECONDS:
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give a positive number of seconds")
+        for name, least in LEAST.items():
+            if not getattr(self, name) >= least:
+                raise SettingsError(f"{name} is {getattr(self, name)}; give at least {least} seconds")
         for name, without in {"request_timeout": "no limit", "block_idle": "no extra copies of blocks"}.items():
             if getattr(self, name) < 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give seconds, or 0 for {without}")

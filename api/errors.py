@@ -106,9 +106,9 @@ def from_http(error: web.HTTPException, method: str, path: str, max_body: int, i
         refusal.headers["Allow"] = allowed
         return refusal
     if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return ApiError(413, f"the body is larger than the limit of {max_body} bytes; send less in one request")
+        refusal = ApiError(413, f"the body is larger than the limit of {max_body} bytes; send less in one request")
+        refusal.headers["Connection"] = "close"  # the rest of it is not read
+        return refusal
     if error.status == 404:
         return ApiError(404, f"{method} {path} is not served here; {instead or 'see /docs for what is'}")
-    if error.status == 417:  # on a path that is not served, or not so
-        return ApiError(417, f"this Expect is not known on {method} {path}; leave it out")
     return ApiError(error.status, error.text or error.reason)

@@ -21,6 +21,7 @@ from blockwright.api.batches.desk import Desk
 from blockwright.api.batches.files import BATCHES
 from blockwright.api.batches.store_thread import open_store
 from blockwright.api.errors import ApiError, bad_request, error_response, from_http, in_words
+from blockwright.api.http import expect
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.context import BEGUN, CALLER, FAULT, FRONT, MODEL, PEER, TRACE, Front
@@ -86,9 +87,9 @@ def make_app(
     app.cleanup_ctx.extend([tell, keep])
     app[REFERENCE] = json.dumps(document(ENDPOINTS, VERSION)).encode()
     posted = [one for one in ENDPOINTS if one.method != "GET"]
-    app.add_routes([web.route(one.method, one.path, one.handler, expect_handler=_expected) for one in posted])
+    app.add_routes([web.route(one.method, one.path, one.handler) for one in posted])
     read = [one for one in ENDPOINTS if one.method == "GET"]
-    app.add_routes([web.get(one.path, one.handler, expect_handler=_expected) for one in read])
+    app.add_routes([web.get(one.path, one.handler) for one in read])
     return app
 
 
@@ -102,18 +103,6 @@ def _spans(settings: Settings) -> Spans | None:
         lacking = f"a package that is not installed ({error.name})"
         raise SettingsError(f"otlp_traces_endpoint needs {lacking}; pip install 'blockwright[otlp]'") from None
     return OtlpSpans(settings.otlp_traces_endpoint, VERSION)
-
-
-async def _expected(request: web.Request) -> web.StreamResponse | None:
-    """Tells a client that waits before it sends its body to go on; what else it expects is refused."""
-    expected = request.headers["Expect"]
-    if request.version < HttpVersion11:
-        return None  # such a client knows nothing of it
-    if expected.lower() != "100-continue":
-        return error_response(ApiError(417, f"Expect: {expected!r} is not known; leave it out, or say 100-continue"))
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0  # of the answer, which is still to come
-    return None
 
 
 async def _close(app: web.Application) -> None:
@@ -132,6 +121,7 @@ async def _outermost(request: web.Request, handler: Handler) -> web.StreamRespon
         note_call(request, LEFT)
         raise
     note_call(request, answer.status)
+    expect.close_where_it_waits(request, answer)
     return answer
 
 
@@ -141,6 +131,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         front.hosts.check(request.host)
         _check_framing(request)
+        expect.check(request)
         if (answer := front.cors.preflight(request)) is not None:
             return answer
         if not front.keys.required or request.headers.get("Authorization", "").startswith("Basic "):

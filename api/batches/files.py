@@ -23,6 +23,7 @@ from blockwright.api.batches.views import DeletedAnswer, file_view, files_view
 from blockwright.api.checks import shown
 from blockwright.api.errors import ApiError, bad_request
 from blockwright.api.http.context import CALLER, FRONT
+from blockwright.api.http.expect import begin_body
 from blockwright.api.openai.field_types import Field, Integer, OneOf, Schema, Text
 from blockwright.api.openai.request_body import SLOWEST
 
@@ -126,6 +127,7 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
     begun = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds) as limit:
+            await begin_body(request, request.app[FRONT].settings.batch_bytes + PIECE)
             form = await request.multipart()
             while (part := await form.next()) is not None:
                 if isinstance(part, MultipartReader) or part.name is None or part.name in found:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from blockwright.api.commands import COMMANDS, CommandError, CommandModule
 from blockwright.api.commands.foreign_flags import hint
-from blockwright.api.nearest import suggestion
+from blockwright.api.nearest import nearest, suggestion
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 _LIST = "Serves many language models from shared blocks."
@@ -27,6 +27,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
             unknown, *rest = message.removeprefix(_UNKNOWN).split()
+            if _longer(name := self.prog.removeprefix("blockwright ")) and not unknown.startswith("-"):
+                self.exit(2, f"blockwright: {_no_second(name, unknown)}\n")
             places = [str(action.metavar) for action in self._actions if not action.option_strings]
             told = hint(unknown, next(iter(rest), ""), flags_of(self), places) or "see --help"
             message = f"there is no argument {unknown!r}; {told}"
@@ -97,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name == "--version":
         name = "version"
     if name not in COMMANDS:
-        return _refuse(_no_command(name), 2)
+        return _refuse(_no_command(name, rest), 2)
     try:
         module = COMMANDS[name].load()
         return module.run(make_parser(name, module).parse_args(rest))
@@ -110,12 +112,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _no_command(name: str) -> str:
+def _no_command(name: str, rest: Sequence[str]) -> str:
     if not name:
         return f"no command is given; there are: {', '.join(COMMANDS)}"
     if longer := _longer(name):
+        if rest and not rest[0].startswith("-"):
+            return _no_second(name, rest[0])
         return f"{name} needs another word; there are: {', '.join(longer)}"
     return f"there is no command {name!r}; {suggestion(name, COMMANDS)}"
+
+
+def _no_second(name: str, word: str) -> str:
+    longer = _longer(name)
+    near = nearest(word, [command.removeprefix(f"{name} ") for command in longer])
+    meant = f"did you mean {name} {near}?" if near else f"there are: {', '.join(longer)}"
+    return f"there is no command {f'{name} {word}'!r}; {meant}"
 
 
 def _longer(name: str) -> list[str]:

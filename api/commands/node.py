@@ -34,8 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     async def live() -> bool:
         node = await join(where, name=arguments.name, listen=arguments.listen)
-        print(f"node {node.id} joined {node.head} and listens at {node.endpoint}", flush=True)
-        return await stay(node, lambda why: print(f"node {node.id} leaves: {why}", flush=True))
+        return await stay(node, lambda what: print(f"node {node.id} {what}", flush=True))
 
     try:
         where = given(arguments.join)

@@ -56,8 +56,6 @@ def identity(folder: Path) -> Identity:
 def load_model(folder: Path) -> ServedModel:
     """Raises CheckpointError."""
     codec = TextCodec.load(folder)
-    if codec.missing:
-        log.warning("%s", codec.missing)
     checkpoint = open_source(folder)
     generation = checkpoint.generation
     defaults = SamplingParams(
@@ -71,6 +69,8 @@ def load_model(folder: Path) -> ServedModel:
         stops = [named]
     template = ChatTemplate.load(folder, codec.named)
     vocabulary = checkpoint.config.vocabulary
+    if codec.missing:  # last: of a folder that is refused nothing else is said
+        log.warning("%s", codec.missing)
     return ServedModel(codec=codec, template=template, defaults=defaults, stop_tokens=stops, vocabulary=vocabulary)
 
 

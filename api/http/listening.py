@@ -10,12 +10,15 @@ import logging
 import math
 import resource
 import ssl
+from typing import Any
 
 from aiohttp import web
+from aiohttp.http_parser import RawRequestMessage
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.api.errors import ApiError, bad_request, error_response, from_http
 from blockwright.api.http.context import FRONT
+from blockwright.api.http.expect import EXPECTED, take_out
 from blockwright.api.http.health import PUBLIC
 
 log = logging.getLogger(__name__)
@@ -107,11 +110,19 @@ class _Connection(web.RequestHandler):
 
 class _Server(web.Server):
     def __init__(self, made: web.Server, slow: float, max_body: int, most: float) -> None:
-        super().__init__(self._handle, request_factory=made.request_factory, handler_cancellation=True)
+        super().__init__(self._handle, request_factory=self._make, handler_cancellation=True)
         self._inner, self._slow, self._max_body, self._most = made.request_handler, slow, max_body, most
+        self._factory = made.request_factory
 
     def __call__(self) -> _Connection:
         return _Connection(self, self._slow, self._most)
+
+    def _make(self, message: RawRequestMessage, *rest: Any) -> web.BaseRequest:
+        message, expected = take_out(message)
+        request = self._factory(message, *rest)
+        if expected:
+            request[EXPECTED] = expected
+        return request
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """What aiohttp raises before there is a handler to ask, as our own error. Probes are answered on any connection."""

@@ -11,6 +11,7 @@ from aiohttp import web
 from blockwright.api.checks import Body
 from blockwright.api.errors import ApiError, bad_request
 from blockwright.api.http.context import FRONT
+from blockwright.api.http.expect import begin_body
 from blockwright.api.openai.bodies import parse_json
 
 SLOWEST = 16 << 10  # bytes in a second, of a body for which the setting read_timeout is over
@@ -41,6 +42,7 @@ async def read_body(request: web.Request, check: Callable[[Body], T]) -> T:
 async def _read(request: web.Request, seconds: float) -> bytes:
     """The body. Raises TimeoutError where it comes more slowly than ``SLOWEST`` for longer than ``seconds``."""
     raw, most, begun = bytearray(), request.client_max_size, asyncio.get_running_loop().time()
+    await begin_body(request, most)
     async with asyncio.timeout_at(begun + seconds) as limit:
         while chunk := await request.content.readany():
             raw += chunk

@@ -74,15 +74,19 @@ async def join(where: str, *, name: str = "", listen: str = "") -> Node:
 
 
 async def stay(node: Node, told: Callable[[str], None]) -> bool:
-    """Be a member until the head ends it, or SIGINT or SIGTERM do; then leave in order. Whether the end was in order."""
+    """Be a member until the head ends it, or SIGINT or SIGTERM do; then leave in order. Whether the end was in order.
+
+    ``told`` that it has joined, and at last why it leaves: whoever reads the first may send a signal at once.
+    """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, node.close, f"{number.name} {_RECEIVED}")
+    told(f"joined {node.head} and listens at {node.endpoint}")
     # The head may be on another machine: who looks after this one reads it here.
     watch = StallWatch(node.actors.instances.values, STALL, lambda sentence: log.warning("%s", sentence), lambda: None)
     try:
         await node.closed.wait()
-        told(node.farewell)
+        told(f"leaves: {node.farewell}")
         return node.dismissed.is_set() or node.farewell.endswith(_RECEIVED)
     finally:
         watch.close()

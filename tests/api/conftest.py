@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.web_runner import BaseRunner
 
 from blockwright.actors.config import Settings
 from blockwright.api.app.application import make_app
+from blockwright.api.http.listening import make_runner
 from blockwright.api.text.tokenizer import TextCodec
 from blockwright.tests.api.fake_port import FakePort, Script, make_folder, one_by_one
 
@@ -31,6 +33,13 @@ def say(codec: TextCodec) -> Callable[[str], Script]:
     return lambda text: lambda generation: one_by_one(codec.encode(text, special=False))
 
 
+class _AsServed(TestServer):
+    """Listens as a server of ours does."""
+
+    async def _make_runner(self, **options: Any) -> BaseRunner[Any]:
+        return make_runner(self.app)
+
+
 Serve = Callable[..., Awaitable[tuple[Any, FakePort]]]
 
 
@@ -44,7 +53,7 @@ async def serve(folder: Path) -> AsyncIterator[Serve]:
     ) -> tuple[Any, FakePort]:
         port = FakePort(folder, script)
         app = make_app(port, Settings(**{"applications": {"tiny": str(folder)}, **(settings or {})}), **options)
-        client = TestClient(TestServer(app))
+        client = TestClient(_AsServed(app))
         await client.start_server()
         clients.append(client)
         return client, port

@@ -129,6 +129,14 @@ def test_there_is_no_new_flag(name: str) -> None:
             ["zoo"],
             "blockwright: zoo needs another word; there are: zoo add, zoo list, zoo show, zoo verify, zoo remove, zoo gc\n",
         ),
+        (["zoo", "lst"], "blockwright: there is no command 'zoo lst'; did you mean zoo list?\n"),
+        (["help", "zoo", "LIST"], "blockwright: there is no command 'zoo LIST'; did you mean zoo list?\n"),
+        (["apps", "ad", "x"], "blockwright: there is no command 'apps ad'; did you mean apps add?\n"),
+        (["batch", "rn", "x.jsonl"], "blockwright: there is no command 'batch rn'; did you mean batch run?\n"),
+        (
+            ["batch", "xyzzy"],
+            "blockwright: there is no command 'batch xyzzy'; there are: batch plan, batch run\n",
+        ),
         (["zoo", "add", "x"], "blockwright zoo add: the following arguments are required: --name\n"),
         (
             ["zoo", "list", "--zoo", "/nowhere"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 from blockwright.api.http import catalog as module
 from blockwright.api.http.catalog import Catalog, ServedModel
+from blockwright.gpu.errors import CheckpointError
 from blockwright.tests.api.fake_port import FakePort
 
 
@@ -71,3 +73,13 @@ async def test_a_folder_that_was_tried_is_read_once_and_holds_up_no_prompt(
     await asyncio.gather(*trying)
     await catalog.load(replace(port.infos[0], id="new", created=7))
     assert len(read) == 2, "the first model, and what was tried"
+
+
+def test_a_folder_that_is_refused_is_not_warned_of(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError):
+        module.load_model(empty)
+    assert caplog.messages == []
+    bare = shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer.json"))
+    module.load_model(bare)
+    assert ["has no tokenizer.json" in message for message in caplog.messages] == [True]

@@ -17,7 +17,7 @@ from blockwright.runtime import Down, LocalCluster, ManualClock, Node, NodeDown,
 from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.invitations import Invitation, given
-from blockwright.runtime.cluster.joining import default_name, join
+from blockwright.runtime.cluster.joining import default_name, join, stay
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, HandshakeRefused, KeysError, PeerGone
@@ -127,6 +127,21 @@ async def test_a_node_from_another_terminal(rig, until):
     await cluster.stop()
     out, _ = await fourth.communicate()
     assert fourth.returncode == 0 or b"is down: disconnected" in out
+
+
+@pytest.mark.system
+async def test_a_signal_right_after_a_node_says_that_it_has_joined(rig):
+    node = await join(given(rig.cluster.invitation.split()[-1]), name="hand")
+    lines = []
+
+    def told(line: str) -> None:
+        if not lines:
+            assert line == f"joined head#1 and listens at {node.endpoint}"
+            signal.raise_signal(signal.SIGTERM)
+        lines.append(line)
+
+    assert await stay(node, told)
+    assert lines[1:] == ["leaves: SIGTERM was received"]
 
 
 @pytest.mark.system

@@ -1,0 +1,18 @@
+"""What the server tells of the requests that fit its memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from blockwright.api.serve.console import capacity
+from blockwright.tests.api.fake_port import FakePort
+
+
+def test_where_no_usual_request_fits_the_longest_one_and_the_setting_are_told(folder: Path) -> None:
+    small = replace(FakePort(folder, lambda generation: ()).infos[0], id="small", rooms=(48, 32), max_length=512)
+    told = "requests of at most 48 tokens (--set memory=... with more gives room for longer ones)"
+    assert capacity([small], 8) == f"room for {told}"
+    exact = replace(small, id="exact", rooms=(512, 512))
+    both = f"room for {told} of small, or about 2 concurrent requests of 512 tokens of exact"
+    assert capacity([small, exact], 8) == both
