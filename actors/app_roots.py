@@ -5,6 +5,7 @@ Looks at the file system and changes nothing.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from pathlib import Path
@@ -35,7 +36,9 @@ def folder_below(roots: str, path: str) -> Path:
         folder = Path(os.path.realpath(path))
         inside = Path(path).is_absolute() and any(folder.is_relative_to(root) for root in allowed)
         if inside and not folder.is_dir():
-            raise _refused(f"there is no folder {path[:200]}; name one below {_listed(allowed)}")
+            near = _nearest(folder, allowed)
+            remedy = f"did you mean {near}?" if near else f"name one below {_listed(allowed)}"
+            raise _refused(f"there is no folder {path[:200]}; {remedy}")
         escaped = inside and next((f for f in folder.iterdir() if not _below(Path(os.path.realpath(f)), allowed)), None)
     except (OSError, ValueError) as error:  # too long a name, characters of no file's name, no permission
         reason = getattr(error, "strerror", None) or error
@@ -51,6 +54,24 @@ def folder_below(roots: str, path: str) -> Path:
 
 def _below(path: Path, roots: list[Path]) -> bool:
     return any(path.is_relative_to(root) for root in roots)
+
+
+def _nearest(folder: Path, roots: list[Path]) -> Path | None:
+    """The folder that a path below a root may have meant where its first name that is no folder was misspelt: with the
+    names that follow, if that is there too. Looks at nothing that leaves the roots."""
+    missing = folder
+    while _below(missing.parent, roots) and not missing.parent.is_dir():
+        missing = missing.parent
+    if not _below(missing.parent, roots) or not missing.parent.is_dir():
+        return None  # the root itself is missing
+    there = [one for one in missing.parent.iterdir() if _below(Path(os.path.realpath(one)), roots) and one.is_dir()]
+    folded = {one.name.casefold(): one for one in sorted(there)}
+    found = difflib.get_close_matches(missing.name.casefold(), folded, 1)
+    if not found:
+        return None
+    near = folded[found[0]]
+    whole = near / folder.relative_to(missing)
+    return whole if _below(Path(os.path.realpath(whole)), roots) and whole.is_dir() else near
 
 
 def _listed(roots: list[Path]) -> str:

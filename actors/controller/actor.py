@@ -118,10 +118,11 @@ class Controller(Actor):
 
     @endpoint(concurrent=True)
     async def settled(self, application: str) -> str:
-        """Answers when what was added is served by all gateways; with the reason where it cannot be."""
+        """Answers when what was added is served by all gateways; with the reason where it cannot be. Of what was removed
+        meanwhile ``application`` says so: nothing was wrong with it."""
         await self._conditions.until(lambda: application not in self._state.additions)
         if application not in self._state.served:
-            return self._failed.get(application, "it was removed")
+            return self._failed.get(application, "")
         version = self._state.version
         told = [self.node.ref(gateway).knows(version, timeout=ANSWER_TIMEOUT) for gateway in self._gateways]
         await asyncio.gather(*told, return_exceptions=True)  # whoever is late or gone is told again, or asks

@@ -67,7 +67,10 @@ def choose(lacking: Mapping[str, int], residents: Iterable[Occupant], waited: fl
     mute = [one.name for one in order if not one.use.active and one.name not in unload]
     if mute:
         return GivingWay((*unload, mute[0]))
-    busy = [one for one in order if one.use.active and one.age >= TURN]
+    active = [one for one in order if one.use.active]
+    if unload and any(nbytes > sum(one.owned.get(worker, 0) for one in active) for worker, nbytes in rest.items()):
+        return GivingWay((unload[0],))  # only what several share is enough, and that comes free with the last of them
+    busy = [one for one in active if one.age >= TURN]
     if waited < PATIENCE or not busy:
         return GivingWay()
     useful = [one for one in busy if any(one.owned.get(worker) for worker in rest)]

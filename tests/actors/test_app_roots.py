@@ -50,6 +50,38 @@ def test_what_leaves_the_roots_is_refused(root: Path, path: str, why: str) -> No
     assert (caught.value.why, caught.value.param) == (Refusal.INVALID, "path")
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("ap", "app"),
+        ("App", "app"),
+        ("apps/", "app"),
+        ("deepp/down/leaf", "deep/down/leaf"),
+        ("deepp/down/gone", "deep"),  # as far as it is there
+        ("deep/dwn/leaf", "deep/down/leaf"),
+        ("neaar", "near"),  # a link that stays
+        ("awy", ""),  # one that leaves, of which nothing is said
+        ("deepp/out/secret", "deep"),
+        ("fil", ""),  # no folder
+        ("file/app", ""),
+        ("zzz", ""),
+    ],
+)
+def test_a_misspelt_folder_below_a_root_is_answered_with_the_nearest_one(root: Path, path: str, meant: str) -> None:
+    (root / "deep/down/leaf").mkdir(parents=True)
+    (root.parent / "outside/secret").mkdir()
+    (root / "deep/out").symlink_to(root.parent / "outside")
+    with pytest.raises(RequestRefused) as caught:
+        folder_below(str(root), f"{root}/{path}")
+    remedy = f"did you mean {root}/{meant}?" if meant else f"name one below {root}"
+    assert caught.value.message == f"there is no folder {root}/{path}; {remedy}"
+
+
+def test_a_root_that_is_missing_itself_names_no_neighbour(root: Path) -> None:
+    with pytest.raises(RequestRefused, match=r"there is no folder .*; name one below"):
+        folder_below(f"{root.parent}/rooot", f"{root.parent}/rooot/app")
+
+
 def test_without_roots_nothing_can_be_added(root: Path) -> None:
     with pytest.raises(RequestRefused, match="app_roots is empty; restart it with --set app_roots=FOLDER") as caught:
         folder_below(" , ", f"{root}/app")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from blockwright.actors.applications import Applications
 from blockwright.actors.block.blocks import Blocks
 from blockwright.actors.conditions import Published
+from blockwright.actors.config import Settings
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import (
     Application,
@@ -23,10 +26,14 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.gateway.port import NewApplication, RefusedChange
+from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, WorkerStatus
 from blockwright.policies.model.chain import Component, Kind, KvLayout
+from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.runtime import Actor, DeadlineExceeded, ManualClock, Node, endpoint
+from blockwright.tests.waiting import until
 from blockwright.transport.address import PeerId
 from blockwright.transport.loopback import Network
 
@@ -40,17 +47,18 @@ def application(name: str, ids: str) -> Application:
 
 
 class Worker(Actor):
-    """Loads at once; takes routes when ``open`` is set, unloads when ``unloads`` is."""
+    """Loads when ``loads`` is set, takes routes when ``open`` is, unloads when ``unloads`` is."""
 
     def __init__(self) -> None:
         self.told: list[int] = []
         self.unloaded: list[tuple[str, int]] = []  # holder, and the version that this worker knew by then
-        self.open, self.unloads = asyncio.Event(), asyncio.Event()
-        self.open.set()
-        self.unloads.set()
+        self.open, self.loads, self.unloads = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        for event in (self.open, self.loads, self.unloads):
+            event.set()
 
     @endpoint(concurrent=True)
     async def load(self, load: LoadBlock) -> BlockLoaded:
+        await self.loads.wait()
         return BlockLoaded(1, 0.0)
 
     @endpoint
@@ -278,6 +286,24 @@ async def test_what_an_operator_gives_up_waiting_for_goes_on(rig: Rig) -> None:
         worker.unloads.set()
     await turns()
     assert all(worker.unloaded for worker in rig.workers)
+
+
+async def test_what_is_removed_while_it_loads_is_a_conflict_and_no_fault_of_its_folder(rig: Rig) -> None:
+    class Opened(Applications):
+        """Reads no file."""
+
+        def _hash(self, new: NewApplication, base: str) -> Any:
+            return None, replace(application(new.name, "xw"), model=new.name)
+
+    for worker in rig.workers:
+        worker.loads.clear()
+    head = rig.nodes[0]
+    await head.spawn(Opened(Settings(), WorkerLimits("float32", None), "head/controller"), name="applications")
+    apps = head.ref("head/applications", Opened)
+    adding = asyncio.create_task(apps.add(NewApplication("t", "/models/t", wait=60.0)))
+    await until(lambda: "t" in rig.state.additions)
+    assert await apps.remove("t", 5.0) is True
+    assert await adding == RefusedChange(Refusal.CONFLICT, "model 't' was removed while it was added", "name")
 
 
 async def test_what_it_publishes_of_itself_changes_with_its_state(rig: Rig) -> None:

@@ -157,6 +157,15 @@ def test_one_that_needs_more_takes_the_place_of_several():
     assert made.told() == ["large"], "what the others share goes with the last of them"
 
 
+def test_a_whole_model_comes_in_place_of_tunes_whose_base_is_not_here():
+    """What these share is nobody's own, so what they own does not seem enough."""
+    made = House(8).start(application("t0", "abcdpP"), application("t1", "abcdqQ"), application("whole", "stuvwxy"))
+    assert made.told() == ["t0", "t1"]
+    made.want("whole")
+    assert made.told() == ["whole"]
+    assert made.states() == {"t0": "on demand", "t1": "on demand", "whole": "ready"}
+
+
 def test_what_is_in_use_stays_until_its_turn_is_over_and_starts_nothing_new_then():
     made = house()
     made.active = {"t0": 1, "t1": 2, "base": 1}

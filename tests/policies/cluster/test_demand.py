@@ -23,6 +23,17 @@ def test_what_two_share_alone_goes_though_neither_owns_it():
     assert choose({"w0": 5}, [resident("a", idle=2, owned=0), resident("b", idle=1, owned=0)], 0.0) == GivingWay(("a",))
 
 
+def test_what_two_share_beside_what_each_owns_is_freed_one_by_one():
+    """The least recently used first: the other one may own enough by then, or the newcomer be alone."""
+    pair = [resident("a", idle=2), resident("b", idle=1)]
+    assert choose({"w0": 21}, pair, 0.0) == GivingWay(("a",))
+    assert choose({"w0": 11}, pair[1:], 0.0) == GivingWay(("b",))
+    assert choose({"w0": 31}, [*pair, resident("busy", active=1)], 0.0) == GivingWay(("a",))
+    assert choose({"w0": 30}, [*pair, resident("busy", active=1)], 0.0) == GivingWay(), "waits for what is its own"
+    two = [Occupant("a", Use(0, 2.0), 60.0, {"w0": 10, "w1": 9}), Occupant("b", Use(0, 1.0), 60.0, {"w0": 10, "w1": 0})]
+    assert choose({"w0": 20, "w1": 10}, two, 0.0) == GivingWay(("a",)), "on one worker it is enough, on the other not"
+
+
 def test_what_is_in_use_goes_only_after_a_while_and_the_oldest_resident_first():
     residents = [resident("a", active=3, age=5), resident("b", active=1, age=8), resident("c", active=9, age=TURN / 2)]
     assert choose({"w0": 10}, residents, PATIENCE / 2) == GivingWay()
