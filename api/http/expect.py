@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_parser import RawRequestMessage
-from multidict import CIMultiDict, CIMultiDictProxy
 
 from blockwright.api.errors import ApiError
 
@@ -20,10 +19,10 @@ def take_out(message: RawRequestMessage) -> tuple[RawRequestMessage, str]:
     expected = message.headers.get("Expect", "")
     if not expected:
         return message, ""
-    headers = CIMultiDict(message.headers)
+    headers = message.headers.copy()
     headers.popall("Expect")
     known = message.version >= HttpVersion11  # an older client knows nothing of it
-    return message._replace(headers=CIMultiDictProxy(headers)), expected if known else ""
+    return message._replace(headers=type(message.headers)(headers)), expected if known else ""
 
 
 def check(request: web.Request) -> None:
