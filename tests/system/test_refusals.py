@@ -144,7 +144,7 @@ def refused(server: Server, words: list[str]) -> None:
     said = [line for line in lines if line.startswith("blockwright: ")]
     assert len(said) == 1, lines
     assert all(word in said[0] for word in words), said
-    assert lines == said, "nothing but the sentence"
+    assert lines == said, "nothing but the sentence:\n" + server.err
     server.stop(code=2)
 
 
