@@ -50,7 +50,7 @@ class Batches(Actor):
         self._state = BatchesState(MOST)
         self._loaded: dict[str, LoadedBatch] = {}
         self._drivers: dict[str, dict[str, FeedDriver]] = {}  # by batch and application
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # by batch
+        self._tasks: dict[str, asyncio.Task[BatchEvent]] = {}  # by batch
         self._looks = 0
         self._stopping = False
         self._timer: Timer | None = None
@@ -100,25 +100,25 @@ class Batches(Actor):
 
     def _begin(self, batch: str, work: Callable[[], Coroutine[Any, Any, BatchEvent]]) -> None:
         """What is done about a batch, one thing after the other; its end is an event."""
+        task = self._tasks[batch] = asyncio.create_task(work())
+        task.add_done_callback(partial(self._over, batch))
 
-        async def done() -> None:
-            try:
-                event = await work()
-            except asyncio.CancelledError:
-                if self._stopping:
-                    raise
-                event = BatchEnded(batch)
-            except (OSError, NotNow) as error:
-                log.info("batch %s waits: %s", batch, error)
-                event = BatchStuck(batch)
-            except Exception:
-                log.exception("batch %s is stuck; it is tried again", batch)
-                event = BatchStuck(batch)
-            if self._tasks.get(batch) is asyncio.current_task():
-                del self._tasks[batch]
-            self._handle(event)
-
-        self._tasks[batch] = asyncio.create_task(done())
+    def _over(self, batch: str, task: asyncio.Task[BatchEvent]) -> None:
+        """Told of a task that is stopped before its first turn, too."""
+        if self._stopping:
+            return
+        if self._tasks.get(batch) is task:
+            del self._tasks[batch]
+        event: BatchEvent = BatchStuck(batch)
+        if task.cancelled():
+            event = BatchEnded(batch)
+        elif (error := task.exception()) is None:
+            event = task.result()
+        elif isinstance(error, (OSError, NotNow)):
+            log.info("batch %s waits: %s", batch, error)
+        else:
+            log.error("batch %s is stuck; it is tried again", batch, exc_info=error)
+        self._handle(event)
 
     async def _load(self, batch: str) -> BatchEvent:
         loaded = await self._desk.load(batch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from blockwright.actors.gateway.port import Credit, GatewayPort
 from blockwright.policies.offline.arranging import Arrangement
@@ -127,7 +128,8 @@ class FeedDriver:
         positions = credit.positions - sum(one.positions for one in coming)
         for placed in self._feed.take(credit.worker, rows, positions, credit.sweeps):
             self._unsent[placed.request] = placed
-            self._running[placed.request] = asyncio.create_task(self._run_one(placed))
+            task = self._running[placed.request] = asyncio.create_task(self._run_one(placed))
+            task.add_done_callback(partial(self._ended, placed.request))
 
     def _learn(self, measured: Coefficients | None) -> None:
         """A fit to few sweeps may lack the terms that a density is made of."""
@@ -142,15 +144,16 @@ class FeedDriver:
             self._feed.given_back(placed.request)
             self._not_before = max(self._not_before, self._clock.now() + later.seconds)
             self._clock.call_at(self._not_before, self._wake.set)
-        except asyncio.CancelledError:
-            self._feed.given_back(placed.request)
-            raise
         except Exception as error:
             self._error = self._error or error
-        finally:
-            self._sent(placed.request)
-            del self._running[placed.request]
-            self._wake.set()
+
+    def _ended(self, request: int, task: asyncio.Task[None]) -> None:
+        """Not the task's own last lines: one that is cancelled before its first turn never runs any."""
+        if task.cancelled():
+            self._feed.given_back(request)
+        self._sent(request)
+        del self._running[request]
+        self._wake.set()
 
     def _sent(self, request: int) -> None:
         self._unsent.pop(request, None)

@@ -190,6 +190,23 @@ async def test_stopped_with_cancel_it_leaves_nothing_running() -> None:
     assert bench.feed.waiting == 5
 
 
+async def test_stopped_with_cancel_what_was_placed_in_the_same_turn_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is cancelled before its first turn runs no line of its own: the job waited for it for ever."""
+    bench = Bench(CreditPort(w0=2), count=5)
+    take = bench.feed.take
+
+    def stop_after(worker: str, rows: int, positions: float, sweeps: int = 0) -> list[PlacedRequest]:
+        asyncio.get_running_loop().call_soon(lambda: bench.driver.stop(cancel=True))
+        return take(worker, rows, positions, sweeps)
+
+    monkeypatch.setattr(bench.feed, "take", stop_after)
+    async with asyncio.timeout(10):
+        await bench.driver.run()
+    assert not bench.placed
+    assert bench.feed.waiting == 5
+    assert bench.driver.progress().given_back == 2
+
+
 async def test_an_answer_that_fails_for_no_reason_of_its_own_ends_the_job() -> None:
     bench = Bench(CreditPort(w0=3), count=5)
 
