@@ -5,11 +5,11 @@ Looks at the file system and changes nothing.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from pathlib import Path
 
+from blockwright.policies.nearest import nearest
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 
 NAME = re.compile(r"[A-Za-z0-9][\w.:@/-]{0,199}", re.ASCII)
@@ -65,11 +65,10 @@ def _nearest(folder: Path, roots: list[Path]) -> Path | None:
     if not _below(missing.parent, roots) or not missing.parent.is_dir():
         return None  # the root itself is missing
     there = [one for one in missing.parent.iterdir() if _below(Path(os.path.realpath(one)), roots) and one.is_dir()]
-    folded = {one.name.casefold(): one for one in sorted(there)}
-    found = difflib.get_close_matches(missing.name.casefold(), folded, 1)
-    if not found:
+    name = nearest(missing.name, sorted(one.name for one in there))
+    if not name:
         return None
-    near = folded[found[0]]
+    near = missing.parent / name
     whole = near / folder.relative_to(missing)
     return whole if _below(Path(os.path.realpath(whole)), roots) and whole.is_dir() else near
 

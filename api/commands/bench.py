@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from blockwright.api.commands import CommandError
 from blockwright.api.commands.connection import add_url, read_key, refusals
-from blockwright.api.nearest import suggestion
+from blockwright.policies.nearest import suggestion
 
 if TYPE_CHECKING:
     from blockwright.api.load.figures import Outcome

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from blockwright.api.commands import CommandError
 from blockwright.api.commands.connection import add_url, connected
 from blockwright.api.commands.ps import pause
-from blockwright.api.nearest import suggestion
+from blockwright.policies.nearest import suggestion
 
 PATIENCE = 60.0  # seconds until it is said that the worker is not there again
 SLOW = 10.0  # seconds for which a worker is slow

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from blockwright.api.commands import COMMANDS, CommandError, CommandModule
 from blockwright.api.commands.foreign_flags import hint
-from blockwright.api.nearest import nearest, suggestion
+from blockwright.policies.nearest import nearest, suggestion
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 _LIST = "Serves many language models from shared blocks."

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from blockwright.api.commands.complete import stream
-from blockwright.api.nearest import suggestion
+from blockwright.policies.nearest import suggestion
 
 if TYPE_CHECKING:
     from blockwright.api.program.blocking import BlockingSession

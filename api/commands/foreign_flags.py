@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import get_type_hints
 
-from blockwright.api.nearest import nearest
+from blockwright.policies.nearest import nearest
 
 _LENGTH = "--max-model-len N is the longest prompt and answer together"
 _ROWS = "--set max_rows=N says how many sequences run at a time"

@@ -17,9 +17,9 @@ from pathlib import Path
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo
 from blockwright.api.checks import shown
 from blockwright.api.errors import ApiError
-from blockwright.api.nearest import suggestion
 from blockwright.api.text.chat_template import ChatTemplate
 from blockwright.api.text.tokenizer import TextCodec
+from blockwright.policies.nearest import suggestion
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.zoo.source import open_source
 

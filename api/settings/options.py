@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.api.nearest import suggestion
+from blockwright.policies.nearest import suggestion
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1}

@@ -255,6 +255,9 @@ class ClusterHead:
 
     async def _stopped(self, drain: float) -> None:
         self.node.peering.stopping = True
+        for member in self._members.values():
+            if member.state == "starting":  # it would meet actors that have ended, and tell of it as of an error
+                self._launcher.kill(member.id)
         await self.node.stop_actors(drain)  # nodes that hang or die meanwhile are still declared down
         self.node.peering.leaving = True
         if self._timer is not None:

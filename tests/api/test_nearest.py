@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.api.nearest import nearest, suggestion
+from blockwright.policies.nearest import nearest, suggestion
 
 KNOWN = ["Qwen/Qwen3-0.6B", "tiny", "serve"]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from blockwright.runtime import Actor, Node, endpoint
+from blockwright.runtime.base.address import Address
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,17 @@ class Counter(Actor):
 
 async def counter(node: Node, config: CounterConfig) -> None:
     await node.spawn(Counter(config), name="counter")
+
+
+class Late(Actor):
+    async def on_start(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def owned(node: Node, config: CounterConfig) -> None:
+    """Never up, as long as the head has an actor "owner"."""
+    assert node.head is not None
+    await node.spawn(Late(), name="late", owner=Address(node.head.name, "owner"))
 
 
 async def broken(node: Node, config: CounterConfig) -> None:

@@ -255,6 +255,24 @@ async def test_stop_is_orderly_and_silent(rig):
     assert rig.launcher.network.members == {}
 
 
+async def test_a_node_that_starts_while_the_head_stops_fails_for_nothing(rig, caplog):
+    """It did for an actor of the head that had ended, and told of it beside the sentence of a refused start."""
+    slow = Mortal()
+    ref = await rig.hub.node.spawn(slow, name="slow")
+    call = asyncio.create_task(ref.hold())
+    await rig.hub.node.spawn(Mortal(), name="owner")
+    await rig.launch("w0", entry="owned")
+    await turns()
+    stopping = asyncio.create_task(rig.hub.stop(drain=10.0))
+    await rig.advance(5.0)
+    assert not stopping.done()
+    slow.gate.set()
+    await call
+    await stopping
+    assert rig.launcher.list() == {}
+    assert not caplog.text
+
+
 async def test_a_callback_that_raises_does_not_stop_the_next(rig, caplog):
     seen = []
     rig.hub.on_down(lambda down: 1 / 0)
