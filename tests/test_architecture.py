@@ -259,7 +259,7 @@ def test_the_import_rule_catches_offenders() -> None:
         "blockwright.gpu.backend",
     }
     upward = imports("from ..api import nearest", "blockwright.actors.config")
-    assert layer_faults("actors", upward) == {"blockwright.api", "blockwright.policies.nearest"}
+    assert layer_faults("actors", upward) == {"blockwright.api", "blockwright.api.nearest"}
     assert layer_faults("gpu", imports("import asyncio", "blockwright.gpu.x")) == {"asyncio"}
     assert layer_faults("runtime", imports("import torch.nn", "blockwright.runtime.x")) == {"torch.nn"}
     downward = imports("from blockwright.policies.model.chain import Chain", "blockwright.runtime.x")

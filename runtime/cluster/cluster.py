@@ -122,8 +122,7 @@ class ClusterHead:
         refuse_while_importing()
         try:
             await self._launcher.start(self._exited)
-            transport = self._launcher.head_transport(self._id, self._listen, self._keys)
-            self._transport = transport
+            self._transport = transport = self._launcher.head_transport(self._id, self._listen, self._keys)
             try:
                 transport.watch(PING_SHARE * self._silence)
                 node = Node(
@@ -146,8 +145,7 @@ class ClusterHead:
         self._check()
 
     def on_launch(self, callback: OnLaunch) -> None:
-        """``callback(name, incarnation, failure)`` whenever a node was launched; ``failure``: why there is no process, or
-        empty."""
+        """``callback(name, incarnation, failure)`` at each launch; ``failure``: why there is no process, or empty."""
         self._on_launch.append(callback)
 
     def on_up(self, callback: OnUp) -> None:
@@ -159,8 +157,7 @@ class ClusterHead:
         self._on_down.append(callback)
 
     async def launch(self, name: str, entry: str, config: Any) -> int:
-        """Start a node; returns its incarnation when the process exists. Raises LaunchError, AddressError, ValueError (it
-        lives)."""
+        """Start a node; its incarnation when the process exists. Raises LaunchError, AddressError, ValueError: it lives."""
         last = self._members.get(check_name(name))
         if self.stopping:
             raise LaunchError(f"node {name} is not started: the cluster is stopping")

@@ -200,8 +200,8 @@ async def test_stopped_with_cancel_what_was_placed_in_the_same_turn_is_given_bac
         return take(worker, rows, positions, sweeps)
 
     monkeypatch.setattr(bench.feed, "take", stop_after)
-    async with asyncio.timeout(10):
-        await bench.driver.run()
+    running = asyncio.create_task(bench.driver.run())
+    await until(running.done)
     assert not bench.placed
     assert bench.feed.waiting == 5
     assert bench.driver.progress().given_back == 2
