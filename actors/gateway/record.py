@@ -48,7 +48,7 @@ class RequestRecord:
     planned: bool = False  # the current attempt's home has reported a first plan
     computed: int = 0  # tokens with KV in the current attempt
     cached: int = 0  # tokens found and not computed in the first attempt
-    begun: float | None = None  # when the first plan was reported
+    begun: float | None = None  # when the first plan that was reported began
     preemptions: int = 0
     deaths: Deaths = field(default_factory=Deaths)
     scores: list[TokenLogprob] = field(default_factory=list)  # of the prompt, as far as they have come
@@ -174,18 +174,19 @@ class RequestRecord:
             detail |= {"expected_tokens": self.expected, "tokens": self.emitted}
         self.events.append((now, event, detail))
 
-    def plan_seen(self, now: float) -> None:
-        """The home has reported something of the current attempt, so it has planned the request."""
+    def plan_seen(self, now: float, swept: float) -> None:
+        """The home has reported something of the current attempt, so it has planned the request: so many seconds ago."""
         if not self.planned:
             self.planned = True
-            self.begun = now if self.begun is None else self.begun
+            began = max(now - swept, self.events[-1][0])
+            self.begun = began if self.begun is None else self.begun
             self.deaths.planned()
-            self.note(now, "first_plan" if self.attempt == 1 else "resumed", attempt=self.attempt)
+            self.note(began, "first_plan" if self.attempt == 1 else "resumed", attempt=self.attempt)
 
-    def progressed(self, computed: int, cached: int, now: float) -> None:
+    def progressed(self, computed: int, cached: int, now: float, swept: float) -> None:
         """The home has KV of ``computed`` tokens, ``cached`` of them found and not computed."""
         begun = self.planned
-        self.plan_seen(now)
+        self.plan_seen(now, swept)
         self.computed = computed
         if self.attempt == 1:
             self.cached = max(self.cached, cached)

@@ -334,29 +334,30 @@ class GatewayState:
             self._effects.append(taken)
         if taken is not True:
             return
-        unwanted = {news.request for news in report.news if not self._heed(news, report.worker, now)}
+        unwanted = {news.request for news in report.news if not self._heed(news, report, now)}
         if unwanted:  # it works for nobody: the cancellation is on its way, or was lost
             self._effects.append(m.CancelAt(report.worker, tuple(sorted(unwanted))))
         self._effects += self.workers.due(report.worker)
         self._wake(self.offline.told(report.worker, report.offline, sweeps=report.sweep), now)
 
-    def _heed(self, news: GatewayNews, worker: str, now: float) -> bool:
+    def _heed(self, news: GatewayNews, report: SweepReport, now: float) -> bool:
         """Apply one effect of a worker's sweep machine; False where it runs a request that is not at home there."""
         if isinstance(news, Exported):
-            self.moving.exported(news, worker, now)
+            self.moving.exported(news, report.worker, now)
             return True
         record = self.active.get(news.request)
-        if record is None or record.workers[:1] != (worker,):
+        if record is None or record.workers[:1] != (report.worker,):
             return not (isinstance(news, Progressed) or (isinstance(news, TokensEmitted) and not news.finish))
         if isinstance(news, Preempted):
             record.preempted(now)
         elif news.attempt == record.attempt:
             match news:
                 case TokensEmitted():
+                    record.plan_seen(now, report.seconds)
                     self._emitted(record, news, now)
                 case Progressed():
                     self.moving.progressed(news, now)
-                    record.progressed(news.computed, news.cached, now)
+                    record.progressed(news.computed, news.cached, now, report.seconds)
                     self._recount(record)
                 case PromptScored():
                     complete = record.score(news)
@@ -367,7 +368,6 @@ class GatewayState:
         return True
 
     def _emitted(self, record: RequestRecord, emitted: TokensEmitted, now: float) -> None:
-        record.plan_seen(now)
         if emitted.position > len(record.tokens):
             # Reports come in order, so the home has lost tokens itself: only running it again from ours is exact.
             record.note(now, "gap", expected=len(record.tokens), got=emitted.position)

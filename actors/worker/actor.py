@@ -313,8 +313,9 @@ class Worker(Actor):
         except Exception as error:
             self._on_fatal(error)
 
-    def _pump(self) -> None:
-        """Perform effects, then plan, then perform those of the plan: in this order the device learns of them."""
+    def _pump(self, swept: float = 0.0) -> None:
+        """Perform effects, then plan, then perform those of the plan: in this order the device learns of them. ``swept``:
+        seconds that the sweep took of which there is to report."""
         self._pumping = False
         state = self.state
         self._perform()
@@ -327,7 +328,7 @@ class Worker(Actor):
             self.device.sweep(plan)
             self._perform()
         self._perform()
-        self._report()
+        self._report(swept)
         if self._idle_check is not None:
             self._idle_check.cancel()
         self._idle_check = None if state.open_plans else self._loop.call_later(IDLE_CHECK, self._guarded, state.check)
@@ -351,7 +352,7 @@ class Worker(Actor):
         if self.config.check and swept.plan.number % CHECK_EVERY == 0:
             self.state.check()
         self._outbox.depart(swept)
-        self._pump()
+        self._pump(swept.result.seconds)
 
     def _perform(self) -> None:
         """Perform effects. What is meant for a worker that is not there (yet) ends as if it had been lost."""
@@ -374,10 +375,10 @@ class Worker(Actor):
                 else:
                     self._apply(PeerLost(worker))
 
-    def _report(self) -> None:
+    def _report(self, seconds: float = 0.0) -> None:
         """Tell gateways what this turn has brought, one message each."""
         reported, self._reported = self._reported, []
-        for gateway, report in self._reports.make(reported, self.state.number, self._credit.tell):
+        for gateway, report in self._reports.make(reported, self.state.number, self._credit.tell, seconds):
             self.node.ref(gateway).tokens.cast(report)
 
     @endpoint

@@ -48,7 +48,7 @@ GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
     """worker -> gateway. ``news``: in the order in which the sweep machine said it. ``offline``: what the worker takes of
-    offline requests after it; None: as it said last."""
+    offline requests after it; None: as it said last. ``seconds``: that the sweep took of which it tells; 0: of none."""
 
     worker: str
     incarnation: int
@@ -56,6 +56,7 @@ class SweepReport:
     sweep: int
     news: list[GatewayNews]
     offline: list[OfflineRoom] | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

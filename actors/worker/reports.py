@@ -31,11 +31,11 @@ class Reports:
         self._serials: dict[str, int] = {}  # last serial made
 
     def make(
-        self, effects: Iterable[Effect], sweep: int, credit: Callable[[str], list[OfflineRoom] | None]
+        self, effects: Iterable[Effect], sweep: int, credit: Callable[[str], list[OfflineRoom] | None], seconds: float = 0.0
     ) -> list[tuple[str, SweepReport]]:
         """A report for each gateway that ``effects`` concern, or that has room for what it was not told; messages to other
         workers are not for gateways. ``credit``: what one of them is to know of the offline requests that are taken, asked
-        where there is anything to report."""
+        where there is anything to report. ``seconds``: that the sweep took."""
         news: dict[str, list[GatewayNews]] = {}
         for effect in effects:
             if isinstance(effect, GatewayNews):
@@ -47,7 +47,7 @@ class Reports:
         made = []
         for gateway, told in news.items():
             if self._has_room(gateway):
-                made.append((gateway, self._report(gateway, sweep, told, credit(gateway))))
+                made.append((gateway, self._report(gateway, sweep, told, credit(gateway), seconds)))
             else:
                 self._held[gateway] = held = HeldNews()
                 held.add(told)
@@ -62,8 +62,10 @@ class Reports:
         does not get it asks for it, and by that says what it has."""
         return {address: serial + (address in self._held) for address, serial in self._serials.items()}
 
-    def _report(self, gateway: str, sweep: int, news: list[GatewayNews], offline: list[OfflineRoom] | None) -> SweepReport:
-        report = SweepReport(self._worker, self._incarnation, self._next(gateway), sweep, news, offline)
+    def _report(
+        self, gateway: str, sweep: int, news: list[GatewayNews], offline: list[OfflineRoom] | None, seconds: float
+    ) -> SweepReport:
+        report = SweepReport(self._worker, self._incarnation, self._next(gateway), sweep, news, offline, seconds)
         self._unacknowledged.setdefault(gateway, deque()).append(report)
         return report
 

@@ -30,11 +30,11 @@ class Bench:
     def generate(self, *args, now=0.0, **more):
         return self(generation(*args, **more), now)
 
-    def report(self, worker, *news, incarnation=1, serial=None, now=0.0):
+    def report(self, worker, *news, incarnation=1, serial=None, now=0.0, swept=0.0):
         last = self.serials.get((worker, incarnation), 0)
         serial = last + 1 if serial is None else serial
         self.serials[worker, incarnation] = max(serial, last)
-        return self(SweepReport(worker, incarnation, serial, serial, [*news]), now)
+        return self(SweepReport(worker, incarnation, serial, serial, [*news], seconds=swept), now)
 
     def die(self, worker, now=0.0, back=True):
         """Down and, unless told, up again with its routes."""

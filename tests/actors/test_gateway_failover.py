@@ -317,6 +317,18 @@ def test_the_view_tells_the_story():
     assert view.route == [{"worker": "w1", "first": 0, "last": 1}]
 
 
+def test_a_request_begins_when_its_first_sweep_does():
+    """Most prompts fit one plan, whose report is the first that the gateway hears: its time is no waiting."""
+    bench = Bench("w0")
+    bench.generate("a", prompt=5, now=1.0)
+    bench.generate("b", prompt=5, now=3.75)
+    bench.report("w0", emitted("a", 1, 5, [10]), emitted("b", 1, 5, [10]), now=4.0, swept=0.5)
+    for name, began in (("a", 2.5), ("b", 0.0)):  # never before it was sent, whatever clocks say
+        events = [(e["event"], e["at"]) for e in bench.state.describe(name).events]
+        assert events[2:] == [("first_plan", began), ("first_token", 3.0 if name == "a" else 0.25)]
+    assert bench.state.active["a"].begun == 3.5, "which x-queue-ms and the metrics of waiting are made of"
+
+
 def test_who_waits_is_told_behind_how_many():
     bench = Bench("w0", routes=[])
     for name in ("a", "b"):

@@ -32,6 +32,11 @@ def test_reports_of_a_gateway_that_is_gone_are_forgotten() -> None:
     assert len(reports.since("head/gateway", 1)) == 1
 
 
+def test_a_report_says_how_long_its_sweep_took() -> None:
+    ((_, report),) = Reports("w0", 1).make([emitted("r0", 0, [1])], 1, lambda gateway: None, 0.25)
+    assert report.seconds == 0.25
+
+
 def test_who_has_enough_to_take_is_told_the_rest_together() -> None:
     """Once he has taken some; tokens of one request are joined. Others are told as ever."""
     reports = Reports("w0", 1)
