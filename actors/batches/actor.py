@@ -29,7 +29,7 @@ from blockwright.actors.batches.messages import (
     StopBatch,
     WriteBatch,
 )
-from blockwright.actors.batches.port import BatchDesk, BatchStatus, LineJob, LoadedBatch, NotNow
+from blockwright.actors.batches.port import BatchDesk, BatchEnding, LineJob, LoadedBatch, NotNow
 from blockwright.actors.batches.state import BatchesState
 from blockwright.policies.offline.feed import OfflineFeed, PlacedRequest
 from blockwright.runtime.actor.actor import Actor
@@ -146,7 +146,7 @@ class Batches(Actor):
             if any(job.line not in loaded.known for job in jobs):
                 self._drivers[batch][application] = await self._driver(batch, application, jobs, loaded.known)
 
-    async def _write(self, batch: str, ending: BatchStatus) -> BatchEvent:
+    async def _write(self, batch: str, ending: BatchEnding) -> BatchEvent:
         await self._desk.write(batch, ending)
         return BatchWritten(batch)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.actors.batches.port import BatchStatus, OpenBatch
+from blockwright.actors.batches.port import BatchEnding, OpenBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class WriteBatch:
     """Write its files with what there is."""
 
     batch: str
-    ending: BatchStatus
+    ending: BatchEnding
 
 
 BatchEffect = LoadBatch | RunBatch | StopBatch | WriteBatch

@@ -8,28 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, auto
 from typing import Any, Protocol
 
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.policies.offline.feed import OfflineRequest
 
 
-class BatchStatus(StrEnum):
-    """Of a batch, in the words that clients know."""
+class BatchEnding(Enum):
+    """Why nothing more of a batch is computed."""
 
-    VALIDATING = "validating"
-    IN_PROGRESS = "in_progress"
-    FINALIZING = "finalizing"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    EXPIRED = "expired"
-    CANCELLING = "cancelling"
-    CANCELLED = "cancelled"
-
-
-# Those that somebody has to work on.
-OPEN = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
+    COMPLETED = auto()
+    CANCELLED = auto()
+    EXPIRED = auto()
 
 
 class NotNow(Exception):
@@ -42,12 +33,13 @@ class NotNow(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenBatch:
-    """``account``: whose turn it is to run one; ``expires_at``: seconds of the epoch."""
+    """``account``: whose turn it is to run one; ``expires_at``: seconds of the epoch; ``ending``: its files are to be
+    written, with what there is; None: it is to be run."""
 
     id: str
     account: str
-    status: BatchStatus
     expires_at: float
+    ending: BatchEnding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +94,7 @@ class BatchDesk(Protocol):
         """Answer a line and store what came of it. Returns when both are done. Raises NotNow; leaving it ends it. ``sent``:
         called in the turn of the loop in which the gateway gets it."""
 
-    async def write(self, batch: str, ending: BatchStatus) -> None:
+    async def write(self, batch: str, ending: BatchEnding) -> None:
         """Nothing more is computed: write the files, with what there is, and give the batch its last status. ``ending``:
         COMPLETED, EXPIRED, or CANCELLED; a cancel that came before is not undone."""
 

@@ -24,7 +24,7 @@ from blockwright.actors.batches.messages import (
     StopBatch,
     WriteBatch,
 )
-from blockwright.actors.batches.port import BatchStatus, OpenBatch
+from blockwright.actors.batches.port import BatchEnding, OpenBatch
 from blockwright.policies.offline.batch_turns import again, due, next_to_prepare, next_to_run
 
 
@@ -43,7 +43,7 @@ class BatchWork:
 
     batch: OpenBatch
     stage: BatchStage
-    ending: BatchStatus = BatchStatus.COMPLETED
+    ending: BatchEnding = BatchEnding.COMPLETED
     again: float | None = None
     tries: int = 0  # that failed
 
@@ -104,13 +104,9 @@ class BatchesState:
             yield StopBatch(batch.id)
 
     @staticmethod
-    def _over(batch: OpenBatch, now: float) -> BatchStatus | None:
+    def _over(batch: OpenBatch, now: float) -> BatchEnding | None:
         """How it ends, if nothing of it is to be computed any more."""
-        if batch.status is BatchStatus.CANCELLING:
-            return BatchStatus.CANCELLED
-        if batch.status is BatchStatus.FINALIZING:
-            return BatchStatus.COMPLETED  # or what the store has noted
-        return BatchStatus.EXPIRED if now >= batch.expires_at else None
+        return batch.ending or (BatchEnding.EXPIRED if now >= batch.expires_at else None)
 
     @staticmethod
     def _write(work: BatchWork) -> BatchEffect:

@@ -14,13 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockwright.actors.batches.port import BatchStatus, LineDone, LoadedBatch, NotNow, OpenBatch
+from blockwright.actors.batches.port import BatchEnding, LineDone, LoadedBatch, NotNow, OpenBatch
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.batches import checking, lines
 from blockwright.api.batches.folder import RUNNER, FolderLock
 from blockwright.api.batches.input_file import InputFile
 from blockwright.api.batches.records import BatchRecord, ResultRecord
 from blockwright.api.batches.results import make_result, write_files
+from blockwright.api.batches.status import LAST, BatchStatus
 from blockwright.api.batches.store_thread import StoreThread
 from blockwright.api.errors import ApiError
 from blockwright.api.http.auth import ApiCaller
@@ -124,11 +125,11 @@ class Desk:
         await asyncio.shield(keeping)
         return LineDone(found.output_tokens, found.cached)
 
-    async def write(self, batch: str, ending: BatchStatus) -> None:
+    async def write(self, batch: str, ending: BatchEnding) -> None:
         opened = self._opened.get(batch)
         if opened is not None and opened.keeping:
             await asyncio.wait(opened.keeping)
-        record = await self._thread.call(self._store.finalize, batch, ending, self._now())
+        record = await self._thread.call(self._store.finalize, batch, LAST[ending], self._now())
         if record is not None and record.status in (BatchStatus.FINALIZING, BatchStatus.CANCELLING):
             await self._thread.call(write_files, self._store, record, self._now())
         self._close(batch)

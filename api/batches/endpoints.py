@@ -13,10 +13,10 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.actors.batches.port import OPEN, BatchStatus
 from blockwright.api.batches.files import LONGEST_LIFE, SHORTEST_LIFE, query, store_of, storing
 from blockwright.api.batches.lines import ENDPOINTS
 from blockwright.api.batches.records import INPUT, BatchRecord
+from blockwright.api.batches.status import OPEN, BatchStatus
 from blockwright.api.batches.views import batch_view, batches_view
 from blockwright.api.checks import shown
 from blockwright.api.errors import ApiError, bad_request

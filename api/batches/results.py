@@ -7,11 +7,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 
-from blockwright.actors.batches.port import BatchStatus
 from blockwright.api.batches.folder import PartFile
 from blockwright.api.batches.input_file import InputFile
 from blockwright.api.batches.lines import LineAnswer, result_line
 from blockwright.api.batches.records import OUTPUT, BatchRecord, FileRecord, ResultRecord
+from blockwright.api.batches.status import BatchStatus
 from blockwright.api.batches.store import BatchStore
 
 _NOT_RUN = {

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.batches.port import OPEN, BatchStatus, OpenBatch
+from blockwright.actors.batches.port import OpenBatch
 from blockwright.api.batches.database import StoreError, open_database, transaction
 from blockwright.api.batches.folder import sweep
 from blockwright.api.batches.records import BatchRecord, FileRecord, ResultRecord
+from blockwright.api.batches.status import ENDING, OPEN, BatchStatus
 
 DATABASE = "batches.sqlite3"
 _OPEN = ", ".join(f"'{status.value}'" for status in OPEN)
@@ -126,7 +127,12 @@ class BatchStore:
     def open_batches(self) -> list[OpenBatch]:
         rows = self._database.execute(f"SELECT * FROM batches WHERE status IN ({_OPEN}) ORDER BY serial")
         return [
-            OpenBatch(id=row["id"], account=row["tenant"], status=BatchStatus(row["status"]), expires_at=row["expires_at"])
+            OpenBatch(
+                id=row["id"],
+                account=row["tenant"],
+                expires_at=row["expires_at"],
+                ending=ENDING.get(BatchStatus(row["status"])),
+            )
             for row in rows
         ]
 

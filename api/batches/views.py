@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from blockwright.actors.batches.port import BatchStatus
 from blockwright.api.batches.records import BatchRecord, FileRecord
+from blockwright.api.batches.status import BatchStatus
 
 
 class FileAnswer(TypedDict):

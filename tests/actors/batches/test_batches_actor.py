@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from blockwright.actors.batches.actor import Batches
 from blockwright.actors.batches.messages import BatchesSeen
-from blockwright.actors.batches.port import BatchDesk, BatchStatus, LoadedBatch, OpenBatch
+from blockwright.actors.batches.port import BatchDesk, BatchEnding, LoadedBatch, OpenBatch
 from blockwright.runtime.base.clock import ManualClock
 from blockwright.runtime.node.node import Node
 from blockwright.tests.waiting import until
 
-SEEN = OpenBatch(id="a", account="", status=BatchStatus.VALIDATING, expires_at=1000.0)
+SEEN = OpenBatch(id="a", account="", expires_at=1000.0)
 
 
 class StoppingDesk:
@@ -24,7 +24,7 @@ class StoppingDesk:
     figures: Mapping[str, dict[str, Any]] = {}
 
     def __init__(self) -> None:
-        self.written: list[BatchStatus] = []
+        self.written: list[BatchEnding] = []
         self.actor = Batches(cast(BatchDesk, self), lambda: 0.0)
 
     def claim(self) -> bool:
@@ -37,13 +37,13 @@ class StoppingDesk:
         return [SEEN]
 
     async def load(self, batch: str) -> LoadedBatch:
-        cancelled = BatchesSeen((replace(SEEN, status=BatchStatus.CANCELLING),))
+        cancelled = BatchesSeen((replace(SEEN, ending=BatchEnding.CANCELLED),))
         loading = asyncio.current_task()
         assert loading is not None
         loading.add_done_callback(lambda _: self.actor._handle(cancelled))
         return LoadedBatch({}, {})
 
-    async def write(self, batch: str, ending: BatchStatus) -> None:
+    async def write(self, batch: str, ending: BatchEnding) -> None:
         self.written.append(ending)
 
     async def tell(self, batch: str, figures: dict[str, Any]) -> None:
@@ -59,6 +59,6 @@ async def test_a_batch_that_is_stopped_before_its_first_turn_is_written() -> Non
         ref = await node.spawn(desk.actor, name="batches")
         await ref.look()
         await until(lambda: desk.written)
-        assert desk.written == [BatchStatus.CANCELLED]
+        assert desk.written == [BatchEnding.CANCELLED]
     finally:
         await node.stop()

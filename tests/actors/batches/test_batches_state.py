@@ -18,15 +18,15 @@ from blockwright.actors.batches.messages import (
     StopBatch,
     WriteBatch,
 )
-from blockwright.actors.batches.port import BatchStatus, OpenBatch
+from blockwright.actors.batches.port import BatchEnding, OpenBatch
 from blockwright.actors.batches.state import BatchesState, BatchStage
 from blockwright.policies.offline.batch_turns import RETRY
 
-VALID, CANCEL = BatchStatus.VALIDATING, BatchStatus.CANCELLING
+CANCEL = BatchEnding.CANCELLED
 
 
-def batch(id: str, account: str = "", status: BatchStatus = VALID, expires_at: float = 1000.0) -> OpenBatch:
-    return OpenBatch(id=id, account=account, status=status, expires_at=expires_at)
+def batch(id: str, account: str = "", ending: BatchEnding | None = None, expires_at: float = 1000.0) -> OpenBatch:
+    return OpenBatch(id=id, account=account, ending=ending, expires_at=expires_at)
 
 
 def test_the_way_of_a_batch() -> None:
@@ -34,8 +34,8 @@ def test_the_way_of_a_batch() -> None:
     assert state.handle(BatchesSeen((batch("a"),)), 0) == [LoadBatch("a")]
     assert state.handle(BatchesSeen((batch("a"),)), 1) == []
     assert state.handle(BatchChecked("a"), 2) == [RunBatch("a")]
-    assert state.handle(BatchesSeen((batch("a", status=BatchStatus.IN_PROGRESS),)), 3) == []
-    assert state.handle(BatchEnded("a"), 4) == [WriteBatch("a", BatchStatus.COMPLETED)]
+    assert state.handle(BatchesSeen((batch("a"),)), 3) == []
+    assert state.handle(BatchEnded("a"), 4) == [WriteBatch("a", BatchEnding.COMPLETED)]
     assert state.handle(BatchWritten("a"), 5) == []
     assert state.works == {}
 
@@ -47,14 +47,14 @@ def test_of_each_account_the_oldest_runs_and_so_many_at_a_time() -> None:
     assert state.handle(BatchChecked("a1"), 0) == []
     assert state.handle(BatchChecked("b"), 0) == [RunBatch("b")]
     assert state.handle(BatchChecked("c"), 0) == []
-    assert state.handle(BatchEnded("a2"), 0) == [WriteBatch("a2", BatchStatus.COMPLETED), RunBatch("a1")]
-    assert state.handle(BatchEnded("b"), 0) == [WriteBatch("b", BatchStatus.COMPLETED), RunBatch("c")]
+    assert state.handle(BatchEnded("a2"), 0) == [WriteBatch("a2", BatchEnding.COMPLETED), RunBatch("a1")]
+    assert state.handle(BatchEnded("b"), 0) == [WriteBatch("b", BatchEnding.COMPLETED), RunBatch("c")]
 
 
 def test_cancel_and_expiry_stop_what_runs_and_keep_what_is_done() -> None:
     for late, now, ending in (
-        (batch("a", status=CANCEL), 0.0, BatchStatus.CANCELLED),
-        (batch("a"), 1000.0, BatchStatus.EXPIRED),
+        (batch("a", ending=CANCEL), 0.0, BatchEnding.CANCELLED),
+        (batch("a"), 1000.0, BatchEnding.EXPIRED),
     ):
         state = BatchesState(4)
         state.handle(BatchesSeen((batch("a"),)), 0)
@@ -69,17 +69,17 @@ def test_what_is_not_running_is_written_at_once() -> None:
     state.handle(BatchesSeen((batch("a"), batch("b", "b"))), 0)
     state.handle(BatchChecked("a"), 0)
     state.handle(BatchChecked("b"), 0)
-    assert state.handle(BatchesSeen((batch("b", "b", CANCEL),)), 0) == [WriteBatch("b", BatchStatus.CANCELLED)]
+    assert state.handle(BatchesSeen((batch("b", "b", CANCEL),)), 0) == [WriteBatch("b", BatchEnding.CANCELLED)]
 
 
 def test_after_a_restart_it_goes_on_where_the_store_says() -> None:
     state = BatchesState(4)
-    seen = (batch("a", status=BatchStatus.IN_PROGRESS), batch("b", status=CANCEL), batch("c", status=BatchStatus.FINALIZING))
+    seen = (batch("a"), batch("b", ending=CANCEL), batch("c", ending=BatchEnding.COMPLETED))
     late = batch("d", expires_at=5)
     assert state.handle(BatchesSeen((*seen, late)), 6) == [
-        WriteBatch("b", BatchStatus.CANCELLED),
-        WriteBatch("c", BatchStatus.COMPLETED),
-        WriteBatch("d", BatchStatus.EXPIRED),
+        WriteBatch("b", BatchEnding.CANCELLED),
+        WriteBatch("c", BatchEnding.COMPLETED),
+        WriteBatch("d", BatchEnding.EXPIRED),
         LoadBatch("a"),
     ]
 
@@ -92,7 +92,7 @@ def test_few_are_checked_ahead_of_their_turn() -> None:
     loads = state.handle(BatchesSeen((*many, *others)), 0)
     assert loads == [LoadBatch("a0"), LoadBatch("a1"), LoadBatch("b"), LoadBatch("c")]
     assert state.handle(BatchChecked("a1"), 0) == [RunBatch("a1")]
-    assert state.handle(BatchEnded("a1"), 0) == [WriteBatch("a1", BatchStatus.COMPLETED), LoadBatch("a2")]
+    assert state.handle(BatchEnded("a1"), 0) == [WriteBatch("a1", BatchEnding.COMPLETED), LoadBatch("a2")]
     assert state.handle(BatchEnded("c", failed=True), 0) == [LoadBatch("d")]
 
 
@@ -131,9 +131,9 @@ def test_what_could_not_be_done_is_tried_again() -> None:
     state.handle(BatchChecked("a"), 4 * RETRY)
     state.handle(BatchEnded("a"), 4 * RETRY)
     state.handle(BatchStuck("a"), 4 * RETRY)
-    assert state.handle(BatchesSeen(()), 8 * RETRY) == [WriteBatch("a", BatchStatus.COMPLETED)]
+    assert state.handle(BatchesSeen(()), 8 * RETRY) == [WriteBatch("a", BatchEnding.COMPLETED)]
     state.handle(BatchStuck("a"), 8 * RETRY)
-    assert state.handle(BatchesSeen((batch("a", status=CANCEL),)), 12 * RETRY) == []
+    assert state.handle(BatchesSeen((batch("a", ending=CANCEL),)), 12 * RETRY) == []
 
 
 def test_random_walks_end_with_every_batch_written_once() -> None:
@@ -141,7 +141,7 @@ def test_random_walks_end_with_every_batch_written_once() -> None:
     for seed in range(300):
         drawn = random.Random(seed)
         state, now = BatchesState(drawn.choice((1, 2, 3))), 0.0
-        store = {f"b{i}": batch(f"b{i}", drawn.choice("xy"), VALID, drawn.choice((5.0, 1000.0))) for i in range(5)}
+        store = {f"b{i}": batch(f"b{i}", drawn.choice("xy"), None, drawn.choice((5.0, 1000.0))) for i in range(5)}
         asked: dict[str, BatchEffect] = {}
         written: set[str] = set()
         while store:
@@ -156,7 +156,7 @@ def test_random_walks_end_with_every_batch_written_once() -> None:
                     del store[id]
             elif drawn.random() < 0.1:
                 id = drawn.choice(sorted(store))
-                store[id] = replace(store[id], status=CANCEL)
+                store[id] = replace(store[id], ending=CANCEL)
             for effect in state.handle(event, now):
                 if isinstance(effect, StopBatch):
                     assert isinstance(asked[effect.batch], RunBatch | LoadBatch)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.batches.port import BatchStatus
 from blockwright.api.batches.database import StoreError
 from blockwright.api.batches.folder import PART, RUNNER, FolderLock, PartFile
 from blockwright.api.batches.records import INPUT, BatchRecord, FileRecord, ResultRecord
 from blockwright.api.batches.results import write_files
+from blockwright.api.batches.status import BatchStatus
 from blockwright.api.batches.store import DATABASE, BatchStore, FileInUse
 
 FILE = "file-in"
@@ -80,7 +80,7 @@ def test_a_result_is_stored_once_with_what_it_counts(store: BatchStore) -> None:
 def test_the_life_of_a_batch(store: BatchStore) -> None:
     put(store, data=b"{}\n{}\n")
     store.add_batch(made(metadata={"a": "b"}))
-    assert [(b.id, b.status) for b in store.open_batches()] == [("batch_1", BatchStatus.VALIDATING)]
+    assert [(b.id, b.ending) for b in store.open_batches()] == [("batch_1", None)]
     store.begin("batch_1", 2, [{"code": "c"}], 11)
     store.add_results([result(1), result(0, failed=True)])
     assert store.finalize("batch_1", BatchStatus.COMPLETED, 12).status is BatchStatus.FINALIZING
