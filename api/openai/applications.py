@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -19,13 +20,13 @@ from blockwright.api.answers import AddedAnswer, AppsAnswer, RemovedAnswer
 from blockwright.api.errors import ApiError, bad_request, in_words
 from blockwright.api.http.context import FRONT, IGNORED
 from blockwright.api.openai.bodies import read_fields
-from blockwright.api.openai.field_types import Field, Number, Text
+from blockwright.api.openai.field_types import Field, Flag, Number, Text
 from blockwright.api.openai.request_body import read_body
 from blockwright.api.saving import shared_part
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.adapter import is_adapter
 from blockwright.policies.binary_size import binary_size
-from blockwright.policies.requests.refusal import RequestRefused
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
 
 LONGEST_WAIT = 600.0  # seconds
 _PATH = Field("path", Text(4096), "A folder below a root of app_roots.", required=True)
@@ -39,6 +40,7 @@ LOAD_FIELDS = (
     Field("lora_name", Text(200), "The model id to serve it as.", required=True),
     Field("lora_path", Text(4096), "A folder below a root of app_roots.", required=True),
     Field("base_model_name", Text(200), "The served model that it belongs to."),
+    Field("load_inplace", Flag(), "Replace the model of this name, if there is one.", default=False),
 )
 UNLOAD_FIELDS = (Field("lora_name", Text(200), "A model id of /v1/models.", required=True),)
 _THEIRS = {"name": "lora_name", "path": "lora_path", "base": "base_model_name"}  # our names -> vLLM's
@@ -74,8 +76,14 @@ async def load_adapter(request: web.Request) -> web.Response:
     """vLLM's: a text on success."""
     values = await _body(request, LOAD_FIELDS)
     new = NewApplication(values["lora_name"], values["lora_path"], values.get("base_model_name", ""))
+    in_place = values.get("load_inplace", False)
     with _their_names():
-        await _add(request, new)
+        try:
+            await _add(request, dataclasses.replace(new, replace=in_place))
+        except RequestRefused as refused:
+            if refused.why is not Refusal.UNKNOWN_MODEL or not in_place:
+                raise
+            await _add(request, new)  # there is none to replace
     return web.Response(text=f"Success: LoRA adapter '{new.name}' added successfully.")
 
 

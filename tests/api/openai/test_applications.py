@@ -65,6 +65,26 @@ async def test_vllms_endpoints_do_the_same(serve: Any, folder: Path, roots: dict
     assert (answer.status, (await answer.json())["error"]["param"]) == (409, "lora_name")
 
 
+async def test_load_inplace_replaces_what_is_there(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+    client, port = await serve(settings=roots)
+    body = {"lora_name": "a", "lora_path": str(folder), "load_inplace": True}
+    assert (await client.post("/v1/load_lora_adapter", json=body)).status == 200
+    assert port.added == [NewApplication("a", str(folder), replace=True)]
+    absent = RequestRefused(Refusal.UNKNOWN_MODEL, "no model 'a' is served", param="name")
+    adds, port.added = port.add_application, []
+
+    async def add(new: NewApplication) -> Any:
+        if new.replace:
+            raise absent
+        return await adds(new)
+
+    port.add_application = add
+    assert (await client.post("/v1/load_lora_adapter", json=body)).status == 200
+    assert port.added == [NewApplication("a", str(folder))]
+    answer = await client.post("/admin/apps/a", json={"path": str(folder)})
+    assert answer.status == 404
+
+
 @pytest.mark.parametrize(
     ("body", "status", "param", "says"),
     [
