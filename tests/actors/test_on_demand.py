@@ -39,8 +39,8 @@ KV = KvLayout(1, 8, "float32", 16)
 SIZE = 100  # bytes of a component
 
 
-def application(name: str, ids: str) -> Application:
-    parts = [Component(c.encode() * 16, Kind.ATTENTION, SIZE, 8, 8, KV) for c in ids]
+def application(name: str, ids: str, kv: KvLayout = KV) -> Application:
+    parts = [Component(c.encode() * 16, Kind.ATTENTION, SIZE, 8, 8, kv) for c in ids]
     return Application(name, "/models/" + name, tuple(parts), 4096, model=name)
 
 
@@ -50,8 +50,10 @@ class House:
     def __init__(self, room: int, workers: tuple[str, ...] = ("w0",), **options: Any) -> None:
         self.state = ControllerState(workers, stall_timeout=10.0, **options)
         self.room, self.now = room, 0.0
+        self.spare = 1 << 20  # bytes beside those components, for KV
         self.held: dict[str, dict[bytes, set[str]]] = {name: {} for name in workers}
         self.active: dict[str, int] = {}
+        self.waits: dict[str, int] = {}  # application -> tokens of the longest that waits for it
         self.last: dict[str, float] = {}
         self.awaited: list[str] = []  # to become quiet
         self.looks = 0
@@ -72,9 +74,7 @@ class House:
                 held = self.held[worker]
                 lacking = len(held.keys() | set(load.ids)) - self.room
                 if lacking > 0:
-                    names = {name for holders in held.values() for name in holders}
-                    owned = {name: SIZE * sum(holders == {name} for holders in held.values()) for name in names}
-                    why = NoRoom("no room", lacking * SIZE, len(set(load.ids)) > self.room, owned)
+                    why = NoRoom("no room", lacking * SIZE, len(set(load.ids)) > self.room, self.owned(worker))
                     return [LoadRefused(worker, incarnation, load, why)]
                 for id in load.ids:
                     held.setdefault(id, set()).add(load.holder)
@@ -85,15 +85,28 @@ class House:
                     if not self.held[worker][id]:
                         del self.held[worker][id]
             case AskRoom(worker, incarnation):
-                return [Room(worker, incarnation, 1 << 20)]
+                left = self.spare + SIZE * (self.room - len(self.held[worker]))
+                return [Room(worker, incarnation, left, self.left_alone(worker), self.owned(worker))]
             case AskUse():
                 idle = {name: Use(0, self.now - at) for name, at in self.last.items()}
-                return [Used({**idle, **{name: Use(n, 0.0) for name, n in self.active.items() if n}})]
+                active = {name: Use(n, 0.0, self.waits.get(name, 0)) for name, n in self.active.items() if n}
+                return [Used({**idle, **active})]
             case AwaitQuiet(name):
                 self.awaited.append(name)
             case LookLater():
                 self.looks += 1
         return []
+
+    def names(self, worker: str) -> set[str]:
+        return {name for holders in self.held[worker].values() for name in holders}
+
+    def owned(self, worker: str) -> dict[str, int]:
+        held = self.held[worker].values()
+        return {name: SIZE * sum(holders == {name} for holders in held) for name in self.names(worker)}
+
+    def left_alone(self, worker: str) -> dict[str, int]:
+        held = self.held[worker].values()
+        return {n: self.spare + SIZE * (self.room - sum(n in holders for holders in held)) for n in self.names(worker)}
 
     def start(self, *applications: Application) -> House:
         self(Serve(applications))
@@ -101,9 +114,9 @@ class House:
             self(WorkerUp(name, 1))
         return self
 
-    def want(self, name: str) -> None:
+    def want(self, name: str, tokens: int = 9) -> None:
         self.active[name] = self.active.get(name, 0) + 1
-        self(ApplicationsWanted((name,)))
+        self(ApplicationsWanted({name: tokens}))
 
     def end(self, name: str) -> None:
         self.active[name] -= 1
