@@ -93,6 +93,7 @@ class OnDemand:
         self._lacks: dict[str, int] = {}  # worker -> bytes for want of which ``coming`` could not be loaded there
         self._since: dict[str, float] = {}  # application -> when it became resident, of those that were on demand
         self._asking = self._looking = False
+        self._alone = False  # nobody is left to give way to ``coming``, which was refused all the same
 
     def handle(self, event: DemandEvent, now: float) -> None:
         match event:
@@ -110,8 +111,11 @@ class OnDemand:
                 self._park(application)
                 self._try_again()
             case LookAgain():
-                self._looking = False
-                self._ask()
+                self._looking, again, self._alone = False, self._alone, False
+                if again:
+                    self._try_again()
+                else:
+                    self._ask()
 
     def _want(self, name: str, tokens: int, now: float) -> None:
         served, known = self._served.get(name), self.wanted.get(name)
@@ -252,6 +256,7 @@ class OnDemand:
             self.leaving = choice.drain
             self._pause(choice.drain, True)
             self._state.after.append(AwaitQuiet(choice.drain))
+        self._alone = not residents and not self.leaving  # it was refused while plans of those that went had not ended
         self._look_later()
 
     def _look_later(self) -> None:
