@@ -126,6 +126,7 @@ def worker_configs(
             tenant_weights=settings.tenant_weights,
             tenant_kv_share=settings.tenant_kv_share,
             kv_reserve=settings.kv_reserve if settings.on_demand else 0.0,
+            on_demand=settings.on_demand,
             offline_delay=settings.offline_delay,
             offline_sweep=settings.offline_sweep,
             pace=settings.pace,

@@ -29,6 +29,7 @@ GUESSES = (
     ("what a dispatcher decided, and what came of it: decision", "actors/gateway/decision.py", "Decision"),
     ("how long an answer will be: lengths", "policies/prediction/lengths.py", "LengthEstimator"),
     ("who learns lengths: tagger", "actors/tagger/actor.py", "Tagger"),
+    ("a long request waits until idle models are unloaded: room", "actors/gateway/room_waits.py", "RoomWaits"),
     ("requests that kill their worker", "policies/requests/poison.py", "Quarantine"),
     ("who waits before whom", "policies/requests/queue.py", "WaitingQueue"),
     ("why a request is refused", "policies/requests/refusal.py", "Refusal"),

@@ -156,9 +156,8 @@ class Controller(Actor):
         return application_view(self._state, served) if served is not None else None
 
     @endpoint(urgent=True)
-    async def wanted(self, applications: list[str]) -> None:
-        """A gateway has requests of these and no route for them."""
-        self.handle(m.ApplicationsWanted(tuple(applications)))
+    async def wanted(self, applications: dict[str, int]) -> None:  # see ``ApplicationsWanted``
+        self.handle(m.ApplicationsWanted(applications))
 
     @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:
@@ -374,7 +373,9 @@ class Controller(Actor):
         if (status := await self._calls.room(effect)) is not None:
             if status.slow and status.slow not in self._warnings:  # all workers of one machine say the same
                 self._warnings.append(status.slow)
-            self.handle(m.Room(effect.worker, effect.incarnation, status.budget - status.parameters))
+            owned = {name: owned for name, (owned, _) in status.parameters_by_application.items()}
+            room = status.budget - status.parameters, status.left_alone, owned
+            self.handle(m.Room(effect.worker, effect.incarnation, *room))
 
     async def _publish(self) -> None:
         async with self._publishing:

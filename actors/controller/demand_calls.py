@@ -35,6 +35,8 @@ async def perform(
     """``publishing``: held while a publication leaves; ``handle`` takes the answer."""
     match effect:
         case AskUse():
+            async with publishing:  # what was published before is out: what it lets begin waits no more
+                pass
             asked = [node.ref(g).uses(timeout=ASK_SECONDS, returns=dict[str, Use]) for g in gateways]
             answers = await asyncio.gather(*asked, return_exceptions=True)
             handle(Used(combined(answer for answer in answers if isinstance(answer, dict))))

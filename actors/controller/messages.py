@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from blockwright.actors.controller.overload_messages import OverloadEffect as OverloadEffect
 from blockwright.actors.controller.overload_messages import OverloadEvent as OverloadEvent
@@ -79,12 +79,10 @@ class Undeploy:
 class Add:
     """Serve one more while the others are served: nobody sees it before its routes are whole on every worker that is up,
     and it is forgotten where one cannot load it. Answered by ``Added``.
-
-    replaces: the application whose new requests it takes from then on, or "".
     """
 
     application: Application
-    replaces: str = ""
+    replaces: str = ""  # the application whose new requests it takes from then on
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +167,9 @@ class LoadRefused(DemandEvent):
 
 @dataclass(frozen=True, slots=True)
 class ApplicationsWanted(DemandEvent):
-    """A gateway has requests of these applications, and no route for them."""
+    """A gateway has requests of these applications, and no route for them, or none with room: tokens of the longest."""
 
-    applications: tuple[str, ...]
+    applications: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +198,8 @@ class Room:
     worker: str
     incarnation: int
     nbytes: int
+    left_alone: dict[str, int] = field(default_factory=dict)  # by application: the same with its parameters alone
+    owned: dict[str, int] = field(default_factory=dict)  # by application: of packed tensors that go with it
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 *Parked* is what is served and has nothing in any worker. One parked application comes at a time, that which was asked for
 first; the workers say what memory it lacks, the gateways what is in use, and ``policies/cluster/demand.py`` who gives way.
-Owns who is asked for and the swap under way; what follows for blocks and routes is ``state.py``'s.
+What is here and has too little room for a sequence *comes* in the same way, until that has been sent. Owns who is asked for
+and the swap under way; what follows for blocks and routes is ``state.py``'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from blockwright.actors.controller.additions import is_known
@@ -29,10 +31,18 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.actors.worker.messages import NoRoom
-from blockwright.policies.cluster.demand import Occupant, Use, choose
+from blockwright.policies.cluster.demand import Occupant, Use, choose, lacking_room
 
 LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
+NOBODY = Use(0, float("inf"))  # what is not in the answers of gateways was never used
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """An application that was asked for: since when, and for how many tokens."""
+
+    since: float
+    tokens: int
 
 
 class DroppedParameters(Protocol):
@@ -77,12 +87,13 @@ class OnDemand:
 
     def __init__(self, state: ControllerParts) -> None:
         self._state, self._served, self._residency = state, state.served, state.residency
-        self.wanted: dict[str, float] = {}  # parked, or coming, and asked for -> since when
+        self.wanted: dict[str, Want] = {}  # parked, coming, or without room for what waits, by application
         self.coming = ""  # is being made resident
         self.leaving = ""  # takes no new requests, so that it can be parked for ``coming``
-        self._lacks: dict[str, NoRoom] = {}  # worker -> why ``coming`` could not be loaded there
+        self._lacks: dict[str, int] = {}  # worker -> bytes for want of which ``coming`` could not be loaded there
         self._since: dict[str, float] = {}  # application -> when it became resident, of those that were on demand
         self._asking = self._looking = False
+        self._alone = False  # nobody is left to give way to ``coming``, which was refused all the same
 
     def handle(self, event: DemandEvent, now: float) -> None:
         match event:
@@ -90,21 +101,30 @@ class OnDemand:
                 if self._state.current(worker, incarnation):
                     self._refused(event)
             case ApplicationsWanted(applications):
-                for name in applications:
-                    if name in self._served and self._served[name].parked and self._served[name].deployed:
-                        self.wanted.setdefault(name, now)
+                for name, tokens in applications.items():
+                    self._want(name, tokens, now)
             case Used(uses):
                 self._asking = False
                 if self.coming:
                     self._make_room(uses, now)
             case Quiet(application) if application == self.leaving:
-                self.leaving = ""
-                self._pause(application, False)
                 self._park(application)
                 self._try_again()
             case LookAgain():
-                self._looking = False
-                self._ask()
+                self._looking, again, self._alone = False, self._alone, False
+                if again:
+                    self._try_again()
+                else:
+                    self._ask()
+
+    def _want(self, name: str, tokens: int, now: float) -> None:
+        served, known = self._served.get(name), self.wanted.get(name)
+        if known is not None:
+            self.wanted[name] = replace(known, tokens=max(tokens, known.tokens))
+        elif served is None or not served.deployed:
+            return
+        elif served.parked or not self._ended(name) or self._short(name, tokens):
+            self.wanted[name] = Want(now, tokens)
 
     def _refused(self, event: LoadRefused) -> None:
         """A worker has no room for an application: what was coming asks for some, others are on demand from now on."""
@@ -118,22 +138,25 @@ class OnDemand:
         self._state.touched[event.worker] = None
         if load.holder == self.coming:
             residency.refuse(load.holder, why.message)
-            self._lacks[event.worker] = why
+            self._lacks[event.worker], residency.owned = max(1, why.lacking), why.owned
             self._ask()
         elif load.holder in self._served:
             self._park(load.holder)
 
     def look(self, now: float) -> None:
         """Whether what was coming is there, or can come no more; then the next one comes."""
-        if (name := self.coming) and self._ended(name):
-            self.wanted.pop(name, None)
-            self._since[name] = now
-            self._end()
-        if not self.coming:
-            self.wanted = {name: at for name, at in self.wanted.items() if name in self._served}
-            if waiting := [name for name in self.wanted if self._served[name].parked]:
-                self.coming = waiting[0]
-                self._bring(self.coming)
+        for name, want in list(self.wanted.items()) if not self.coming else ():
+            if name in self._served and self._served[name].parked:
+                self._bring(name)
+            elif name not in self._served or (self._ended(name) and not self._short(name, want.tokens)):
+                del self.wanted[name]
+                continue
+            elif not self._ended(name):
+                continue  # its worker is down, or was asked what is left
+            self.coming = name
+            break
+        if self.coming and self._ended(self.coming) and not self._looking:
+            self._ask()
 
     def forget(self, name: str) -> None:
         """It is served no more, or cannot be loaded."""
@@ -148,10 +171,12 @@ class OnDemand:
         """Raise AssertionError when an invariant is broken."""
         assert not self.coming or not self._served[self.coming].parked
         assert not self.leaving or (self.coming and not self._served[self.leaving].parked)
-        assert all(name == self.coming or self._served[name].parked for name in self.wanted if name in self._served)
+        assert not self.coming or self.coming in self.wanted
 
     def _park(self, name: str) -> None:
         served = self._served[name]
+        if name == self.leaving:
+            self._stay()
         self._state.end_extras(lambda extra: extra.served is served)
         self._state.overload.forget(name)
         served.parked = served.on_demand = True
@@ -174,37 +199,54 @@ class OnDemand:
     def _end(self) -> None:
         self.coming, self._lacks = "", {}
         if self.leaving:
-            self._pause(self.leaving, False)
-            self.leaving = ""
+            self._stay()
+
+    def _stay(self) -> None:
+        """Nobody waits any more for what was leaving to be quiet."""
+        self._pause(self.leaving, False)
+        self.leaving = ""
 
     def _ask(self) -> None:
-        if self._lacking() and not self._asking:
+        if self.coming and (self._lacking() or self._ended(self.coming)) and not self._asking:
             self._asking = True
             self._state.after.append(AskUse())
 
     def _lacking(self) -> dict[str, int]:
-        """Bytes by worker."""
-        return {w: max(1, why.lacking) for w, why in self._lacks.items() if self.coming in self._residency[w].refused}
+        """Bytes for parameters, by worker."""
+        return {worker: lacking for worker, lacking in self._lacks.items() if self.coming in self._residency[worker].refused}
+
+    def _short(self, name: str, tokens: int) -> dict[str, int]:
+        """Bytes for a sequence, by worker, that others can make free."""
+        routes = [planned for planned in self._served[name].planned if planned.whole]
+        rooms = [[hop.room(one.worker) for hop, one in zip(p.hops, p.route.hops, strict=True)] for p in routes]
+        return lacking_room(tokens, rooms) or {}
 
     def _make_room(self, uses: Mapping[str, Use], now: float) -> None:
-        """``uses``: of all gateways, by application; what is not in it was never used."""
-        lacking = self._lacking()
-        if not lacking:
-            return
-        nobody = Use(0, float("inf"))
-        if not uses.get(self.coming, nobody).active:  # who asked for it is gone
-            self.wanted.pop(self.coming, None)
+        """``uses``: of all gateways, by application."""
+        use, here = uses.get(self.coming, NOBODY), self._ended(self.coming)
+        lacking = self._short(self.coming, use.waits) if here else self._lacking()
+        if here and not use.waits:  # what waited has been sent, so the worker keeps its room
+            self._since[self.coming] = now
+            del self.wanted[self.coming]
+            self._end()
+        elif lacking and not use.active:  # who asked for it is gone
+            del self.wanted[self.coming]
             self._park(self.coming)
             self._end()
-            return
+        elif lacking:
+            self._give_way(lacking, uses, now)
+        elif here:
+            self._look_later()
+
+    def _give_way(self, lacking: Mapping[str, int], uses: Mapping[str, Use], now: float) -> None:
         residents = []
         for name, served in self._served.items():
             here = any(name in self._residency[worker].resident for worker in lacking)
             if here and served.here and served.shown and name not in (self.coming, self.leaving):
-                owned = {worker: self._lacks[worker].owned.get(name, 0) for worker in lacking}
+                owned = {worker: self._residency[worker].owned.get(name, 0) for worker in lacking}
                 age = now - self._since.get(name, float("-inf"))
-                residents.append(Occupant(name, uses.get(name, nobody), age, owned))
-        choice = choose(lacking, residents, now - self.wanted.get(self.coming, now))
+                residents.append(Occupant(name, uses.get(name, NOBODY), age, owned))
+        choice = choose(lacking, residents, now - self.wanted[self.coming].since)
         for name in choice.unload:
             self._park(name)
         if choice.unload:
@@ -214,6 +256,10 @@ class OnDemand:
             self.leaving = choice.drain
             self._pause(choice.drain, True)
             self._state.after.append(AwaitQuiet(choice.drain))
+        self._alone = not residents and not self.leaving  # it was refused while plans of those that went had not ended
+        self._look_later()
+
+    def _look_later(self) -> None:
         if not self._looking:
             self._looking = True
             self._state.after.append(LookLater(LOOK))

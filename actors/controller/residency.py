@@ -14,8 +14,10 @@ from blockwright.actors.controller.messages import Application
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.binary_size import binary_size
 from blockwright.policies.cluster.application_life import first_missing, serving_one
+from blockwright.policies.cluster.demand import HopRoom
 from blockwright.policies.model.chain import Block, Hop, Route
 from blockwright.policies.requests.admission import capacity_tokens
+from blockwright.policies.requests.dispatch import UNKNOWN
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +69,10 @@ class PlannedRoute:
         """
         return min(capacity_tokens(hop.residency.room or 0, hop.page_size, hop.page_bytes) for hop in self.hops)
 
+    def most(self) -> int:
+        """The same once no other application is there; 0: none goes."""
+        return min(hop.most_tokens for hop in self.hops)
+
 
 @dataclass(slots=True, eq=False)
 class PlannedHop:
@@ -84,6 +90,20 @@ class PlannedHop:
     def held(self) -> bool:
         """The worker serves it."""
         return not self.missing and self.residency.serving
+
+    @property
+    def most(self) -> int:
+        """Bytes left to KV once no other application is there, as its worker last said; 0: none goes."""
+        known = self.residency.left_alone
+        return 0 if known is None else known.get(self.route.route.application, UNKNOWN)
+
+    @property
+    def most_tokens(self) -> int:
+        return UNKNOWN if self.most == UNKNOWN else capacity_tokens(self.most, self.page_size, self.page_bytes)
+
+    def room(self, worker: str) -> HopRoom:
+        """For whoever makes more; ``worker``: its name."""
+        return HopRoom(worker, self.page_size, self.page_bytes, self.residency.room or 0, self.most)
 
 
 def serving(served: Mapping[str, Served], model: str) -> Served | None:
@@ -113,6 +133,8 @@ class Residency:
         self.refused: dict[str, str] = {}  # application -> why it could not be loaded here
         self.loading: LoadBlock | None = None  # the one load in progress
         self.room: int | None = None  # bytes left to KV, when last asked
+        self.left_alone: dict[str, int] | None = {}  # application -> bytes that would be, with it alone; None: nobody goes
+        self.owned: dict[str, int] = {}  # application -> bytes of packed tensors that go with it, as was last said
         self.room_stale = True  # parameters have changed since, or nobody asked
         self.asking = False  # a question about room is under way
         self.serving = False  # the worker is well and its room is known: complete hops count
@@ -139,6 +161,7 @@ class Residency:
                 hop.missing = hop.last - hop.first
         self.resident, self.refused, self.loading = {}, {}, None
         self.room, self.room_stale, self.asking = None, True, False
+        self.left_alone, self.owned = {}, {}
         self._partial.clear()
         self._queued = {name for name, served in self._served.items() if served.here}
         self._queue = [(self._served[name].rank, name) for name in self._queued]
@@ -154,8 +177,9 @@ class Residency:
                     if not hop.missing:
                         self._turn(hop, serving)
 
-    def set_room(self, nbytes: int) -> None:
-        changed, self.room, self.asking = nbytes != self.room, nbytes, False
+    def set_room(self, nbytes: int, left_alone: dict[str, int] | None, owned: dict[str, int]) -> None:
+        changed = (nbytes, left_alone) != (self.room, self.left_alone)
+        self.room, self.left_alone, self.owned, self.asking = nbytes, left_alone, owned, False
         if changed and self.serving:
             for name in self.resident:
                 self._touched.update((hop.route.route.id, hop.route) for hop in self.hops.get(name, ()) if not hop.missing)

@@ -35,6 +35,7 @@ class Routes:
         self.planned: dict[str, Route] = {}  # by id, of all applications ever served, with all workers up and loaded
         self.in_force: dict[str, Route] = {}  # by id
         self.capacity: dict[str, int] = {}  # route in force -> tokens of one sequence that its workers can hold
+        self.most: dict[str, int] = {}  # the same once others are unloaded for it; without those for which none is
         self.version = 0  # of the last publication
         self.touched: dict[str, PlannedRoute] = {}  # by id: they may be in force now and were not, or the other way round
         self.paused: set[str] = set()  # ids of routes that gateways are not told of, though workers serve them
@@ -92,12 +93,12 @@ class Routes:
                     first.update(dict.fromkeys(workers_of(route)))
                     planned.served.ever_ready = True
                     self._count(planned.served, 1)
-                capacity = planned.capacity()
-                if self.capacity.get(id) != capacity:
-                    self.capacity[id] = capacity
+                capacity, most = planned.capacity(), planned.most()
+                if (self.capacity.get(id), self.most.get(id, 0)) != (capacity, most):
+                    self.capacity[id], self.most[id] = capacity, most
                     changed.add(id)
             elif id in self.in_force:
-                del self.in_force[id], self.capacity[id]
+                del self.in_force[id], self.capacity[id], self.most[id]
                 self._count(planned.served, -1)
                 changed.add(id)
                 self._local.append(planned.route)
@@ -128,6 +129,7 @@ class Routes:
             dict(self.capacity),
             list(self._draining),
             on_demand=list(self._on_demand),
+            most={id: most for id, most in self.most.items() if most},
         )
 
     def _difference(self, since: int) -> RoutesChanged:
@@ -147,6 +149,7 @@ class Routes:
             sorted(ids - (self.in_force.keys() - self.paused)),
             sorted(applications - {chain.application for chain in self._chains}),
             list(self._on_demand),
+            {id: most for id in in_force if (most := self.most[id])},
         )
 
     def parts(self, taken: Mapping[str, int]) -> dict[str, RoutesChanged]:
@@ -188,7 +191,8 @@ class Routes:
             assert planned.whole == (planned.route.id in self.in_force), planned.route.id
             if planned.whole:
                 assert self.capacity[planned.route.id] == planned.capacity(), planned.route.id
-        assert self.capacity.keys() == self.in_force.keys() <= {planned.route.id for planned in known}
+                assert self.most[planned.route.id] == planned.most(), planned.route.id
+        assert self.most.keys() == self.capacity.keys() == self.in_force.keys() <= {planned.route.id for planned in known}
         for one in everyone:
             assert one.in_force == sum(planned.whole for planned in one.planned), one.application.name
             assert one.ever_ready or not one.in_force, one.application.name

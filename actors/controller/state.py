@@ -202,8 +202,8 @@ class ControllerState:
         name, residency = event.worker, self.residency[event.worker]
         self.touched[name] = None
         match event:
-            case m.Room(_, _, nbytes):
-                residency.set_room(nbytes)
+            case m.Room(_, _, nbytes, left_alone, owned):
+                residency.set_room(nbytes, left_alone if self.on_demand else None, owned)
                 residency.serve(self._well(self.workers[name]))
                 if why := residency.cramped(name, self.never_ready):
                     self._effects.append(m.Fatal(why))

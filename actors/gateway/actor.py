@@ -164,7 +164,7 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def uses(self) -> dict[str, Use]:
         """By application: what it has here, or since when it has nothing."""
-        return self.state.uses.tell(self.state.table.routes, self.node.clock.now())
+        return self.state.uses.tell(self.state.table.routes, self.node.clock.now(), self.state.room_waits.wants())
 
     @endpoint(concurrent=True)
     async def quiet(self, application: str, version: int) -> None:
@@ -375,7 +375,7 @@ class Gateway(Actor):
                 case Ask():
                     self._send(ask(effect, self.node, next(self._dispatchers), self._patience, self._handle))
                 case m.WantRoutes(applications):
-                    self.node.ref(self._controller).wanted.cast(list(applications))
+                    self.node.ref(self._controller).wanted.cast(applications)
                 case m.CancelAt(worker, requests):
                     self._cancellations.add(self.node, worker, requests)
                 case m.Acknowledge(worker, serial):

@@ -36,6 +36,7 @@ class Catalogue:
             ended=update.ended,
             removed=update.removed,
             on_demand=update.on_demand,
+            most=update.most,
         )
 
     def models(self) -> list[ModelInfo]:
@@ -56,6 +57,7 @@ class Catalogue:
             ready=bool(table.routes[application]) or table.absent(application),
             parent=table.bases.get(model),
             rooms=tuple(room - virtual for room in table.rooms(application)),
+            longest=max(0, table.room.get(application, 0) - virtual),
             virtual=virtual,
         )
 

@@ -8,6 +8,7 @@ from blockwright.actors.gateway.asking import Asking
 from blockwright.actors.gateway.move_under_way import MovedParts
 from blockwright.actors.gateway.moving import Moving
 from blockwright.actors.gateway.offline import OfflineBook
+from blockwright.actors.gateway.room_waits import RoomWaits
 from blockwright.actors.gateway.uses import Uses
 from blockwright.actors.gateway.workers import Workers
 from blockwright.policies.requests.overload import Overload
@@ -24,6 +25,7 @@ class CheckedParts(MovedParts, Protocol):
     overload: Overload
     uses: Uses
     offline: OfflineBook
+    room_waits: RoomWaits
 
 
 def check_state(state: CheckedParts) -> None:
@@ -36,6 +38,7 @@ def check_state(state: CheckedParts) -> None:
     waiting = {r.id for r in active if r.state == "waiting"}
     assert set(state.queue.in_order(state.queue.applications())) == waiting
     state.asking.check(waiting)
+    state.room_waits.check(waiting)
     state.moving.check()
     assert all(r.state == ("running" if r.workers else "waiting") for r in active)
     assert set(state.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}

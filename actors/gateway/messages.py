@@ -187,9 +187,10 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class WantRoutes:
-    """Requests of these applications wait and have no route: the controller may bring what is on demand."""
+    """Requests of these applications wait and have no route, or none with room for them: the controller may bring what is on
+    demand, or unload it. Tokens of the longest."""
 
-    applications: tuple[str, ...]
+    applications: dict[str, int]
 
 
 Effect = WantRoutes | Ask | Submit | ExportAt | HoldAt | UnholdAt | CancelAt | Acknowledge | Replay | Deliver | Fail | Closed

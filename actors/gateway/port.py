@@ -167,6 +167,7 @@ class ModelInfo:
     ready: bool
     parent: str | None = None  # the served application that it shares most parameters with, if it came earlier
     rooms: tuple[int, ...] = ()  # tokens of KV that each route in force holds while nothing else runs there
+    longest: int = 0  # tokens that fit there once others have been unloaded for them; 0: not known
     virtual: int = 0  # tokens before every prompt that clients do not see; none of the other numbers counts them
 
 

@@ -55,6 +55,7 @@ class RequestRecord:
     avoid: str = ""  # route id not to take before ``avoid_until``
     avoid_until: float = 0.0
     refused: set[str] = field(default_factory=set)  # ids of routes whose workers cannot hold it
+    room: int = 0  # tokens that a route must hold for the next attempt: its worker has found less than was known
     events: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -133,7 +134,7 @@ class RequestRecord:
     def wanted(self, now: float) -> Wanted:
         """What decides where it goes."""
         avoid = self.avoid if now < self.avoid_until else ""
-        return Wanted(self.id, self.application, self.total, self.deaths.suspect, avoid, self.refused)
+        return Wanted(self.id, self.application, self.total, self.deaths.suspect, avoid, self.refused, self.room)
 
     def refuse(self, now: float) -> Wanted:
         """The worker of its route cannot hold it, as parameters have come there; what decides where it goes instead."""
@@ -158,7 +159,7 @@ class RequestRecord:
             found = {"seconds": decision.seconds, "policy": decision.chosen.policy, "fell_back": decision.reason}
             self.note(now, "asked", candidates=len(decision.chosen.candidates), **found)
         self.state, self.route, self.workers = "running", route, workers_of(route)
-        self.alone, self.planned, self.computed = self.deaths.suspect, False, 0
+        self.alone, self.planned, self.computed, self.room = self.deaths.suspect, False, 0, 0
         hops = [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in route.hops]
         self.note(now, "dispatched", attempt=self.attempt, route=route.id, hops=hops)
 

@@ -24,12 +24,13 @@ from blockwright.actors.gateway.newcomers import refusal
 from blockwright.actors.gateway.offline import OfflineBook
 from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
 from blockwright.actors.gateway.record import RequestRecord
+from blockwright.actors.gateway.room_waits import RoomWaits
 from blockwright.actors.gateway.switch_messages import SwitchRoutes
 from blockwright.actors.gateway.uses import Uses
 from blockwright.actors.gateway.workers import Workers
 from blockwright.actors.worker.messages import Exported, GatewayNews, Submission, SweepReport
 from blockwright.policies.model.chain import Route
-from blockwright.policies.requests.dispatch import dispatch, fitting, open_routes
+from blockwright.policies.requests.dispatch import dispatch, open_routes
 from blockwright.policies.requests.overload import Overload
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.queue import WaitingQueue
@@ -75,6 +76,7 @@ class GatewayState:
         self.offline = OfflineBook(self)  # of those of ``active`` that are offline
         self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
         self.active: dict[str, RequestRecord] = {}  # all and only the requests that have not ended
+        self.room_waits = RoomWaits(self.table, self.queue, self.active)
         self.past: OrderedDict[str, RequestView] = OrderedDict()  # the last ``KEEP`` that ended
         self.draining = False
         self._arrivals = 0
@@ -123,12 +125,11 @@ class GatewayState:
         while self._freed:
             self._freed = False
             self._pump(now)
-        effects, self._effects = self._effects, []
+        effects, self._effects = [*self._effects, *map(m.WantRoutes, self.room_waits.take())], []
         return effects
 
     def describe(self, request: str) -> RequestView | None:
-        record = self.active.get(request)
-        return record.view() if record else self.past.get(request)
+        return record.view() if (record := self.active.get(request)) else self.past.get(request)
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken."""
@@ -137,8 +138,7 @@ class GatewayState:
     # the life of a request
 
     def _generate(self, generation: Generation, now: float) -> None:
-        refused = refusal(self, generation, now)
-        if refused is not None:
+        if (refused := refusal(self, generation, now)) is not None:
             self._effects.append(m.Fail(generation.id, refused))
             return
         model, application = generation.application, self.table.models[generation.application]
@@ -166,14 +166,15 @@ class GatewayState:
     def _wait(self, record: RequestRecord, now: float) -> None:
         self.queue.add(record.id, record.application, record.key, now)
         self.offline.waits(record)
-        if self.table.absent(record.application):
-            self._effects.append(m.WantRoutes((record.application,)))
+        self.room_waits.arrived(record)
 
     def _try(self, record: RequestRecord, now: float, advice: Advice | None = None) -> None:
         """Start an attempt of a waiting request if a route is there; where there are several, ask first."""
         if record.id in self.asking.open:
             return
         wanted, by_credit = record.wanted(now), record.by_credit
+        if self.room_waits.look(wanted, now):
+            return
         ordinary = not wanted.suspect or any(not other.deaths.suspect for other in self.active.values())
         route = self.offline.route(record, now) if by_credit else dispatch(wanted, self.table, self.quarantine, ordinary)
         if route is None:
@@ -221,12 +222,11 @@ class GatewayState:
         for request in self.queue.in_order([name for name in self.queue.applications() if name not in self.table.routes]):
             message = f"model {self.active[request].model!r} is no longer served; choose another one"
             self._fail(self.active[request], now, RequestRefused(Refusal.UNKNOWN_MODEL, message))
-        if absent := tuple(filter(self.table.absent, self.queue.applications())):
-            self._effects.append(m.WantRoutes(absent))  # what was said before may have been lost, or have been too early
         for request in self.queue.in_order([name for name in self.queue.applications() if self.table.routes.get(name)]):
             record = self.active[request]
             if record.deaths.suspect or self.quarantine.leaves(self.table.routes[record.application]):
                 self._try(record, now)
+        self.room_waits.repeat()  # what was said before may have been lost, or have been too early
 
     def _wake(self, more: bool, now: float) -> None:
         """Where workers take more of offline requests than they did, try those that wait for it."""
@@ -236,6 +236,7 @@ class GatewayState:
     def _leave(self, record: RequestRecord) -> None:
         """Its attempt is over, or its wait: nothing is counted for it on any worker."""
         self.asking.drop(record.id)
+        self.room_waits.drop(record.id)
         self.offline.left(record)
         self.quarantine.release(record.id)
         self.table.remove(record.id, record.workers, record.counted)
@@ -270,8 +271,7 @@ class GatewayState:
         self._finish(record, now, "failed", "failed", refused.message)
 
     def _end(self, request: str, stop: bool, now: float) -> None:
-        record = self.active.get(request)
-        if record is None:
+        if (record := self.active.get(request)) is None:
             return
         self._cancel(record)
         self._effects.append(m.Closed(request))
@@ -284,10 +284,10 @@ class GatewayState:
             self._effects.append(m.CancelAt(record.workers[0], (record.id,)))
 
     def _expire(self, now: float) -> None:
-        """Fail what has waited too long for any route, or at all; those that have waited less are not looked at."""
+        """Fail what has waited too long for any route, or room on one, or at all."""
         for record in self.timeouts.late(self.active.values(), now):
             self._fail(record, now, self.timeouts.expired())
-        for request, refused in self.timeouts.unserved(self.queue, self.table, now):
+        for request, refused in self.room_waits.late(self.timeouts, now):
             self._fail(self.active[request], now, refused)
 
     def _abort(self, now: float) -> None:
@@ -385,7 +385,7 @@ class GatewayState:
 
     def _given_back(self, record: RequestRecord, reason: str, now: float) -> None:
         record.given_back(reason, now)
-        if reason.startswith("refused") and not fitting(record.refuse(now), self.table):
+        if self.room_waits.turned_away(record, reason, now):
             self._fail(record, now, RequestRefused(Refusal.TOO_LONG, reason.partition(": ")[2]))
             return
         if reason == "deadline":

@@ -90,6 +90,7 @@ class WorkerConfig:
     tenant_weights: dict[str, int] = field(default_factory=dict)
     tenant_kv_share: dict[str, float] = field(default_factory=dict)
     kv_reserve: float = 0.0
+    on_demand: bool = False
     offline_delay: float = 0.03
     offline_sweep: float = 0.02
     pace: str = ""  # cost table (JSON) whose times sweeps are held to
@@ -117,6 +118,7 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepCo
         tenant_weights=config.tenant_weights,
         tenant_kv_share=config.tenant_kv_share,
         kv_reserve=config.kv_reserve,
+        on_demand=config.on_demand,
         offline_delay=config.offline_delay,
         offline_sweep=config.offline_sweep,
         costs=read_costs(config.profile),
@@ -203,6 +205,7 @@ class WorkerStatus:
     served_by_tenant: dict[str, int]  # cost of the tokens computed for it: see ``policies/sweep/fair_share.py``
     kv_cap_hits: dict[str, int]  # times that something of a tenant gave way because of its cap
     parameters_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes owned, bytes shared
+    left_alone: dict[str, int] = field(default_factory=dict)  # to KV, once an application alone has parameters here
     kv_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes listed, of these shared
     cached: int = 0  # bytes of KV that only the prefix cache keeps: it gives way
     slow: str = ""  # why the native kernels do not compute, where nobody asked for others

@@ -43,6 +43,7 @@ def status_of(
         served_by_tenant=dict(state.parts.queue.share.served),
         kv_cap_hits=dict(memory.cap_hits),
         parameters_by_application=memory.residence.bytes_by_holder(),
+        left_alone=memory.left_alone(),
         kv_by_application=state.kv_by_application(),
         slow=slow,
     )

@@ -115,8 +115,8 @@ def capacity(models: Sequence[ModelInfo], rows: int) -> str:
     for info in models:
         length = min(TYPICAL, info.max_length)
         if info.rooms:
-            text = f"about {concurrent(info.rooms, length, rows):,} concurrent requests of {length:,} tokens"
-            if (longest := max(info.rooms)) < length:
+            text = f"about {max(1, concurrent(info.rooms, length, rows)):,} concurrent requests of {length:,} tokens"
+            if (longest := max(info.longest, *info.rooms)) < length:
                 text = f"requests of at most {longest:,} tokens (--set memory=... with more gives room for longer ones)"
             told.setdefault(text, []).append(info.id)
     if len(told) == 1:

@@ -2,12 +2,13 @@
 
 What nobody uses goes first. Where all that is resident is in use, the one that asks waits ``PATIENCE``; then the application
 that has been resident for longest, and for a ``TURN`` at least, starts nothing new and goes when what runs has ended. So
-everyone gets a turn, requests that wait for one application share its load, and swaps are bounded in time. Pure.
+everyone gets a turn, requests that wait for one application share its load, and swaps are bounded in time. The same makes
+room for a sequence that is longer than what parameters leave. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 PATIENCE = 0.3  # seconds that an application waits before one in use has to make room for it
@@ -20,6 +21,7 @@ class Use:
 
     active: int  # requests that run or wait
     idle: float  # seconds since the last one came or ended; 0 while there are any
+    waits: int = 0  # tokens of the longest that waits for a route, or for room on one; 0: none does
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,40 @@ class GivingWay:
     drain: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class HopRoom:
+    """What a worker has for sequences on a hop of a route; sizes in bytes, but for ``page_size``."""
+
+    worker: str
+    page_size: int  # tokens
+    page_bytes: int
+    room: int
+    most: int  # once no other application is there
+
+    def need(self, tokens: int) -> int:
+        """Of one sequence."""
+        return -(-tokens // self.page_size) * self.page_bytes if self.page_bytes else 0
+
+
+def lacking_room(tokens: int, routes: Iterable[Sequence[HopRoom]]) -> dict[str, int] | None:
+    """Bytes that must become free on each worker before one of these routes of an application holds a sequence: of the route
+    that lacks least. Empty: one does already; None: none ever will."""
+    found = []
+    for hops in (hops for hops in routes if all(hop.need(tokens) <= hop.most for hop in hops)):
+        lacking: dict[str, int] = {}
+        for hop in (hop for hop in hops if hop.need(tokens) > hop.room):
+            lacking[hop.worker] = max(hop.need(tokens) - hop.room, lacking.get(hop.worker, 0))
+        found.append(lacking)
+    return min(found, key=lambda lacking: sum(lacking.values()), default=None)
+
+
 def combined(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:
     """What all gateways say of their applications."""
     found: dict[str, Use] = {}
     for name, use in (item for one in uses for item in one.items()):
         known = found.get(name, use)
-        found[name] = Use(use.active + (known.active if name in found else 0), min(use.idle, known.idle))
+        active = use.active + (known.active if name in found else 0)
+        found[name] = Use(active, min(use.idle, known.idle), max(use.waits, known.waits))
     return found
 
 

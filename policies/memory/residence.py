@@ -81,6 +81,22 @@ class Residence:
                 found[name] = (owned + nbytes, shared) if len(names) == 1 else (owned, shared + nbytes)
         return dict(sorted(found.items()))
 
+    def chunks_by_holder(self) -> dict[str, int]:
+        """Of each application: chunks that its parameters touch where they lie, which is all that would be in use if nobody
+        else had any."""
+        tensors: dict[str, set[bytes]] = {}
+        for resident in self._resident.values():
+            for name in resident.holders:
+                tensors.setdefault(name, set()).update(resident.tensors)
+        found: dict[str, int] = {}
+        for name, ids in sorted(tensors.items()):
+            count = end = 0
+            for units in sorted((self._units(self._extents[id]) for id in ids), key=lambda units: units.start):
+                count += max(0, units.stop - max(units.start, end))
+                end = max(end, units.stop)
+            found[name] = count
+        return found
+
     def holds(self, component: bytes) -> bool:
         return component in self._resident
 

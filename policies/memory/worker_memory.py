@@ -78,12 +78,14 @@ class WorkerMemory:
         """See ``eviction.make_room``."""
         return eviction.make_room(self.pages, need, kept)
 
-    def pages_of(self, spans: Sequence[Span], account: str) -> int:
-        """Pages of one sequence over ``spans`` that fit when no other sequence is here."""
+    def pages_of(self, spans: Sequence[Span], account: str, alone: str = "") -> int:
+        """Pages of one sequence over ``spans`` that fit when no other sequence is here, and with ``alone`` no parameters but
+        this application's."""
         slots = self.pages.allocator(spans[0].arena)
-        groups = (self._pool.total - self.residence.used) // slots.group_chunks
+        used = self.residence.chunks_by_holder().get(alone, 0) if alone else self.residence.used
+        groups = (self._pool.total - used) // slots.group_chunks
         pages = groups * slots.group_slots // sum(span.layers for span in spans)
-        cap = self.cap(account)
+        cap = self._cap_of(account, self._pool.total - used)
         return pages if cap is None else min(pages, cap // self.page_bytes(spans))
 
     # accounts with caps ----------------------------------------------------------------------------------------------
@@ -227,6 +229,11 @@ class WorkerMemory:
     @property
     def parameter_bytes(self) -> int:
         return self.residence.used * self._pool.chunk_bytes
+
+    def left_alone(self) -> dict[str, int]:
+        """Of each application that has parameters here: bytes that are left to KV once it alone has any."""
+        total, chunk = self._pool.total, self._pool.chunk_bytes
+        return {name: (total - used) * chunk for name, used in self.residence.chunks_by_holder().items()}
 
     @property
     def pending(self) -> bool:

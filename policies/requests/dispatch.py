@@ -13,6 +13,8 @@ from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.routing_table import RoutingTable
 
+UNKNOWN = 1 << 62  # tokens or bytes, until a route's workers have said
+
 
 def outstanding(known: int, computed: int, total: int) -> int:
     """Tokens that a sequence still costs: those to prefill and those to decode.
@@ -66,7 +68,7 @@ def choose(
         if route.id == avoid or not closed.isdisjoint(workers):
             continue
         left = [work.get(worker, 0) for worker in workers]
-        excess = max(left) + tokens - rooms.get(route.id, 1 << 62)
+        excess = max(left) + tokens - rooms.get(route.id, UNKNOWN)
         detour = len(workers) - min([shortest[worker] for worker in workers])
         key = (excess if excess > 0 else 0, detour, sum(left) / len(workers) ** 2, workers, route.id)
         if best_key is None or key < best_key:
@@ -84,12 +86,31 @@ class Wanted:
     suspect: bool = False
     avoid: str = ""  # id of a route not to take now
     refused: Set[str] = frozenset()  # ids of routes whose workers have said that they cannot hold it
+    room: int = 0  # tokens that a route must hold first, where that is more: with fewer its worker has given it back
 
 
 def fitting(wanted: Wanted, table: RoutingTable) -> list[Route]:
     """Routes whose workers can hold the request, as far as is known."""
     routes = [route for route in table.routes.get(wanted.application, []) if route.id not in wanted.refused]
-    return [route for route in routes if table.capacity.get(route.id, wanted.tokens) >= wanted.tokens]
+    return [route for route in routes if table.capacity.get(route.id, UNKNOWN) >= _need(wanted, route, table)]
+
+
+def _need(wanted: Wanted, route: Route, table: RoutingTable) -> int:
+    """Tokens that a route must hold: never more than it ever will, but for a request that is longer than that."""
+    most = table.most.get(route.id, 0)
+    outdated = wanted.room >= UNKNOWN > most  # it was given back before the worker had said what parameters leave
+    return wanted.tokens if outdated else max(wanted.tokens, min(wanted.room, most))
+
+
+def lacking_room(wanted: Wanted, table: RoutingTable) -> int:
+    """Tokens that one of the routes must come to hold, which other applications are unloaded for. 0: one does; or none ever
+    will, and a worker says why not."""
+    if fitting(wanted, table):
+        return 0
+    routes = [route for route in table.routes.get(wanted.application, []) if route.id not in wanted.refused]
+    needs = [_need(wanted, route, table) for route in routes if table.most.get(route.id, 0) >= wanted.tokens]
+    need = min(needs, default=0)
+    return need if need < UNKNOWN else wanted.tokens
 
 
 def open_routes(wanted: Wanted, table: RoutingTable, quarantine: Quarantine) -> list[Route]:

@@ -56,6 +56,14 @@ class RequestTimeout:
         message = "the server shut down before the answer was complete"
         return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
 
+    def crowded(self, model: str) -> RequestRefused:
+        """And whoever has waited too long for others to make room."""
+        message = (
+            f"the request is longer than what loaded models leave of the memory, and for {self.worker_wait:g} seconds too "
+            f"many were in use to make room for it beside model {model!r}; try again, or lower max_tokens"
+        )
+        return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
+
     def late(self, requests: Iterable[Limited], now: float) -> list[Limited]:
         """Those that wait and whose time is over; of others their workers say it. ``requests``: in the order of arrival."""
         if not self.timeout:

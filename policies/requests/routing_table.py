@@ -8,6 +8,7 @@ beside whom ``poison.py``'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from blockwright.policies.model.chain import Chain, Route, bases
 
@@ -24,7 +25,8 @@ class RoutingTable:
         self.routes: dict[str, list[Route]] = {name: [] for name in applications}  # whole routes: every worker is alive
         self.models = {name: name for name in self.routes}  # model -> the application that takes its new requests
         self.capacity: dict[str, int] = {}  # route id -> tokens that fit, as last published
-        self.room: dict[str, int] = {}  # application -> most tokens that any of its routes was last known to hold
+        self.most: dict[str, int] = {}  # the same once others have been unloaded; of a route without it none is
+        self.room: dict[str, int] = {}  # application -> most tokens that any of its routes was last known to hold then
         self.bases: dict[str, str] = {}  # model -> the served one that it shares most parameters with
         self.vanished: dict[str, float] = {}  # application -> when its last whole route went
         self.on_demand: set[str] = set()  # applications that are loaded when they are asked for
@@ -56,6 +58,7 @@ class RoutingTable:
         ended: Iterable[str] = (),
         removed: Iterable[str] = (),
         on_demand: Iterable[str] = (),
+        most: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """What the controller has published, as ``RoutesChanged`` says; nothing that is older, or a difference to what is
         not known here."""
@@ -63,7 +66,7 @@ class RoutingTable:
             return
         self.version, self.on_demand = version, set(on_demand)
         if not since:
-            self.chains, self._published, self.capacity = {}, {}, {}
+            self.chains, self._published, self.capacity, self.most = {}, {}, {}, {}
             self._lost.clear()
         self.chains.update((chain.application, chain) for chain in chains)
         for application in {*removed, *withdrawn}:
@@ -72,6 +75,7 @@ class RoutingTable:
         changed = dict.fromkeys(self.chains if not since else (chain.application for chain in chains))
         for id in ended:
             self.capacity.pop(id, None)
+            self.most.pop(id, None)
             for application, known in self._published.items():
                 if known.pop(id, None) is not None:
                     changed[application] = None
@@ -81,6 +85,7 @@ class RoutingTable:
                 changed[route.application] = None
         self._lost.difference_update(ended, (route.id for route in routes))
         self.capacity.update(capacity)
+        self.most.update(most)
         self._list_models(draining)
         self._take([application for application in changed if application in self.chains], now)
 
@@ -101,7 +106,7 @@ class RoutingTable:
             found = [route for route in self._published.get(application, {}).values() if self._whole(route)]
             self._set_routes(application, found, now)
             if found and all(route.id in self.capacity for route in found):
-                self.room[application] = max(self.capacity[route.id] for route in found)
+                self.room[application] = max(self.most.get(route.id, self.capacity[route.id]) for route in found)
 
     def join(self, worker: str, now: float) -> None:
         """A worker lives; its routes come with the next update, or came before this word."""

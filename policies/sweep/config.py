@@ -29,6 +29,7 @@ class SweepConfig:
     output_cost: int = 2  # of a generated token
     tenant_kv_share: dict[str, float] = field(default_factory=dict)  # account: most of KV memory, 0 to 1; "*" as above
     kv_reserve: float = 0.0  # of the memory that the largest application leaves: what others do not take from KV, 0 to 1
+    on_demand: bool = False  # other applications are unloaded for a sequence that needs their memory
     lookahead: int = 3  # times round a pipeline over which its prompts are spread while others wait; 0: as in a single sweep
     offline_delay: float = 0.03  # part by which offline rows may make answers of others slower
     offline_sweep: float = 0.02  # seconds of a sweep of offline rows alone, but that one row may take as long as it takes

@@ -26,6 +26,7 @@ from blockwright.policies.sweep.page_events import (
 )
 
 YIELDED = "yielded"
+CROWDED, REFUSED = "crowded: ", "refused: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,7 @@ class RoutesChanged:
     ended: list[str] = field(default_factory=list)  # ids of routes not in force any more; a worker's are planned no more
     removed: list[str] = field(default_factory=list)  # applications that are gone for good, with their planned routes
     on_demand: list[str] = field(default_factory=list)  # all that did not fit and are loaded when asked for
+    most: dict[str, int] = field(default_factory=dict)  # as ``capacity``, once others are unloaded; empty where none ever is
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class LeaseGranted:
     host: str
     lease: int
     cached: int
-    refused: str = ""  # a sentence when it can never be granted
+    refused: str = ""  # why it is not granted, as ``GivenBack`` has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +267,8 @@ class GivenBack:
     """Effect: the sequence leaves unfinished.
 
     ``reason``: "route" (not in force here), "host-lost", "deadline" (its timeout has passed), ``YIELDED`` (an offline one,
-    for which there is no room now), or "refused: " and a sentence that says why it can never be served.
+    for which there is no room now), ``CROWDED`` (other applications' parameters leave too little) or ``REFUSED`` (it can
+    never be served), the last two before a sentence that says so.
     """
 
     gateway: str

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob, WriteTokens
-from blockwright.policies.requests.admission import admit
 from blockwright.policies.sweep.columns import FOREVER, Place, Status
 from blockwright.policies.sweep.events import (
     Flight,
@@ -158,8 +157,8 @@ class Pipeline:
         local = parts.routes.guest(submission.route)
         if local is None:
             self._refuse(event.home, event.lease, "route")
-        elif reason := admit(submission.max_length, self._sequences.capacity(local, submission.tenant)):
-            self._refuse(event.home, event.lease, "refused: " + reason)
+        elif reason := self._sequences.refusal(local, submission):
+            self._refuse(event.home, event.lease, reason)
         else:
             s = parts.rows.add(submission, local, FOREVER, guest=True)
             behind = local.next_worker is not None  # the hosts there have granted theirs

@@ -13,6 +13,8 @@ from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.admission import admit
 from blockwright.policies.sweep.columns import FOREVER, Status
 from blockwright.policies.sweep.events import (
+    CROWDED,
+    REFUSED,
     YIELDED,
     GivenBack,
     LeaseReturned,
@@ -49,20 +51,31 @@ class Sequences:
         local = parts.routes.home(submission.route)
         if local is None:
             self.give_back(submission, "route")
-        elif reason := admit(submission.max_length, self.capacity(local, submission.tenant)):
-            parts.outgoing.count("refused")
-            self.give_back(submission, "refused: " + reason)
+        elif reason := self.refusal(local, submission):
+            parts.outgoing.count("refused", reason.startswith(REFUSED))
+            self.give_back(submission, reason)
         else:
             deadline = now + submission.timeout if submission.timeout > 0 else FOREVER
             s = parts.rows.add(submission, local, deadline)
             parts.outgoing.count("prompt_tokens", submission.prompt_length)
             parts.queue.push(parts.rows.key(s), submission.tenant)
 
-    def capacity(self, local: LocalRoute, account: str) -> int:
-        """Tokens of one sequence of this account on this route that fit when nothing else is here."""
+    def refusal(self, local: LocalRoute, submission: Submission) -> str:
+        """Why it cannot run here, as ``GivenBack`` says it; "" where it can."""
+        tokens, account = submission.max_length, submission.tenant
+        if not (now := admit(tokens, self.capacity(local, account))):
+            return ""
+        alone = local.route.application if self._parts.config.on_demand else ""
+        ever = admit(tokens, self.capacity(local, account, alone))
+        return REFUSED + ever if ever else CROWDED + now
+
+    def capacity(self, local: LocalRoute, account: str, alone: str = "") -> int:
+        """Tokens of one sequence of this account on this route that fit when nothing else is here; ``alone`` as in
+        ``WorkerMemory.pages_of``."""
         if not local.spans:
             return local.max_length
-        return min(self._parts.memory.pages_of(local.spans, account) * self._parts.config.page_size, local.max_length)
+        pages = self._parts.memory.pages_of(local.spans, account, alone)
+        return min(pages * self._parts.config.page_size, local.max_length)
 
     def expire(self, now: float) -> None:
         """Sequences at home whose deadline has passed go back to their gateways."""

@@ -17,7 +17,7 @@ from blockwright.policies.binary_size import binary_size
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, hop_borders, place
 from blockwright.policies.requests.admission import capacity_tokens
-from blockwright.policies.requests.dispatch import workers_of
+from blockwright.policies.requests.dispatch import UNKNOWN, workers_of
 from blockwright.policies.sweep.events import RoutesChanged
 
 
@@ -29,6 +29,7 @@ class Held:
     refused: dict[str, str] = field(default_factory=dict)
     loading: LoadBlock | None = None
     room: int | None = None
+    left_alone: dict[str, int] = field(default_factory=dict)
     room_stale: bool = True
     asking: bool = False
 
@@ -99,8 +100,8 @@ class Reference:
                 if sweep_age > self.stall_timeout and not worker.condemned:
                     worker.condemned = True
                     self.effects.append(m.KillWorker(name, "stalled"))
-            case m.Room(_, _, nbytes):
-                held.asking, held.room = False, nbytes
+            case m.Room(_, _, nbytes, left_alone):
+                held.asking, held.room, held.left_alone = False, nbytes, left_alone
                 self.check_room(name, nbytes)
             case m.Loaded(_, _, load):
                 held.loading, held.room_stale = None, True
@@ -178,8 +179,18 @@ class Reference:
             for place, a in enumerate(self.applications.values())
         ]
         capacity = {route.id: min(self.capacity(route, hop) for hop in route.hops) for route in routes.values()}
+        most = {route.id: min(self.capacity(route, hop, True) for hop in route.hops) for route in routes.values()}
+        most = {id: tokens for id, tokens in most.items() if tokens}
         withdrawn = [name for name in self.applications if name not in self.deployed]
-        update = RoutesChanged(version, chains, list(routes.values()), self.known, withdrawn, capacity)
+        update = RoutesChanged(
+            version,
+            chains,
+            list(routes.values()),
+            self.known,
+            withdrawn,
+            capacity,
+            most={id: n for id, n in most.items() if n},
+        )
         if replace(update, version=version - 1) != self.published:
             added = [route for id, route in routes.items() if id not in self.routes]
             first = tuple(dict.fromkeys(worker for route in added for worker in workers_of(route)))
@@ -207,7 +218,9 @@ class Reference:
         components = self.applications[route.application].components[hop.first : hop.last]
         return sum(c.kv.raw_bytes for c in components if c.kv is not None)
 
-    def capacity(self, route: Route, hop: Hop) -> int:
+    def capacity(self, route: Route, hop: Hop, alone: bool = False) -> int:
         components = self.applications[route.application].components
         size = next((c.kv.page_size for c in components if c.kv is not None), 0)
-        return capacity_tokens(self.held[hop.worker].room or 0, size, self.page_bytes(route, hop))
+        held = self.held[hop.worker]
+        room = held.left_alone.get(route.application, UNKNOWN) if alone else held.room or 0
+        return room if room == UNKNOWN else capacity_tokens(room, size, self.page_bytes(route, hop))

@@ -22,10 +22,10 @@ class Bench:
         self.state.check()
         return effects
 
-    def publish(self, routes, chains=None, capacity=None, now=0.0):
+    def publish(self, routes, chains=None, capacity=None, now=0.0, **more):
         self.version += 1
         chains = [chain(name) for name in self.state.catalogue.configured] if chains is None else chains
-        return self(RoutesChanged(self.version, chains, routes, routes, capacity=capacity or {}), now)
+        return self(RoutesChanged(self.version, chains, routes, routes, capacity=capacity or {}, **more), now)
 
     def generate(self, *args, now=0.0, **more):
         return self(generation(*args, **more), now)

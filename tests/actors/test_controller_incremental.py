@@ -108,7 +108,10 @@ class World:
             return None
         asked = self.asked.pop(self.random.randrange(len(self.asked)))
         if isinstance(asked, AskRoom):
-            return Room(asked.worker, asked.incarnation, self.random.choice([1000, 4096, 65536]))
+            room = self.random.choice([1000, 4096, 65536])
+            return Room(
+                asked.worker, asked.incarnation, room, {name: 2 * room + len(name) for name in self.reference.applications}
+            )
         if self.random.random() < 0.05:
             return LoadFailed(asked.worker, asked.incarnation, asked.load, "no room")
         return Loaded(asked.worker, asked.incarnation, asked.load)

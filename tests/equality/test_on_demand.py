@@ -39,3 +39,25 @@ async def test_tenants_that_do_not_fit_are_loaded_when_they_are_asked_for(checkp
         chance = Random(1)
         await asyncio.gather(*(ask(chance.choice([*adapters]), chance.randrange(2)) for _ in range(30)))
         assert (await states()).count("on demand") >= 2
+
+
+async def test_what_is_longer_than_loaded_tenants_leave_is_answered_with_some_of_them_away(
+    checkpoint: Checkpoints, tmp_path: Path
+) -> None:
+    base = checkpoint("llama")
+    adapters = {f"t{i}": make_adapter(base, tmp_path / str(i), seed=i, r=32) for i in range(TENANTS)}
+    models = {name: peft_model(base, path) for name, path in adapters.items()}
+    async with serve({"base": base, **adapters}, memory=2 << 20, kv_reserve=0.05) as server:
+        first = server.running.port.models()[0]
+        (room,) = first.rooms
+        assert room + 100 < first.longest
+        prompt = tuple(prompt_of(room + 50, seed=3))
+
+        async def ask(name: str) -> None:
+            choice = await server.complete(prompt, NEW, model=name)
+            assert len(choice["token_ids"]) == NEW
+            confirm(models[name], prompt, choice["token_ids"])
+
+        for name in adapters:
+            await ask(name)
+        await asyncio.gather(*(ask(name) for name in [*adapters, *adapters]))

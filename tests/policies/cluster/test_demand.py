@@ -1,6 +1,16 @@
 """Who gives way to an application that is asked for and not resident."""
 
-from blockwright.policies.cluster.demand import PATIENCE, TURN, GivingWay, Occupant, Use, choose, combined
+from blockwright.policies.cluster.demand import (
+    PATIENCE,
+    TURN,
+    GivingWay,
+    HopRoom,
+    Occupant,
+    Use,
+    choose,
+    combined,
+    lacking_room,
+)
 
 
 def resident(name: str, *, active: int = 0, idle: float = 0.0, age: float = 60.0, owned: int = 10) -> Occupant:
@@ -57,3 +67,26 @@ def test_every_worker_that_lacks_memory_counts():
 def test_gateways_are_added_up():
     found = combined([{"a": Use(1, 0.0), "b": Use(0, 9.0)}, {"a": Use(2, 0.0), "b": Use(0, 4.0)}])
     assert found == {"a": Use(3, 0.0), "b": Use(0, 4.0)}
+
+
+def test_the_longest_that_waits_anywhere_counts():
+    assert combined([{"a": Use(1, 0.0, 30)}, {"a": Use(1, 0.0, 50)}, {"a": Use(1, 0.0)}]) == {"a": Use(3, 0.0, 50)}
+
+
+def hop(worker: str, room: int, most: int = 1000, page: int = 10) -> HopRoom:
+    return HopRoom(worker, 4, page, room, most)
+
+
+def test_what_a_sequence_lacks_is_counted_in_whole_pages():
+    assert lacking_room(8, [[hop("w0", 20)]]) == {}
+    assert lacking_room(9, [[hop("w0", 20)]]) == {"w0": 10}
+    assert lacking_room(401, [[hop("w0", 20)]]) is None, "also alone it has no room there"
+    assert lacking_room(400, [[hop("w0", 20)]]) == {"w0": 980}
+    assert lacking_room(400, []) is None
+    assert lacking_room(400, [[hop("w0", 0, 0, page=0)]]) == {}, "no KV is made there"
+
+
+def test_room_is_made_on_the_route_that_lacks_least():
+    assert lacking_room(40, [[hop("w0", 20)], [hop("w1", 90)], [hop("w2", 50)]]) == {"w1": 10}
+    assert lacking_room(40, [[hop("w0", 90, most=90)], [hop("w1", 0)]]) == {"w1": 100}, "never on the other"
+    assert lacking_room(40, [[hop("w0", 70), hop("w1", 30), hop("w2", 100)]]) == {"w0": 30, "w1": 70}, "of a pipeline on all"

@@ -120,6 +120,7 @@ def test_any_order_of_loads_and_releases(seed: int) -> None:
         pool.check(residence.chunks)
         needed = sum(-(-sizes[id] // GRANULE) for id in {id for ids, _ in held.values() for id in ids})
         assert residence.tensor_bytes == needed * GRANULE
+        assert residence.chunks_by_holder() == {name: alone(residence, pool, name, held) for name in residence.holders()}
         if chance.random() < 0.1:
             snapshot = residence.snapshot()
             if chance.random() < 0.5:
@@ -129,6 +130,15 @@ def test_any_order_of_loads_and_releases(seed: int) -> None:
                 pool = ChunkPool.restore(pool.snapshot())
                 residence = Residence.restore(snapshot, pool)
             assert residence.snapshot() == snapshot
+
+
+def alone(residence: Residence, pool: ChunkPool, name: str, held: dict[bytes, tuple[list[bytes], set[str]]]) -> int:
+    """Chunks in use once all others have gone."""
+    left = residence.fork(pool.fork())
+    for component, (_, holders) in held.items():
+        for holder in holders - {name}:
+            left.release(component, holder)
+    return left.used
 
 
 def test_a_granule_must_divide_a_chunk() -> None:

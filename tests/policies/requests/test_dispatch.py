@@ -1,7 +1,16 @@
 """Routes are compared by what their workers have left to do."""
 
 from blockwright.policies.model.chain import Hop, Route
-from blockwright.policies.requests.dispatch import Wanted, choose, dispatch, is_idle, outstanding, workers_of
+from blockwright.policies.requests.dispatch import (
+    Wanted,
+    choose,
+    dispatch,
+    fitting,
+    is_idle,
+    lacking_room,
+    outstanding,
+    workers_of,
+)
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.routing_table import RoutingTable
 
@@ -99,3 +108,30 @@ def test_a_suspect_waits_for_a_route_of_its_own_that_takes_nobody_meanwhile():
     assert dispatch(Wanted("t", "m", 10, suspect=True), table, quarantine, False) is None
     assert quarantine.routes["t"] == route("w1"), "with suspects only, each has a route of its own"
     quarantine.check()
+
+
+def held(capacity: dict[str, int], most: dict[str, int]) -> RoutingTable:
+    """Routes of one application, by home, with what they hold now and at most."""
+    table = RoutingTable(["m"])
+    table.routes["m"] = [route(worker) for worker in capacity]
+    table.capacity = {f"m@{worker}": tokens for worker, tokens in capacity.items()}
+    table.most = {f"m@{worker}": tokens for worker, tokens in most.items()}
+    return table
+
+
+def test_a_request_waits_for_room_only_where_none_has_it_and_one_could():
+    wanted = Wanted("r", "m", 100)
+    assert lacking_room(wanted, held({"w0": 90, "w1": 100}, {"w0": 400, "w1": 400})) == 0
+    assert lacking_room(wanted, held({"w0": 90, "w1": 80}, {"w0": 400, "w1": 99})) == 100
+    assert lacking_room(wanted, held({"w0": 90}, {"w0": 99})) == 0, "a worker says why not"
+    assert lacking_room(wanted, held({"w0": 90}, {})) == 0, "none is unloaded"
+    refused = Wanted("r", "m", 100, refused={"m@w0"})
+    assert lacking_room(refused, held({"w0": 90}, {"w0": 400})) == 0
+
+
+def test_where_a_worker_found_less_than_was_known_more_must_be_free_but_no_more_than_ever_is():
+    wanted = Wanted("r", "m", 100, room=121)
+    assert fitting(wanted, held({"w0": 120}, {"w0": 400})) == []
+    assert lacking_room(wanted, held({"w0": 120}, {"w0": 400})) == 121
+    assert fitting(wanted, held({"w0": 121}, {"w0": 400})) == [route("w0")]
+    assert fitting(wanted, held({"w0": 110}, {"w0": 110})) == [route("w0")], "nothing is left to unload"

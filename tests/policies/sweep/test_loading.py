@@ -5,12 +5,15 @@ from __future__ import annotations
 from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace, WantedComponent
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.sweep.events import (
+    CROWDED,
+    REFUSED,
     ComponentGone,
     ComponentsPlaced,
     ComponentsRefused,
     ComponentsReleased,
     ComponentsWanted,
     Event,
+    GivenBack,
     RoutesChanged,
 )
 from blockwright.policies.sweep.state import SweepState
@@ -74,3 +77,26 @@ def test_a_load_takes_nothing_that_a_sequence_may_still_need() -> None:
     state.apply(ComponentsWanted(2, "new", wanted), 0.0)
     world.run(0)
     assert len(world.emitted["long"]) == 16, "it reaches its limit beside what was loaded"
+
+
+def test_a_sequence_that_only_other_parameters_leave_no_room_for_is_given_back_until_they_are_gone() -> None:
+    for on_demand in (True, False):
+        world = World(["w0"], [BASE], [replica("w0", BASE)], budget=12 * 64 * 1024, on_demand=on_demand)
+        state = world.workers["w0"].state
+        (chunk, page), spans = (64 * 1024, state.config.page_size), state.parts.routes.all_in_force()[0].spans
+        for number, holder in enumerate(("base", "other")):
+            wanted = [WantedComponent(holder.encode(), [PackedTensor(holder.encode(), 4 * chunk)])]
+            state.apply(ComponentsWanted(number, holder, wanted), 0.0)
+        now, ever = (state.parts.memory.pages_of(spans, "", alone) * page for alone in ("", "base"))
+        assert now == ever // 2 > 0
+        assert state.parts.memory.left_alone() == {"base": 8 * chunk, "other": 8 * chunk}
+        state.take_effects()
+        lengths = {"short": now, "crowded": now + 1, "just": ever, "long": ever + 1}
+        for name, length in lengths.items():
+            state.apply(submission(name, [1] * 8, length, "base@w0"), 0.0)
+        back = {e.request: e.reason for e in state.take_effects() if isinstance(e, GivenBack)}
+        assert back.keys() == lengths.keys() - {"short"}
+        assert [name for name, reason in back.items() if reason.startswith(CROWDED)] == ["crowded", "just"][: 2 * on_demand]
+        assert f"{ever + 1} tokens and a worker has memory for {ever if on_demand else now};" in back["long"]
+        assert back["long"].startswith(REFUSED)
+        assert state.counters["refused"] == (1 if on_demand else 3)

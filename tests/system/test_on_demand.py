@@ -1,0 +1,53 @@
+"""Requests longer than what loaded models leave of the memory: idle models are unloaded for them, also after a kill -9."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.system.client import Client, body, check
+from blockwright.tests.system.server import Server
+from blockwright.tests.waiting import until
+
+pytestmark = pytest.mark.system
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FAMILY = sorted(path.name for path in (EXAMPLES / "demo-family").iterdir() if path.is_dir())
+MODELS = ["demo-checkpoint", *FAMILY]
+LONG = 200  # tokens of a prompt; with its answer it has no room beside the models that are loaded
+
+
+@pytest.fixture
+def server(serve: Callable[..., Server]) -> Iterator[Server]:
+    apps = [word for name in FAMILY for word in ("--app", f"{name}={EXAMPLES / 'demo-family' / name}")]
+    options = {
+        "module": "blockwright",
+        "pace": "",
+        "memory": int(8.5 * (1 << 20)),
+        "arguments": [*apps, "--dtype", "float32"],
+    }
+    made = serve(EXAMPLES / "demo-checkpoint", workers=1, **options)
+    yield made.whole()
+    made.stop()
+
+
+async def test_each_model_answers_what_fits_once_others_are_away(server: Server) -> None:
+    requests = [body(i, prompt=prompt_of(LONG, vocabulary=60, seed=i), model=model) for i, model in enumerate(MODELS)]
+    async with Client(server) as client:
+        answers = []
+        for request in requests * 2:  # one after the other: what was asked for before is idle
+            answers.append(client.begin(request))
+            await client.finished()
+        expected = [answer.tokens for answer in answers[: len(MODELS)]]
+        check(answers, expected * 2)
+        status, refused = await client.post(body(0, prompt=prompt_of(440, vocabulary=60), model=FAMILY[0]))
+        assert (status, refused["error"]["code"]) == (400, "context_length_exceeded")
+        limit = int(refused["error"]["message"].partition("has memory for ")[2].partition(";")[0])
+        assert LONG + 60 < limit < 500, "what one model alone leaves"
+        answers = [client.begin(request) for request in requests * 2]
+        await until(lambda: sum(answer.done for answer in answers) >= 2)
+        await client.kill("w0")
+        await client.finished()
+        check(answers, expected * 2)
