@@ -31,7 +31,7 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.cluster.demand import Occupant, Use, choose, lacking_room
+from blockwright.policies.cluster.demand import Occupant, Use, choose, lacking_bytes
 
 LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
 NOBODY = Use(0, float("inf"))  # what is not in the answers of gateways was never used
@@ -219,7 +219,7 @@ class OnDemand:
         """Bytes for a sequence, by worker, that others can make free."""
         routes = [planned for planned in self._served[name].planned if planned.whole]
         rooms = [[hop.room(one.worker) for hop, one in zip(p.hops, p.route.hops, strict=True)] for p in routes]
-        return lacking_room(tokens, rooms) or {}
+        return lacking_bytes(tokens, rooms) or {}
 
     def _make_room(self, uses: Mapping[str, Use], now: float) -> None:
         """``uses``: of all gateways, by application."""

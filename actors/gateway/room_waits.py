@@ -85,8 +85,10 @@ class RoomWaits:
 
     def take(self) -> list[dict[str, int]]:
         """What the controller is to be told now, if anything."""
+        if not self._untold:
+            return []
         told, self._untold = self._untold, {}
-        return [told] if told else []
+        return [told]
 
     def _tell(self, application: str, tokens: int) -> None:
         self._untold[application] = max(tokens, self._untold.get(application, 0))

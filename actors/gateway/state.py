@@ -125,7 +125,8 @@ class GatewayState:
         while self._freed:
             self._freed = False
             self._pump(now)
-        effects, self._effects = [*self._effects, *map(m.WantRoutes, self.room_waits.take())], []
+        self._effects += map(m.WantRoutes, self.room_waits.take())
+        effects, self._effects = self._effects, []
         return effects
 
     def describe(self, request: str) -> RequestView | None:
@@ -360,8 +361,7 @@ class GatewayState:
                     record.progressed(news.computed, news.cached, now, report.seconds)
                     self._recount(record)
                 case PromptScored():
-                    complete = record.score(news)
-                    if complete is not None:
+                    if (complete := record.score(news)) is not None:
                         self._effects.append(m.Deliver(complete))
                 case GivenBack():
                     self._given_back(record, news.reason, now)

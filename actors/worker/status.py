@@ -43,7 +43,7 @@ def status_of(
         served_by_tenant=dict(state.parts.queue.share.served),
         kv_cap_hits=dict(memory.cap_hits),
         parameters_by_application=memory.residence.bytes_by_holder(),
-        left_alone=memory.left_alone(),
+        left_alone=memory.left_alone() if config.on_demand else {},  # it looks at every tensor of every application
         kv_by_application=state.kv_by_application(),
         slow=slow,
     )

@@ -57,7 +57,7 @@ class HopRoom:
         return -(-tokens // self.page_size) * self.page_bytes if self.page_bytes else 0
 
 
-def lacking_room(tokens: int, routes: Iterable[Sequence[HopRoom]]) -> dict[str, int] | None:
+def lacking_bytes(tokens: int, routes: Iterable[Sequence[HopRoom]]) -> dict[str, int] | None:
     """Bytes that must become free on each worker before one of these routes of an application holds a sequence: of the route
     that lacks least. Empty: one does already; None: none ever will."""
     found = []

@@ -105,7 +105,7 @@ def _need(wanted: Wanted, route: Route, table: RoutingTable) -> int:
 def lacking_room(wanted: Wanted, table: RoutingTable) -> int:
     """Tokens that one of the routes must come to hold, which other applications are unloaded for. 0: one does; or none ever
     will, and a worker says why not."""
-    if fitting(wanted, table):
+    if not table.most or fitting(wanted, table):
         return 0
     routes = [route for route in table.routes.get(wanted.application, []) if route.id not in wanted.refused]
     needs = [_need(wanted, route, table) for route in routes if table.most.get(route.id, 0) >= wanted.tokens]

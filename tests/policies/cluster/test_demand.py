@@ -9,7 +9,7 @@ from blockwright.policies.cluster.demand import (
     Use,
     choose,
     combined,
-    lacking_room,
+    lacking_bytes,
 )
 
 
@@ -78,15 +78,17 @@ def hop(worker: str, room: int, most: int = 1000, page: int = 10) -> HopRoom:
 
 
 def test_what_a_sequence_lacks_is_counted_in_whole_pages():
-    assert lacking_room(8, [[hop("w0", 20)]]) == {}
-    assert lacking_room(9, [[hop("w0", 20)]]) == {"w0": 10}
-    assert lacking_room(401, [[hop("w0", 20)]]) is None, "also alone it has no room there"
-    assert lacking_room(400, [[hop("w0", 20)]]) == {"w0": 980}
-    assert lacking_room(400, []) is None
-    assert lacking_room(400, [[hop("w0", 0, 0, page=0)]]) == {}, "no KV is made there"
+    assert lacking_bytes(8, [[hop("w0", 20)]]) == {}
+    assert lacking_bytes(9, [[hop("w0", 20)]]) == {"w0": 10}
+    assert lacking_bytes(401, [[hop("w0", 20)]]) is None, "also alone it has no room there"
+    assert lacking_bytes(400, [[hop("w0", 20)]]) == {"w0": 980}
+    assert lacking_bytes(400, []) is None
+    assert lacking_bytes(400, [[hop("w0", 0, 0, page=0)]]) == {}, "no KV is made there"
 
 
 def test_room_is_made_on_the_route_that_lacks_least():
-    assert lacking_room(40, [[hop("w0", 20)], [hop("w1", 90)], [hop("w2", 50)]]) == {"w1": 10}
-    assert lacking_room(40, [[hop("w0", 90, most=90)], [hop("w1", 0)]]) == {"w1": 100}, "never on the other"
-    assert lacking_room(40, [[hop("w0", 70), hop("w1", 30), hop("w2", 100)]]) == {"w0": 30, "w1": 70}, "of a pipeline on all"
+    assert lacking_bytes(40, [[hop("w0", 20)], [hop("w1", 90)], [hop("w2", 50)]]) == {"w1": 10}
+    assert lacking_bytes(40, [[hop("w0", 90, most=90)], [hop("w1", 0)]]) == {"w1": 100}, "never on the other"
+    assert lacking_bytes(40, [[hop("w0", 70), hop("w1", 30), hop("w2", 100)]]) == {"w0": 30, "w1": 70}, (
+        "of a pipeline on all"
+    )
