@@ -82,15 +82,19 @@ async def test_what_does_not_come_is_read(
         await first.publish([])
         await first.ref.unload("a", known.ids)
     if why in ("stalls", "dies"):
-        monkeypatch.setattr(parameters, "STALL", 0.05)
-        send = first.worker._parameters.send
+        monkeypatch.setattr(parameters, "STALL", 3600.0)
+        send, coming = first.worker._parameters.send, second.worker._parameters
 
         def deaf(wanted: parameters.ParametersWanted) -> None:
             answers[0] += 1
             if answers[0] <= AHEAD:
                 send(wanted)
             elif why == "dies":
-                second.worker._parameters.lost("w0")
+                coming.lost("w0")
+            else:  # patience ends now, and not while something still comes
+                monkeypatch.setattr(parameters, "STALL", 0.0)
+                for one in coming._fetches:
+                    coming._go_on(one)
 
         monkeypatch.setattr(first.worker._parameters, "send", deaf)
     loaded = await fetch(second, first, "w7" if why == "is not up" else "w0")
