@@ -30,6 +30,7 @@ GUESSES = (
     ("how long an answer will be: lengths", "policies/prediction/lengths.py", "LengthEstimator"),
     ("who learns lengths: tagger", "actors/tagger/actor.py", "Tagger"),
     ("a long request waits until idle models are unloaded: room", "actors/gateway/room_waits.py", "RoomWaits"),
+    ("a worker gives a request back for want of room: turned away", "policies/requests/turned_away.py", "turned_away"),
     ("requests that kill their worker", "policies/requests/poison.py", "Quarantine"),
     ("who waits before whom", "policies/requests/queue.py", "WaitingQueue"),
     ("why a request is refused", "policies/requests/refusal.py", "Refusal"),

@@ -16,7 +16,6 @@ from blockwright.policies.offline.arranging import Arrangement
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, PlacedRequest
 from blockwright.policies.offline.job_account import FeedProgress
-from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.transport.clock import Clock
 
 # Until workers have measured their own (BlendServe's example: Llama-3.1-8B on an A100). Densities are compared with each
@@ -105,7 +104,7 @@ class FeedDriver:
         for credit in credits:
             if credit.room > 0:
                 feed.joined(credit.worker, credit.room)
-            self._learn(credit.costs)
+            self._feed.measured(credit.costs)
         self._begin_errand()
         if self._clock.now() < self._not_before:
             return
@@ -130,11 +129,6 @@ class FeedDriver:
             self._unsent[placed.request] = placed
             task = self._running[placed.request] = asyncio.create_task(self._run_one(placed))
             task.add_done_callback(partial(self._ended, placed.request))
-
-    def _learn(self, measured: Coefficients | None) -> None:
-        """A fit to few sweeps may lack the terms that a density is made of."""
-        if measured is not None and measured.context > 0 and measured.token + measured.beyond > 0:
-            self._feed.measured(Costs.of_coefficients(measured))
 
     async def _run_one(self, placed: PlacedRequest) -> None:
         try:

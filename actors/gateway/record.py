@@ -18,6 +18,8 @@ from blockwright.policies.requests.account import account_of, offline_account
 from blockwright.policies.requests.dispatch import Wanted, outstanding, workers_of
 from blockwright.policies.requests.poison import Deaths
 from blockwright.policies.requests.queue import Key
+from blockwright.policies.requests.routing_table import RoutingTable
+from blockwright.policies.requests.turned_away import TurnedAway, turned_away
 from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.events import YIELDED, PromptScored, Submission, TokensEmitted
 
@@ -136,12 +138,6 @@ class RequestRecord:
         avoid = self.avoid if now < self.avoid_until else ""
         return Wanted(self.id, self.application, self.total, self.deaths.suspect, avoid, self.refused, self.room)
 
-    def refuse(self, now: float) -> Wanted:
-        """The worker of its route cannot hold it, as parameters have come there; what decides where it goes instead."""
-        assert self.route is not None
-        self.refused.add(self.route.id)
-        return self.wanted(now)
-
     def note(self, now: float, event: str, **detail: Any) -> None:
         """Add to the story."""
         if len(self.events) < MAX_EVENTS:
@@ -195,13 +191,21 @@ class RequestRecord:
             told = {"computed": computed, "cached": cached, "of": len(self.tokens)}
             self.note(now, "prefill", **{name: self.seen(count) for name, count in told.items()})
 
-    def given_back(self, reason: str, now: float) -> None:
-        """Its home does not run it: that is not tried again at once, but for what waits for credit."""
+    def given_back(self, reason: str, now: float, table: RoutingTable) -> TurnedAway:
+        """Its home does not run it: not tried again at once, but for what waits for credit or where room comes."""
+        assert self.route is not None
         self.note(now, "returned", reason=reason)
         if reason == YIELDED:
             self.preemptions += 1
-        elif self.route is not None:
+        else:
             self.avoid, self.avoid_until = self.route.id, now + AVOID_SECONDS
+        told = turned_away(self.wanted(now), self.route.id, reason, table)
+        self.room = told.room
+        if told.comes:
+            self.avoid = ""
+        if told.refused:
+            self.refused.add(self.route.id)
+        return told
 
     def preempted(self, now: float) -> None:
         self.preemptions += 1

@@ -10,12 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from blockwright.actors.gateway.record import RequestRecord
-from blockwright.policies.requests.dispatch import UNKNOWN, Wanted, fitting, lacking_room
+from blockwright.policies.requests.dispatch import Wanted, lacking_room
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.policies.requests.request_timeout import RequestTimeout
 from blockwright.policies.requests.routing_table import RoutingTable
-from blockwright.policies.sweep.events import CROWDED, REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +53,6 @@ class RoomWaits:
     def drop(self, request: str) -> None:
         """It starts, or ends. No-op where it does not wait here."""
         self._waits.pop(request, None)
-
-    def turned_away(self, record: RequestRecord, reason: str, now: float) -> bool:
-        """A worker has given it back: whether because no route that there is will ever hold it."""
-        assert record.route is not None
-        most = self._table.most.get(record.route.id, 0)
-        if reason.startswith(CROWDED) and most >= record.total:
-            record.room = self._table.capacity.get(record.route.id, 0) + 1 if most < UNKNOWN else UNKNOWN
-            if record.room <= most:
-                record.avoid = ""  # that room comes is news of its own
-            return False
-        if not reason.startswith((CROWDED, REFUSED)):
-            return False
-        wanted = record.refuse(now)
-        return not fitting(wanted, self._table) and not lacking_room(wanted, self._table)
 
     def wants(self) -> dict[str, int]:
         """Applications that requests wait for which have no route, as they are on demand, or none with room: tokens of the

@@ -384,17 +384,15 @@ class GatewayState:
             self._recount(record)
 
     def _given_back(self, record: RequestRecord, reason: str, now: float) -> None:
-        record.given_back(reason, now)
-        if self.room_waits.turned_away(record, reason, now):
+        if record.given_back(reason, now, self.table).hopeless:
             self._fail(record, now, RequestRefused(Refusal.TOO_LONG, reason.partition(": ")[2]))
-            return
-        if reason == "deadline":
+        elif reason == "deadline":
             self._fail(record, now, self.timeouts.expired())
-            return
-        self._freed |= record.alone
-        if reason == "host-lost":
-            self._lost(record, now)
         else:
-            self._requeue(record, now)
+            self._freed |= record.alone
+            if reason == "host-lost":
+                self._lost(record, now)
+            else:
+                self._requeue(record, now)
         if record.state == "waiting":
             self._try(record, now)

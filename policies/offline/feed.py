@@ -24,6 +24,7 @@ from blockwright.policies.offline.job_account import FeedProgress, JobAccount
 from blockwright.policies.offline.order import OrderRules
 from blockwright.policies.offline.prefix_tree import PrefixTree
 from blockwright.policies.offline.scanner import DualScanner, Side
+from blockwright.policies.plan.coefficients import Coefficients
 
 RULES = OrderRules()
 FEW = 1000  # requests that are cut in the call that needs it: beyond, it is an errand
@@ -179,10 +180,11 @@ class OfflineFeed:
         """There is better knowledge than the order has, and enough of it: an errand orders again."""
         return not self._samples and (not self._order.informed or self._order.costs != self._costs) and self.waiting > 0
 
-    def measured(self, costs: Costs) -> None:
-        """What this machine takes, as it has been measured. The first such news make the order stale, later ones do not."""
-        if not self._knows_costs:
-            self._costs, self._knows_costs = costs, True
+    def measured(self, found: Coefficients | None) -> None:
+        """What this machine takes, as it has been measured. The first such news make the order stale, later ones do not. A
+        fit to few sweeps may lack the terms that a density is made of, and is none."""
+        if not self._knows_costs and found is not None and found.context > 0 and found.token + found.beyond > 0:
+            self._costs, self._knows_costs = Costs.of_coefficients(found), True
 
     def errand(self) -> Callable[[], Arrangement] | None:
         """What is to be computed now that takes long; None: nothing, or it is under way. It may be called in another thread,

@@ -98,7 +98,7 @@ async def test_a_burst_drops_parameters_and_they_come_back(burst: Server) -> Non
             dropped = await client.workers()
         await client.finished()
         (drop,) = await changes(client, "drop")
-        assert drop["group"] == "w0+w1"
+        assert drop["group"] in ("w0+w1", "w1+w0")  # whichever came first may be the head of the pipeline
         assert 0 < drop["requests"] <= STREAMS, "those that have KV; the others wait, and have nothing to lose"
         assert "pages" in drop["why"]
         whole = before["w0"]["memory"]["parameters"]

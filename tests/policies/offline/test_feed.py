@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from blockwright.policies.offline.arranging import Arrangement
-from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.fed_worker import FedWorker
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
 from blockwright.policies.offline.prefix_tree import packed
 from blockwright.policies.offline.scanner import DualScanner
+from blockwright.policies.plan.coefficients import Coefficients
 
 from .jobs import COSTS, drain, feed_of, group, mixed, numbers
 
@@ -213,12 +214,17 @@ def test_progress_tells_what_is_left_and_how_long_it_takes() -> None:
 def test_costs_that_were_measured_make_the_order_stale_once() -> None:
     feed = feed_of(mixed())
     feed.joined("w0", 1_000)
+    feed.settle()
     before = feed.progress(0.0).density
-    feed.measured(Costs(token=2e-3, attend=1e-6, read=1e-5))
+    found = Coefficients(token=2e-3, beyond=0.0, context=1e-5, prefill=2e-6)
+    for lacking in (None, replace(found, context=0.0), replace(found, token=0.0)):
+        feed.measured(lacking)
+        assert not feed.stale, "a fit to few sweeps says nothing"
+    feed.measured(found)
     assert feed.stale
     feed.settle()
     assert feed.progress(0.0).density > before
-    feed.measured(Costs(token=3e-3, attend=1e-6, read=1e-5))
+    feed.measured(replace(found, token=3e-3))
     assert not feed.stale
 
 
