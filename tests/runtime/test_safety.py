@@ -19,7 +19,7 @@ from blockwright.runtime.testing.faults import Fault
 from blockwright.tests.parts import parts
 from blockwright.tests.runtime.safety.players import FAULTS, LINK_FAULTS, PLACES, Game
 
-CHUNK, CHUNKS, DAILY = 50, 20, 1
+CHUNK, CHUNKS, DAILY = 25, 40, 1
 
 
 @pytest.fixture(autouse=True)

@@ -116,6 +116,14 @@ class Coverage:
     def missing(self) -> list[tuple[str, str]]:
         return [(kind, action) for kind in KINDS for action in ACTIONS if not self.counts[kind, action]]
 
+    def missing_kinds(self, turn: int) -> list[tuple[str, str]]:
+        """Of the kinds that nothing has hit, each with one action: another one in each turn."""
+        cells = [(kind, ACTIONS[(place + turn) % len(ACTIONS)]) for place, kind in enumerate(KINDS)]
+        return [cell for cell in cells if not self.hit(cell, any_action=True)]
+
+    def hit(self, cell: tuple[str, str], *, any_action: bool) -> bool:
+        return any(self.counts[cell[0], action] for action in (ACTIONS if any_action else (cell[1],)))
+
     def table(self) -> str:
         lines = [f"{'kind of message':20}" + "".join(f"{action:>10}" for action in ACTIONS)]
         lines += [f"{kind:20}" + "".join(f"{self.counts[kind, action]:10}" for action in ACTIONS) for kind in KINDS]

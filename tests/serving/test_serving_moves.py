@@ -21,7 +21,7 @@ from blockwright.tests.serving.house import HEAD
 from blockwright.tests.serving.strikes import ACTIONS, MOVED, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
 
-PARTS, PART, DAILY = 3, 40, 20
+PARTS, PART, DAILY = 3, 40, 12
 MOVES, DRAINS = 20, 0.1  # of each seed; part of them that are drains
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
 

@@ -31,7 +31,7 @@ from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Requ
 from blockwright.tests.serving.house import HEAD, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, Strike
 
-PARTS, PART, DAILY = 5, 40, 20
+PARTS, PART, DAILY = 5, 40, 8
 MORE = 10  # requests
 SWITCHED = ("switch", "answer to switch", "switched", "answer to switched", "export", "unload", "load")
 LAYERS = 4
@@ -147,22 +147,22 @@ def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(kin
         orders, stages = orders + game.orders, stages + game.stages
     assert orders["DropParameters"] > len(span), orders
     assert all(orders[kind.__name__] for kind in (RestoreParameters, BreakOffRestore, TrimParameters)), orders
-    assert len(stages) > 2, stages
+    assert len(stages) > min(2, len(span) // DAILY), stages
 
 
 def test_without_faults_nobody_fails_and_replicas_are_whole_in_the_end() -> None:
     orders: Counter[str] = Counter()
-    for seed in range(10):
+    for seed in range(5):
         game = Dropping(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, (seed, game.outcomes)
         assert not game.house.state.overload.groups
         orders += game.orders
-    assert orders["DropParameters"] > 20, orders
+    assert orders["DropParameters"] > 10, orders
 
 
 def test_what_is_together_is_dropped_together_and_nobody_fails() -> None:
     groups: set[int] = set()
-    for seed in range(10):
+    for seed in range(5):
         game = Together(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, (seed, game.outcomes)
         assert not game.house.state.overload.groups

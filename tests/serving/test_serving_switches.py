@@ -20,7 +20,7 @@ from blockwright.tests.serving.game import REQUESTS, STRIKES, Game, Violation
 from blockwright.tests.serving.strikes import ACTIONS, HELD, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
 
-PARTS, PART, DAILY = 2, 30, 15
+PARTS, PART, DAILY = 2, 30, 10
 SWITCHES = 16  # of each seed
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
 TOLD = 60.0  # until a gateway must have said that all have left, and that nobody waits

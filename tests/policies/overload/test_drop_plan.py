@@ -31,7 +31,7 @@ def pipeline(name: str, workers: list[str], components: list[Component], cut: in
 def test_random_clusters() -> None:
     """Dropped once and once more, for any amount: parts of a model, exactly one, more than there is."""
     source, merged, sizes = random.Random(1), 0, set()
-    for _ in range(600):
+    for _ in range(200):
         chains, groups = drawn(source)
         making = planner(chains, most=source.choice([2, 3, 4, 8]))
         for _ in range(2):
@@ -44,7 +44,7 @@ def test_random_clusters() -> None:
             merged += len(plan.drops)
             groups = applied(groups, plan)
         sizes |= {len(group.members) for group in groups}
-    assert merged > 600, "the clusters hardly ever drop anything"
+    assert merged > 200, "the clusters hardly ever drop anything"
     assert {2, 3, 4} <= sizes
 
 
