@@ -25,7 +25,9 @@ def fresh(server: Server) -> ClientSession:
 
 
 async def ask(client: ClientSession, **more: Any) -> tuple[int, Any]:
-    async with client.post("/v1/completions", json={"prompt": [5, 6, 7], "max_tokens": 3, "ignore_eos": True, **more}) as answer:
+    async with client.post(
+        "/v1/completions", json={"prompt": [5, 6, 7], "max_tokens": 3, "ignore_eos": True, **more}
+    ) as answer:
         return answer.status, await answer.json()
 
 
