@@ -70,7 +70,7 @@ class Plan:
     before: float = 25.0
     burst: float = 20.0
     after: float = 10.0
-    outside: float = 60.0
+    outside: float = 100.0
     systems: tuple[str, ...] = tuple(SYSTEMS)
 
     @classmethod
