@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+# why a worker gives a sequence back (``GivenBack.reason``): before a sentence that says so, but for ``YIELDED``
+YIELDED = "yielded"  # an offline one, for which there is no room now
+CROWDED = "crowded: "  # the parameters of other applications leave too little
+REFUSED = "refused: "  # it can never be served
+
 
 def admit(tokens: int, capacity: int) -> str | None:
     """None when a sequence of ``tokens`` (prompt and answer) fits ``capacity`` tokens, else the sentence why not."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from blockwright.policies.requests.admission import CROWDED, REFUSED
 from blockwright.policies.requests.dispatch import UNKNOWN, Wanted, fitting, lacking_room
 from blockwright.policies.requests.routing_table import RoutingTable
-from blockwright.policies.sweep.events import CROWDED, REFUSED
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from blockwright.policies.requests.admission import CROWDED, REFUSED, YIELDED
 from blockwright.policies.requests.dispatch import UNKNOWN, Wanted
 from blockwright.policies.requests.turned_away import TurnedAway, turned_away
-from blockwright.policies.sweep.events import CROWDED, REFUSED, YIELDED
 from blockwright.tests.policies.requests.test_dispatch import held
 
 WANTED = Wanted("r", "m", 100)
