@@ -259,7 +259,7 @@ class OfflineFeed:
             sharing=account.sharing,
             sharing_best=tree.sharing,
             given_back=self._given_back,
-            sides={name: worker.use() for name, worker in self._workers.items()},
+            sides={name: worker.scanner.use() for name, worker in self._workers.items()},
         )
 
     def check(self) -> None:
