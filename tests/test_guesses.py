@@ -58,6 +58,8 @@ GUESSES = (
     ("an offline batch under virtual time: offline job", "simulator/offline_job.py", "OfflineJob"),
     ("what a token costs", "policies/plan/coefficients.py", "Coefficients"),
     ("what the device does next", "policies/plan/sweep_plan.py", "SweepPlan"),
+    ("how long loading may hold up running requests: time slice", "policies/plan/time_slice.py", "time_slice"),
+    ("whether parameters can be dropped now: drop order", "policies/overload/drop_order.py", "undroppable"),
     ("who holds a page of KV", "policies/memory/pages.py", "PageTable"),
     ("what keeps results of batches: store", "api/batches/store.py", "BatchStore"),
     ("a line of a batch", "api/batches/lines.py", "parse_line"),
