@@ -89,19 +89,19 @@ def leave(made: World, routes: Sequence[Route], number: int) -> None:
 
 
 def places(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
-    """Paths to the plain values of an object, deep down; of a long list the first three."""
+    """Paths to the plain values of an object, deep down, and behind the last one of each container; of a long list the first
+    three, that in the middle and the last."""
     if isinstance(value, bool | int | float | str | bytes) or value is None:
         yield path
     elif isinstance(value, list | tuple | array):
-        for i, item in enumerate(value[:3]):
-            yield from places(item, (*path, i))
-        if isinstance(value, list | array) and not value:
+        for i in sorted({0, 1, 2, len(value) // 2, len(value) - 1} & set(range(len(value)))):
+            yield from places(value[i], (*path, i))
+        if isinstance(value, list | array):
             yield (*path, "new")
     elif isinstance(value, dict):
         for key in list(value)[:3]:
             yield from places(value[key], (*path, ("key", key)))
-        if not value:
-            yield (*path, "new")
+        yield (*path, "new")
     elif isinstance(value, set):
         yield (*path, "new")
     else:
