@@ -1,4 +1,4 @@
-"""Which applications give way when one that is not resident is asked for: least recently used (S-LoRA, 4.1).
+"""Model swapping: which applications give way when one that is not resident is asked for: least recently used (S-LoRA, 4.1).
 
 What nobody uses goes first. Where all that is resident is in use, the one that asks waits ``PATIENCE``; then the application
 that has been resident for longest, and for a ``TURN`` at least, starts nothing new and goes when what runs has ended. So

@@ -1,4 +1,5 @@
-"""Whose account a request is on: its fair share of a worker's time, its KV pages, its place in a crowded gateway.
+"""Multi-tenancy, whose account a request is on: its fair share of a worker's time, its KV pages, its place in a crowded
+gateway.
 
 Decided here alone. With API keys an account is a tenant. Without them nobody can be told from anybody, and every application
 is an account: twenty applications on one server share it fairly.
