@@ -18,6 +18,12 @@ def account_of(tenant: str, application: str) -> str:
     return tenant or application
 
 
+def is_only_account(tenants: int, configured: int, served: int) -> bool:
+    """Whether no other account than one can come. ``tenants``: that have keys, 0: nobody has; models that are configured,
+    and that are served now."""
+    return (tenants or max(configured, served)) == 1
+
+
 def offline_account(side: str) -> str:
     """Of an offline request on a ``side``: "left", "right", or "" where there is none. No application is called so, as names
     begin with a letter or a digit."""
