@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, cast
 
 import msgpack
@@ -72,9 +73,20 @@ def follow(state: ControllerState, event: Event, now: float) -> None:
             effects += state.handle(Room(effect.worker, effect.incarnation, ROOM), now)
 
 
+def as_served(names: list[str]) -> dict[str, Any]:
+    """What a cluster's controller is told of workers besides; nothing where a state is older than that."""
+    if "scaling" not in signature(ControllerState.__init__).parameters:
+        return {}
+    from blockwright.actors.config import Settings
+    from blockwright.actors.controller.scaling import scaling_plan
+
+    return {"scaling": scaling_plan(Settings(workers=len(names)), names)}
+
+
 def at_rest(workers: int, applications: int) -> ControllerState:
     """All up, all loaded. An older state looks at everything with each event, which is kept from it meanwhile."""
-    state: Any = ControllerState([f"w{n}" for n in range(workers)], stall_timeout=60.0)  # of any age
+    names = [f"w{n}" for n in range(workers)]
+    state: Any = ControllerState(names, stall_timeout=60.0, **as_served(names))  # of any age
     served = tuple(application(number) for number in range(applications))
     old = not hasattr(state, "publication")
     if old:

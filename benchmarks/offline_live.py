@@ -36,7 +36,7 @@ from models import EOS, SIZES, make_model
 from offline_orders import FixedFeed
 
 if TYPE_CHECKING:
-    from blockwright.actors.batches.driver import Answered
+    from blockwright.actors.batches.port import Answered
     from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
     from blockwright.policies.plan.coefficients import Coefficients
 
@@ -130,7 +130,8 @@ def feed_of(asked: Sequence[Asked], order: str) -> OfflineFeed | FixedFeed:
 
 async def run(folder: Path, asked: Sequence[Asked], order: str, logs: Path) -> Outcome:
     """One order on a new cluster."""
-    from blockwright.actors.batches.driver import Answered, FeedDriver
+    from blockwright.actors.batches.driver import FeedDriver
+    from blockwright.actors.batches.port import Answered
     from blockwright.api.batches.lines import BatchLine, answer, prepare
     from blockwright.api.http.context import OfflinePlace
     from blockwright.api.openai.completions import COMPLETIONS

@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from blockwright.actors.batches.driver import Answered
+    from blockwright.actors.batches.port import Answered
     from blockwright.actors.gateway.port import Credit
     from blockwright.policies.offline.feed import PlacedRequest
 
@@ -61,7 +61,8 @@ def turns(prompts: Sequence[bytes]) -> dict[str, float]:
 
 
 async def _turns(prompts: Sequence[bytes]) -> dict[str, float]:
-    from blockwright.actors.batches.driver import NOMINAL, Answered, FeedDriver
+    from blockwright.actors.batches.driver import NOMINAL, FeedDriver
+    from blockwright.actors.batches.port import Answered
     from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
     from blockwright.policies.plan.coefficients import Coefficients
     from blockwright.runtime.base.clock import LoopClock

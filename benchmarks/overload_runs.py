@@ -160,7 +160,7 @@ class RunOutcome:
 def simulate(system: System, one: Load, instances: int = INSTANCES, seed: int = 1) -> RunOutcome:
     """One run."""
     from blockwright.policies.plan.coefficients import Coefficients
-    from blockwright.simulator.overload import simulation_of
+    from blockwright.simulator.parameter_drops import simulation_of
 
     run = simulation_of(described(system, instances), [Coefficients(**COSTS)], one.demands(seed))
     run.run()

@@ -1,4 +1,5 @@
-"""The persistent tables of a worker: tokens, page slots and sampling of every row. Only the device thread writes them.
+"""The persistent tables of a worker: tokens, page slots (block tables) and sampling of every row. Only the device thread
+writes them.
 
 A plan names rows, never values, so that the next plan can be made while this one runs. Legend: R rows, M longest sequence
 in tokens, L KV layers, P pages of the longest sequence.

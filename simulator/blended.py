@@ -15,9 +15,10 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.prediction.machines import PlayedMachine
 from blockwright.policies.requests.account import offline_account
+from blockwright.policies.requests.admission import YIELDED
 from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
-from blockwright.policies.sweep.events import YIELDED, GivenBack, RoutesChanged, Submission, TokensEmitted
+from blockwright.policies.sweep.events import GivenBack, RoutesChanged, Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
 from blockwright.simulator.workload import Demand
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.test_architecture import LAYERS
+
 ROOT = Path(__file__).parents[1]
 GUESSES = (
     ("what the page's charts show of the last hours: load history", "actors/load_history.py", "LoadHistory"),
@@ -58,6 +60,8 @@ GUESSES = (
     ("an offline batch under virtual time: offline job", "simulator/offline_job.py", "OfflineJob"),
     ("what a token costs", "policies/plan/coefficients.py", "Coefficients"),
     ("what the device does next", "policies/plan/sweep_plan.py", "SweepPlan"),
+    ("how long loading may hold up running requests: time slice", "policies/plan/time_slice.py", "time_slice"),
+    ("whether parameters can be dropped now: drop order", "policies/overload/drop_order.py", "undroppable"),
     ("who holds a page of KV", "policies/memory/pages.py", "PageTable"),
     ("what keeps results of batches: store", "api/batches/store.py", "BatchStore"),
     ("a line of a batch", "api/batches/lines.py", "parse_line"),
@@ -93,36 +97,62 @@ GUESSES = (
 )
 # what a stranger greps for: words of the field, and the file whose docstring says them
 SEARCHES = (
+    ("admission control", "policies/requests/overload.py"),
     ("API key", "api/http/auth.py"),
+    ("at most once", "runtime/node/calls.py"),
+    ("authentication", "api/http/auth.py"),
     ("autoscaling", "policies/cluster/provisioning.py"),
-    ("backoff", "policies/cluster/restart_policy.py"),
-    ("back-pressure", "transport/outbound.py"),
     ("back-pressure", "actors/worker/reports.py"),
+    ("back-pressure", "transport/outbound.py"),
+    ("backoff", "policies/cluster/restart_policy.py"),
+    ("block table", "gpu/tables.py"),
+    ("bubble", "policies/sweep/microbatches.py"),
     ("chunked prefill", "policies/sweep/planning.py"),
     ("compaction", "policies/memory/compaction.py"),
+    ("content-addressed", "zoo/zoo.py"),
     ("continuous batching", "policies/sweep/planning.py"),
+    ("CORS", "api/http/cors.py"),
     ("dead letter", "runtime/base/dead_letters.py"),
     ("deadline", "runtime/base/scope.py"),
+    ("deadlock", "policies/sweep/pipeline.py"),
+    ("defragmentation", "policies/memory/compaction.py"),
+    ("deterministic simulation", "runtime/testing/simulation.py"),
+    ("detokenizing", "api/text/detokenize.py"),
     ("draining", "policies/cluster/draining.py"),
     ("encryption", "transport/curve.py"),
     ("executor", "gpu/executor.py"),
     ("failover", "actors/gateway/state.py"),
     ("failure detection", "runtime/cluster/cluster.py"),
     ("fault injection", "runtime/testing/faults.py"),
+    ("fencing", "runtime/node/peers.py"),
     ("flow control", "runtime/base/window.py"),
     ("fragmentation", "policies/memory/compaction.py"),
+    ("garbage collection", "zoo/disk.py"),
     ("graceful shutdown", "api/serve/server.py"),
+    ("head-of-line blocking", "policies/cluster/chunk_order.py"),
     ("KV migration", "policies/sweep/migration.py"),
+    ("least loaded", "policies/requests/dispatch.py"),
     ("load balancing", "policies/requests/dispatch.py"),
+    ("load shedding", "policies/requests/overload.py"),
+    ("logprobs", "api/openai/logprobs.py"),
     ("LoRA", "gpu/weights/lora.py"),
+    ("LRU", "policies/memory/eviction.py"),
     ("memory pool", "policies/memory/worker_memory.py"),
     ("microbatch", "policies/sweep/microbatches.py"),
+    ("model swapping", "policies/cluster/demand.py"),
+    ("multi-tenancy", "policies/requests/account.py"),
+    ("out of memory", "policies/sweep/preemption.py"),
+    ("paged attention", "policies/memory/pages.py"),
     ("paged KV cache", "policies/memory/pages.py"),
+    ("penalties", "gpu/sampling/rules.py"),
     ("pipeline parallelism", "policies/sweep/pipeline.py"),
     ("prefix cache", "policies/memory/prefix_index.py"),
     ("priority", "policies/requests/urgency.py"),
     ("queue position", "actors/gateway/queue_position.py"),
+    ("quotas", "policies/requests/rate_limit.py"),
     ("request timeout", "policies/requests/request_timeout.py"),
+    ("rolling update", "policies/cluster/application_life.py"),
+    ("round robin", "policies/prediction/dispatching.py"),
     ("scaling", "policies/cluster/scaling.py"),
     ("scheduler", "policies/sweep/state.py"),
     ("serialization", "runtime/base/codec.py"),
@@ -130,6 +160,12 @@ SEARCHES = (
     ("snapshot", "policies/sweep/parts.py"),
     ("starvation", "policies/sweep/fair_share.py"),
     ("supervisor", "runtime/supervisor.py"),
+    ("time slice", "policies/plan/time_slice.py"),
+    ("TLS", "api/http/listening.py"),
+    ("token bucket", "policies/requests/rate_limit.py"),
+    ("trace replay", "policies/sweep/event_log.py"),
+    ("watchdog", "runtime/node/stall_watch.py"),
+    ("work stealing", "policies/offline/feed.py"),
 )
 
 
@@ -189,7 +225,6 @@ def says(source: str, term: str) -> bool:
 )
 def test_a_term_of_the_field_is_the_name_of_one_file(term: str) -> None:
     name = term.replace(" ", "_") + ".py"
-    layers = ("policies", "transport", "runtime", "gpu", "actors", "api")
-    found = [path for layer in layers for path in (ROOT / layer).rglob(name)]
+    found = [path for layer in LAYERS for path in (ROOT / layer).rglob(name)]
     assert len(found) == 1, found
     assert says(found[0].read_text(), term)

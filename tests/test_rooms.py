@@ -1,4 +1,5 @@
-"""Rooms: within a layer no circle of imports, no two folders that import each other; in all layers each class name once.
+"""Rooms: within a layer no circle of imports, neither of modules nor of folders; in all layers each class name once,
+and nobody uses what another module keeps to itself.
 
 Type-only imports and those inside functions count. Every rule is a function, so that the tests can also show that it catches
 an offender.
@@ -13,6 +14,10 @@ from pathlib import Path
 from blockwright.tests.test_architecture import ROOT, imports, imports_of, layer_modules, layer_of
 
 # rooms (folders) of a layer, from the ground up: each imports only those before it; "" is the layer's root
+LIBRARIES = {
+    "argparse._SubParsersAction", "events._set_running_loop", "handle._run", "message._replace", "one._Namespace__attrs",
+    "os._exit", "parser._actions", "sys._current_frames", "watch.target._replace",
+}  # fmt: skip
 FLOORS = {"runtime": ("base", "tracing", "actor", "node", "cluster", "", "testing")}
 
 
@@ -70,22 +75,21 @@ def rooms(graph: dict[str, set[str]], modules: dict[str, Path]) -> dict[str, dic
 
 
 def room_faults(below: dict[str, set[str]], floors: Sequence[str] = ()) -> set[tuple[str, str]]:
-    """Pairs of rooms that import each other (a layer's root stands above and beside all), and imports against ``floors``."""
-    mutual = {
-        (one, other) for one, others in below.items() for other in others if one and other and one in below.get(other, set())
-    }
+    """Imports that close a circle of rooms (a layer's root stands above and beside all), and those against ``floors``."""
+    graph = {one: {other for other in others if other in below and other} for one, others in below.items() if one}
+    closing = {(one, other) for circle in circles(graph) for one in circle for other in graph[one] if other in circle}
     upward = {
         (one, other)
         for one, others in below.items()
         for other in others
         if one in floors and (other not in floors or floors.index(other) > floors.index(one))
     }
-    return mutual | upward
+    return closing | upward
 
 
 def defined_classes(source: str) -> list[str]:
-    """Public classes at the top of a module."""
-    return [n.name for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")]
+    """Classes of a module: private ones, and those within others or within functions, too."""
+    return [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
 
 
 def defined_often(sources: Mapping[str, str]) -> dict[str, list[str]]:
@@ -101,7 +105,7 @@ def test_no_circle_of_imports_within_a_layer() -> None:
     assert circles(neighbours(layer_modules())) == []
 
 
-def test_no_two_rooms_of_a_layer_import_each_other() -> None:
+def test_no_circle_of_rooms_within_a_layer() -> None:
     modules = layer_modules()
     found = {
         layer: room_faults(below, FLOORS.get(layer, ())) for layer, below in rooms(neighbours(modules), modules).items()
@@ -129,6 +133,11 @@ def test_the_rule_of_circles_catches_offenders() -> None:
 
 def test_the_rule_of_rooms_catches_offenders() -> None:
     assert room_faults({"base": {"node"}, "node": {"base"}, "": {"node"}}) == {("base", "node"), ("node", "base")}
+    assert room_faults({"base": {"node"}, "node": {"links"}, "links": {"base"}, "over": {"base"}}) == {
+        ("base", "node"),
+        ("node", "links"),
+        ("links", "base"),
+    }
     assert room_faults({"": {"node"}, "node": {""}}) == set()
     floors = ("base", "node", "", "testing")
     assert room_faults({"base": {"node"}, "node": {""}, "testing": {"node", "base"}}, floors) == {
@@ -146,7 +155,57 @@ def test_each_class_name_is_defined_once() -> None:
 def test_the_rule_of_class_names_catches_offenders() -> None:
     sources = {
         "a.py": "class Run:\n    class Inner: ...\n",
-        "b.py": "class Inner: ...\nclass _Run: ...\n",
-        "c.py": "class Run: ...",
+        "b.py": "class _Own: ...\ndef f():\n    class Inner: ...\n",
+        "c.py": "class Run: ...\nclass _Own: ...\n",
     }
-    assert defined_often(sources) == {"Run": ["a.py", "c.py"]}
+    assert defined_often(sources) == {"Run": ["a.py", "c.py"], "Inner": ["a.py", "b.py"], "_Own": ["b.py", "c.py"]}
+
+
+def private_uses(source: str) -> set[str]:
+    """What a module uses by an underscore of objects, or imports, that another module has defined. A class may use what it
+    inherits."""
+    tree = ast.parse(source)
+    named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    own = {node.name for node in ast.walk(tree) if isinstance(node, named)}
+    used = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            used |= {alias.name for alias in node.names if _is_private(alias.name)}
+        elif isinstance(node, ast.AnnAssign | ast.Assign):  # of a class's body, or a module's
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            own |= {target.id for target in targets if isinstance(target, ast.Name)}
+        if (
+            isinstance(node, ast.Attribute)
+            and ast.unparse(node.value) in ("self", "cls")
+            and isinstance(node.ctx, ast.Store)
+        ):
+            own.add(node.attr)
+    return used | {
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and _is_private(node.attr)
+        and node.attr not in own
+        and ast.unparse(node.value) not in ("self", "cls", "super()")
+    }
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_nobody_uses_what_another_module_keeps_to_itself() -> None:
+    found = {path: bad for path in layer_modules().values() if (bad := private_uses(path.read_text()) - LIBRARIES)}
+    assert found == {}
+
+
+def test_the_rule_of_private_names_catches_offenders() -> None:
+    source = (
+        "from .other import _hidden\n"
+        "class A:\n"
+        "    _kept: int\n"
+        "    def f(self, other):\n"
+        "        self._mine = self._inherited\n"
+        "        return other._theirs, other._mine, other._kept, super()._more, other.__name__\n"
+    )
+    assert private_uses(source) == {"_hidden", "other._theirs"}

@@ -1,9 +1,9 @@
 """Every change of a zoo's folder: one writer at a time, and nothing is seen before it is whole.
 
 A file is written in ``tmp``, forced to the disk and renamed. What a writer that dies leaves behind is garbage: files in
-``tmp``, which the next writer deletes, and tensors that no application names, which ``gc`` deletes. A writer that fails
-takes back what it made. Readers need no lock. ``step`` is called before each operation with a word for it; tests kill or
-fail there.
+``tmp``, which the next writer deletes, and tensors that no application names, which garbage collection (``gc``) deletes. A
+writer that fails takes back what it made. Readers need no lock. ``step`` is called before each operation with a word for it;
+tests kill or fail there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A zoo as its readers see it: applications, their components, and what they share.
+"""A zoo, a content-addressed store of models, as its readers see it: applications, their components, and what they share.
 
 Reads JSON alone, without a lock: what an application names is there before it, and is not deleted while it is there. Changes
 are made by ``add.py`` and ``remove.py``, tensors are checked by ``verify.py``.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from blockwright.actors.batches.driver import NOMINAL, Answered, FeedDriver, Later
+from blockwright.actors.batches.driver import NOMINAL, FeedDriver
 from blockwright.actors.batches.figures import figures_of
 from blockwright.actors.batches.messages import (
     BatchChecked,
@@ -29,7 +29,7 @@ from blockwright.actors.batches.messages import (
     StopBatch,
     WriteBatch,
 )
-from blockwright.actors.batches.port import BatchDesk, BatchEnding, LineJob, LoadedBatch, NotNow
+from blockwright.actors.batches.port import Answered, BatchDesk, BatchEnding, LineJob, LoadedBatch, NotNow
 from blockwright.actors.batches.state import BatchesState
 from blockwright.policies.offline.feed import OfflineFeed, PlacedRequest
 from blockwright.runtime.actor.actor import Actor
@@ -155,11 +155,7 @@ class Batches(Actor):
         lines = array("q", [job.line for job in jobs])
 
         async def answer(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
-            try:
-                done = await self._desk.answer(batch, lines[placed.request], placed.worker, placed.side, sent)
-            except NotNow as refused:
-                raise Later(refused.retry_after) from refused
-            return Answered(done.output_tokens, done.cached)
+            return await self._desk.answer(batch, lines[placed.request], placed.worker, placed.side, sent)
 
         return FeedDriver(self._desk.port, application, feed, answer, self.node.clock)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 
+from blockwright.actors.batches.port import Answered, NotNow
 from blockwright.actors.gateway.port import Credit, GatewayPort
 from blockwright.policies.offline.arranging import Arrangement
 from blockwright.policies.offline.density import Costs
@@ -23,22 +23,6 @@ from blockwright.transport.clock import Clock
 NOMINAL = Costs.of_model(parameters=8.0e9, hidden=4096, layers=32, kv_width=1024, compute=312e12, bandwidth=2.039e12)
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What a request took; ``output_tokens`` of all choices, 0 where it failed for good; ``cached`` of its prompt."""
-
-    output_tokens: int
-    cached: int = 0
-
-
-class Later(Exception):
-    """A request could not be answered now, by no fault of its own: nothing is placed for so many seconds, then it is."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"not for {seconds:g} s")
-        self.seconds = seconds
-
-
 Answering = Callable[[PlacedRequest, Callable[[], None]], Awaitable[Answered]]
 
 
@@ -46,8 +30,8 @@ class FeedDriver:
     """One job of one application. ``run`` once.
 
     ``answer``: called for many requests at once, each with a function that it calls in the same turn of the loop in which it
-    hands the sequences to the gateway: until then they are no part of what the gateway counts. It raises Later; what else it
-    raises ends the job, and ``run`` raises it.
+    hands the sequences to the gateway: until then they are no part of what the gateway counts. After NotNow
+    nothing is placed for so long; what else it raises ends the job, and ``run`` raises it.
     """
 
     def __init__(self, port: GatewayPort, application: str, feed: OfflineFeed, answer: Answering, clock: Clock) -> None:
@@ -134,9 +118,9 @@ class FeedDriver:
         try:
             found = await self._answer(placed, lambda: self._sent(placed.request))
             self._feed.finished(placed.request, found.output_tokens, found.cached)
-        except Later as later:
+        except NotNow as later:
             self._feed.given_back(placed.request)
-            self._not_before = max(self._not_before, self._clock.now() + later.seconds)
+            self._not_before = max(self._not_before, self._clock.now() + later.retry_after)
             self._clock.call_at(self._not_before, self._wake.set)
         except Exception as error:
             self._error = self._error or error

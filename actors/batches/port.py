@@ -51,10 +51,11 @@ class LineJob:
 
 
 @dataclass(frozen=True, slots=True)
-class LineDone:
-    """A line has its answer, or its error, and the store has it. Tokens: 0 of an error; ``cached``: of the prompt."""
+class Answered:
+    """A request has its answer, or its error, and the result is kept. ``output_tokens``: of all choices, 0 of an error;
+    ``cached``: of the prompt."""
 
-    output_tokens: int = 0
+    output_tokens: int
     cached: int = 0
 
 
@@ -90,7 +91,7 @@ class BatchDesk(Protocol):
     async def load(self, batch: str) -> LoadedBatch | None:
         """Check the lines of a batch: those that are no requests get their errors. None: it has failed as a whole."""
 
-    async def answer(self, batch: str, line: int, home: str, side: str, sent: Callable[[], None]) -> LineDone:
+    async def answer(self, batch: str, line: int, home: str, side: str, sent: Callable[[], None]) -> Answered:
         """Answer a line and store what came of it. Returns when both are done. Raises NotNow; leaving it ends it. ``sent``:
         called in the turn of the loop in which the gateway gets it."""
 

@@ -31,7 +31,7 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.cluster.demand import Occupant, Use, choose, lacking_bytes
+from blockwright.policies.cluster.demand import Coming, Occupant, Use, choose, coming, lacking_bytes
 
 LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
 NOBODY = Use(0, float("inf"))  # what is not in the answers of gateways was never used
@@ -225,18 +225,19 @@ class OnDemand:
         """``uses``: of all gateways, by application."""
         use, here = uses.get(self.coming, NOBODY), self._ended(self.coming)
         lacking = self._short(self.coming, use.waits) if here else self._lacking()
-        if here and not use.waits:  # what waited has been sent, so the worker keeps its room
-            self._since[self.coming] = now
-            del self.wanted[self.coming]
-            self._end()
-        elif lacking and not use.active:  # who asked for it is gone
-            del self.wanted[self.coming]
-            self._park(self.coming)
-            self._end()
-        elif lacking:
-            self._give_way(lacking, uses, now)
-        elif here:
-            self._look_later()
+        match coming(use, here=here, lacks=bool(lacking)):
+            case Coming.SERVED:
+                self._since[self.coming] = now
+                del self.wanted[self.coming]
+                self._end()
+            case Coming.UNWANTED:
+                del self.wanted[self.coming]
+                self._park(self.coming)
+                self._end()
+            case Coming.CROWDED:
+                self._give_way(lacking, uses, now)
+            case Coming.WAITED_FOR:
+                self._look_later()
 
     def _give_way(self, lacking: Mapping[str, int], uses: Mapping[str, Use], now: float) -> None:
         residents = []

@@ -21,6 +21,8 @@ from blockwright.actors.controller.residency import Residency, Served
 from blockwright.policies.model.chain import Hop
 from blockwright.policies.overload.alike import alike, united
 from blockwright.policies.overload.coordinator import GroupState
+from blockwright.policies.overload.drop_order import undroppable
+from blockwright.policies.overload.drop_plan import GroupMember, ParameterGroup
 
 
 class OverloadedParts(OverloadParts, Protocol):
@@ -109,7 +111,8 @@ def refusal(state: OverloadedParts, order: MemoryOrder) -> str:
     groups = state.overload.groups
     match order:
         case DropParameters():
-            return _undroppable(state, order)
+            worst = {hop.worker: unfit(state, hop.worker) for hop in order.hops}
+            return undroppable(order.application, order.hops, _parameter_groups(state), worst)
         case RestoreParameters(name) | TrimParameters(name):
             if name not in groups or groups[name].stage is not GroupStage.PIPELINE:
                 return f"group {name} is no pipeline"
@@ -119,20 +122,10 @@ def refusal(state: OverloadedParts, order: MemoryOrder) -> str:
     return ""
 
 
-def _undroppable(state: OverloadedParts, order: DropParameters) -> str:
-    workers = {hop.worker: None for hop in order.hops}
-    owners = [one for one in serving_groups(state) if any(m.worker in workers for m in one.members)]
-    held = {member.worker: member.held for one in owners for member in one.members}
-    for worker in workers:
-        if worker not in held:
-            return unfit(state, worker) or f"worker {worker} serves no whole model now"
-    if any(one.application != order.application for one in owners):
-        return f"not all of {', '.join(workers)} serve {order.application}"
-    if any(one.state not in (GroupState.NORMAL, GroupState.PIPELINE) for one in owners):
-        return f"a group of {', '.join(workers)} is changing"
-    if held.keys() != workers.keys() or len(workers) != len(order.hops):
-        return f"a group would be cut by {', '.join(workers)}"
-    for hop in order.hops:
-        if not {*range(hop.first, hop.last)} <= {*held[hop.worker]}:
-            return f"worker {hop.worker} does not hold components {hop.first} to {hop.last}"
-    return ""
+def _parameter_groups(state: OverloadedParts) -> dict[ParameterGroup, GroupState]:
+    """As the policies know groups; what their workers' budgets are only the memory actor knows."""
+    found = {}
+    for told in serving_groups(state):
+        members = [GroupMember(one.worker, one.first, one.last, frozenset(one.held), 0) for one in told.members]
+        found[ParameterGroup(told.application, tuple(members))] = GroupState(told.state)
+    return found

@@ -7,11 +7,16 @@ Owns nothing itself: it plans into what the controller's state has of applicatio
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
-from blockwright.policies.cluster.assignment import WorkerRoom, page_of, routes_of_all, routes_where_it_fits
+from blockwright.policies.cluster.assignment import (
+    WorkerRoom,
+    page_of,
+    routes_of_all,
+    routes_on_new_worker,
+    routes_where_it_fits,
+)
 from blockwright.policies.cluster.scaling import PressedBlock, scale_out
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.partition import cut_blocks
@@ -94,14 +99,13 @@ class Placement:
     # workers that come and go
 
     def replicate(self, worker: str) -> list[str]:
-        """Plan the whole chains that fit on a worker that has nothing, of those that came first; their applications."""
-        memory, held, routes = self._memory.get(worker), dict[bytes, int](), list[Route]()
-        for name, served in self._served.items():
-            one, free = served.application, None if memory is None else memory - sum(held.values())
-            if served.deployed and not (served.draining or served.on_demand) and one.span == 1:
-                with suppress(ValueError):  # no room
-                    routes += routes_where_it_fits(name, one, {worker: WorkerRoom(free, held.keys())})
-                    held.update(one.tensors())
+        """Plan what fits on a worker that has nothing; the applications."""
+        there = {
+            name: served.application
+            for name, served in self._served.items()
+            if served.deployed and not (served.draining or served.on_demand)
+        }
+        routes = routes_on_new_worker(worker, self._memory.get(worker), there)
         return [planned.route.application for planned in self.plan(routes)]
 
     def end(self, routes: Iterable[PlannedRoute]) -> None:

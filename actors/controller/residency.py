@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.worker.messages import LoadBlock
-from blockwright.policies.binary_size import binary_size
 from blockwright.policies.cluster.application_life import first_missing, serving_one
 from blockwright.policies.cluster.demand import HopRoom
 from blockwright.policies.model.chain import Block, Hop, Route
-from blockwright.policies.requests.admission import capacity_tokens
+from blockwright.policies.requests.admission import capacity_tokens, cramped
 from blockwright.policies.requests.dispatch import UNKNOWN
 
 
@@ -186,14 +185,8 @@ class Residency:
 
     def cramped(self, worker: str, applications: Iterable[str]) -> str:
         """Why none can be served where parameters leave no room for one page of a sequence of one; else ""."""
-        for application in applications:
-            for hop in self.hops.get(application, ()):
-                if hop.held and (self.room or 0) < hop.page_bytes:
-                    return (
-                        f"worker {worker} has {binary_size(self.room or 0)} left for sequences of {application}, less than "
-                        f"one page of {binary_size(hop.page_bytes)}; give workers more memory (--set memory=...)"
-                    )
-        return ""
+        held = ((name, hop) for name in applications for hop in self.hops.get(name, ()) if hop.held)
+        return next(filter(None, (cramped(worker, name, self.room or 0, hop.page_bytes) for name, hop in held)), "")
 
     def loaded(self, load: LoadBlock) -> None:
         """Components of a deployed application have come."""

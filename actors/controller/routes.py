@@ -39,6 +39,7 @@ class Routes:
         self.version = 0  # of the last publication
         self.touched: dict[str, PlannedRoute] = {}  # by id: they may be in force now and were not, or the other way round
         self.paused: set[str] = set()  # ids of routes that gateways are not told of, though workers serve them
+        self.resumed = False  # routes were planned, or are paused no more, since that was last looked at (``Scaling``)
         self.applications: dict[str, None] = {}  # whose routes in force changed with the last event
         self._chains: list[Chain] = []  # of all applications that were ever served
         self._withdrawn: list[str] = []  # of these, those that are not deployed
@@ -53,6 +54,7 @@ class Routes:
     def list_chains(self, served: Iterable[Served]) -> None:
         """Applications came, went, were cut anew, deployed or withdrawn; ``served``: all that are known."""
         known = [one for one in served if one.shown]
+        self.resumed = True
         former_routes, self.planned = self.planned, {p.route.id: p.route for one in known for p in one.planned}
         last = {chain.application: chain for chain in self._chains}
         chains = [_chain(one, last.get(one.application.name)) for one in known]
@@ -76,6 +78,7 @@ class Routes:
         """Gateways start nothing on these, or may again; what runs goes on."""
         ids = {planned.route.id for planned in routes}
         self._turned |= ids & self.paused ^ ids if paused else ids & self.paused
+        self.resumed |= not paused and not ids.isdisjoint(self.paused)
         self.paused = self.paused | ids if paused else self.paused - ids
 
     def settle(self) -> tuple[str, ...] | None:

@@ -129,12 +129,14 @@ class Scaling:
             self.policy.down(worker, now)
 
     def look(self, now: float) -> None:
-        """Whether a worker is to come or to go."""
-        for name, stage in self.policy.stage.items():
-            if stage is WorkerStage.STARTING and self._state.workers[name].state == "ready":
+        """Whether a worker is to come or to go. Costs work for what changed: beats lead here, too."""
+        for name in self._state.touched:
+            if self.policy.stage.get(name) is WorkerStage.STARTING and self._state.workers[name].state == "ready":
                 self.policy.up(name, now)
-        for name in self.draining:
-            self._pause(name, True)  # also what came into force, or was resumed, since
+        if self._state.table.resumed:
+            self._state.table.resumed = False
+            for name in self.draining:
+                self._pause(name, True)  # also what came into force, or was resumed, since
         if self._plan.rules.mode == "off":
             return
         match self.policy.decide(now, self._work):
@@ -151,8 +153,7 @@ class Scaling:
     @property
     def draining(self) -> list[str]:
         """Workers that take nothing new, and have not been forgotten."""
-        by_policy = [n for n, stage in self.policy.stage.items() if stage is WorkerStage.DRAINING]
-        return [name for name in dict.fromkeys([*sorted(self.drained), *by_policy]) if name in self._state.workers]
+        return [n for n in dict.fromkeys([*sorted(self.drained), *self.policy.draining]) if n in self._state.workers]
 
     def view(self, now: float, wall: float) -> dict[str, Any]:
         """Part of ``/admin/cluster``. ``wall``: seconds since the epoch at ``now``."""

@@ -24,8 +24,6 @@ from blockwright.policies.model.chain import Block, Route
 from blockwright.policies.requests.dispatch import workers_of
 from blockwright.policies.sweep.events import RoutesChanged
 
-HOPELESS = 5  # deaths in a row before any worker ever was ready or, by their own doing, ever lasted: no cluster will be
-
 
 class ControllerState:
     """See the module; for ``memory`` and ``block_idle`` ``placement.py``, for the others the module of that name."""
@@ -174,7 +172,7 @@ class ControllerState:
         self.overload.died(worker.name, now)
         self.touched[worker.name] = None
         some_last = self.ever_ready and any(other.settled(now) for other in self.workers.values())
-        if why := worker.hopeless(HOPELESS, proven=self.ever_ready, some_last=some_last):
+        if why := worker.hopeless(proven=self.ever_ready, some_last=some_last):
             self._effects.append(m.Fatal(f"{why}: {cause}"))
 
     def _unfit(self, worker: WorkerRecord, incarnation: int, why: str) -> None:

@@ -55,12 +55,11 @@ class WorkerRecord:
         self.waiting = self.running = 0
         self.restarts += 1
 
-    def hopeless(self, most: int, *, proven: bool, some_last: bool) -> str:
+    def hopeless(self, *, proven: bool, some_last: bool) -> str:
         """Why no cluster will be, as ``EarlyDeaths.hopeless`` has it: a sentence without the cause, or empty."""
-        if not self.deaths.hopeless(most, proven=proven, some_last=some_last):
-            return ""
-        return f"worker {self.name} died {self.deaths.own if proven else self.deaths.count} times while starting"
+        deaths = self.deaths.hopeless(proven=proven, some_last=some_last)
+        return f"worker {self.name} died {deaths} times while starting" if deaths else ""
 
     def settled(self, now: float) -> bool:
         """It lives, or lived once, for longer than what cannot live does."""
-        return self.deaths.lasted or (self.state != "down" and now - self.launched_at >= self.deaths.youth)
+        return self.deaths.lasts(None if self.state == "down" else self.launched_at, now)

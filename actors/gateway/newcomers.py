@@ -7,6 +7,7 @@ from typing import Protocol
 from blockwright.actors.gateway.catalogue import Catalogue
 from blockwright.actors.gateway.port import Generation
 from blockwright.actors.gateway.record import RequestRecord
+from blockwright.policies.requests.account import is_only_account
 from blockwright.policies.requests.overload import Overload
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
@@ -39,5 +40,5 @@ def refusal(state: TakingParts, generation: Generation, now: float) -> RequestRe
     if unfit is not None or generation.offline:
         return unfit
     tokens = state.catalogue.virtual(generation.application) + len(generation.prompt) + generation.max_tokens
-    alone = (state.tenants or max(len(state.catalogue.configured), len(state.table.models))) == 1
+    alone = is_only_account(state.tenants, len(state.catalogue.configured), len(state.table.models))
     return state.overload.refusal(generation.account, tokens, len(state.queue), now, alone=alone)

@@ -15,15 +15,15 @@ from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.prediction.lengths import Features
 from blockwright.policies.requests.account import account_of, offline_account
+from blockwright.policies.requests.admission import YIELDED
 from blockwright.policies.requests.dispatch import Wanted, outstanding, workers_of
 from blockwright.policies.requests.poison import Deaths
 from blockwright.policies.requests.queue import Key
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.requests.turned_away import TurnedAway, turned_away
 from blockwright.policies.requests.urgency import offline_urgency
-from blockwright.policies.sweep.events import YIELDED, PromptScored, Submission, TokensEmitted
+from blockwright.policies.sweep.events import PromptScored, Submission, TokensEmitted
 
-AVOID_SECONDS = 0.25  # how long a route is not tried again after its home gave the request back
 MAX_EVENTS = 128  # of one request's story; beyond it only the end is added
 
 
@@ -195,14 +195,13 @@ class RequestRecord:
         """Its home does not run it: not tried again at once, but for what waits for credit or where room comes."""
         assert self.route is not None
         self.note(now, "returned", reason=reason)
-        if reason == YIELDED:
-            self.preemptions += 1
-        else:
-            self.avoid, self.avoid_until = self.route.id, now + AVOID_SECONDS
+        self.preemptions += reason == YIELDED
         told = turned_away(self.wanted(now), self.route.id, reason, table)
         self.room = told.room
         if told.comes:
             self.avoid = ""
+        elif told.avoid:
+            self.avoid, self.avoid_until = self.route.id, now + told.avoid
         if told.refused:
             self.refused.add(self.route.id)
         return told

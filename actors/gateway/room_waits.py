@@ -81,7 +81,7 @@ class RoomWaits:
     def late(self, timeouts: RequestTimeout, now: float) -> Iterator[tuple[str, RequestRefused]]:
         """Requests that have waited too long for any route, or here, as ``RequestTimeout.unserved`` has it."""
         yield from timeouts.unserved(self._queue, self._table, now)
-        for request in [request for request, wait in self._waits.items() if now - wait.since >= timeouts.worker_wait]:
+        for request in [request for request, wait in self._waits.items() if timeouts.waited(wait.since, now)]:
             yield request, timeouts.crowded(self._active[request].model)
 
     def check(self, waiting: Collection[str]) -> None:

@@ -32,7 +32,7 @@ from blockwright.actors.worker.messages import Exported, GatewayNews, Submission
 from blockwright.policies.model.chain import Route
 from blockwright.policies.requests.dispatch import dispatch, open_routes
 from blockwright.policies.requests.overload import Overload
-from blockwright.policies.requests.poison import Quarantine
+from blockwright.policies.requests.poison import Quarantine, outnumbered
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.request_timeout import RequestTimeout
@@ -176,8 +176,8 @@ class GatewayState:
         wanted, by_credit = record.wanted(now), record.by_credit
         if self.room_waits.look(wanted, now):
             return
-        ordinary = not wanted.suspect or any(not other.deaths.suspect for other in self.active.values())
-        route = self.offline.route(record, now) if by_credit else dispatch(wanted, self.table, self.quarantine, ordinary)
+        others = outnumbered(record.deaths, (other.deaths for other in self.active.values()))
+        route = self.offline.route(record, now) if by_credit else dispatch(wanted, self.table, self.quarantine, others)
         if route is None:
             return
         left, decision = self.timeouts.left(record, now), None
@@ -225,7 +225,7 @@ class GatewayState:
             self._fail(self.active[request], now, RequestRefused(Refusal.UNKNOWN_MODEL, message))
         for request in self.queue.in_order([name for name in self.queue.applications() if self.table.routes.get(name)]):
             record = self.active[request]
-            if record.deaths.suspect or self.quarantine.leaves(self.table.routes[record.application]):
+            if self.quarantine.lets(record.deaths, self.table.routes[record.application]):
                 self._try(record, now)
         self.room_waits.repeat()  # what was said before may have been lost, or have been too early
 

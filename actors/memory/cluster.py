@@ -18,9 +18,10 @@ from typing import Any
 from blockwright.actors.config import Settings
 from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder
 from blockwright.actors.cost_file import read_costs
-from blockwright.actors.memory.orders import ModelMemory, group_readings, order_of
+from blockwright.actors.memory.orders import ModelMemory, order_of
 from blockwright.policies.overload.coordinator import OverloadRules
 from blockwright.policies.overload.demand import PERIOD
+from blockwright.policies.overload.group_reading import group_readings
 from blockwright.policies.overload.pool_reading import PoolReading
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.runtime.actor.actor import Actor, PeerInfo
@@ -98,7 +99,7 @@ class ClusterMemory(Actor):
             self._told = told
         self._adopt(now, readings)
         for name, model in self._models.items():
-            of_groups = group_readings(model.coordinator, readings)
+            of_groups = group_readings(model.coordinator.groups.values(), readings)
             for decision in model.coordinator.read(now, of_groups) if of_groups else ():
                 await self._ask(order_of(name, decision, of_groups))
         resting = all(model.coordinator.resting for model in self._models.values())

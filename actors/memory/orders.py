@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from blockwright.actors.controller.overload_messages import (
     BreakOffRestore,
@@ -26,8 +25,9 @@ from blockwright.policies.overload.coordinator import (
     OverloadRules,
     ResumePipeline,
 )
-from blockwright.policies.overload.demand import DemandReading, of_stages
-from blockwright.policies.overload.drop_plan import DropPlanner, GroupMember, ParameterGroup, nbytes
+from blockwright.policies.overload.demand import DemandReading
+from blockwright.policies.overload.drop_plan import DropPlanner, GroupMember, ParameterGroup
+from blockwright.policies.overload.group_reading import as_packed
 from blockwright.policies.overload.pool_reading import PoolReading
 from blockwright.policies.overload.stages import component_seconds
 from blockwright.policies.plan.coefficients import Coefficients
@@ -53,7 +53,8 @@ class ModelMemory:
         mine = [one for one in told.groups if one.application == self._application]
         known = [one for one in mine if all(member.worker in self._budgets for member in one.members)]
         if known and not self.coordinator.groups:
-            self.coordinator = self._make(_as_packed(told.chains[self._application], known, readings))
+            held = [(member.worker, member.held) for one in known for member in one.members]
+            self.coordinator = self._make(as_packed(told.chains[self._application], held, readings))
         self.coordinator.adopt(now, {self._group(one): GroupState(one.state) for one in known})
 
     def _group(self, told: ServingGroup) -> ParameterGroup:
@@ -62,31 +63,6 @@ class ModelMemory:
             for one in told.members
         ]
         return ParameterGroup(self._application, tuple(members))
-
-
-def _as_packed(
-    components: list[Component], groups: list[ServingGroup], readings: Mapping[str, PoolReading]
-) -> list[Component]:
-    """With the bytes that they take in workers' memory: there they may be in a wider type than they are stored in."""
-    stored = [(m.worker, nbytes(components, frozenset(m.held))) for group in groups for m in group.members]
-    widths = [readings[worker].parameters / raw for worker, raw in stored if raw and worker in readings]
-    width = max(widths, default=1.0)
-    return [replace(c, nbytes=int(c.nbytes * width), delta_nbytes=int(c.delta_nbytes * width)) for c in components]
-
-
-def group_readings(coordinator: MemoryCoordinator, readings: Mapping[str, PoolReading]) -> dict[str, DemandReading]:
-    """Of the groups of which all workers have answered, and serve."""
-    found = {}
-    for name, group in coordinator.groups.items():
-        stages = [readings[member.worker] for member in group.members if member.worker in readings]
-        if len(stages) == len(group.members) and all(stage.pages for stage in stages):
-            found[name] = of_stages(
-                [
-                    DemandReading(used=stage.used, total=stage.pages, head=stage.head, waiting=stage.waiting)
-                    for stage in stages
-                ]
-            )
-    return found
 
 
 def order_of(application: str, decision: Decision, readings: Mapping[str, DemandReading]) -> MemoryOrder:

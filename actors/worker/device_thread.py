@@ -21,10 +21,10 @@ from blockwright.gpu.executor import Executor
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.plan.time_slice import time_slice
 from blockwright.transport.link import Slot
 
 T = TypeVar("T")
-PART = 0.25  # of a sweep: how much longer loading makes it, at most and but for a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,8 @@ class DeviceThread:
             self._step()
 
     def _step(self) -> None:
-        """One step, and further ones while they take less than a part of the last sweep: what is small comes soon."""
-        end = time.monotonic() + PART * self._last
+        """One step, and further ones within the time slice."""
+        end = time.monotonic() + time_slice(self._last)
         while self._stepwise:
             current = self._stepwise[0]
             if self._stopped or current.future.cancelled() or self._advance(current):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockwright.actors.batches.port import BatchEnding, LineDone, LoadedBatch, NotNow, OpenBatch
+from blockwright.actors.batches.port import Answered, BatchEnding, LoadedBatch, NotNow, OpenBatch
 from blockwright.actors.gateway.port import GatewayPort
 from blockwright.api.batches import checking, lines
 from blockwright.api.batches.folder import RUNNER, FolderLock
@@ -33,7 +33,7 @@ TRIES = 300  # after which a line has an error, where that has more room than it
 
 
 @dataclass(slots=True)
-class _Opened:
+class _OpenedBatch:
     """A batch that is worked on. ``keeping``: results on their way to the disk."""
 
     record: BatchRecord
@@ -48,7 +48,7 @@ class Desk:
         self._front, self._thread, self._store, self._now = front, thread, thread.store, now
         self._lock = FolderLock(self._store.folder, RUNNER)
         self._swept = False
-        self._opened: dict[str, _Opened] = {}
+        self._opened: dict[str, _OpenedBatch] = {}
         self.figures: dict[str, dict[str, Any]] = {}
         self.trouble = ""  # why nothing can be stored now
         self._unkept: set[tuple[str, int]] = set()  # batch and line of answers that wait for that
@@ -86,7 +86,7 @@ class Desk:
             file = await asyncio.to_thread(InputFile, self._store.path(record.input_file))
         except FileNotFoundError:
             return await self._failed(batch, "input_file_missing", f"file {record.input_file} is not there any more")
-        self._opened[batch] = _Opened(record, file)
+        self._opened[batch] = _OpenedBatch(record, file)
         if not len(file):
             return await self._failed(batch, "empty_file", f"file {record.input_file} has no lines")
         if len(file) > (most := self._front.settings.batch_requests):
@@ -104,7 +104,7 @@ class Desk:
         known = {line: tokens for line, (tokens, _) in answered.items()}
         return LoadedBatch(found.jobs, known)
 
-    async def answer(self, batch: str, line: int, home: str, side: str, sent: Callable[[], None]) -> LineDone:
+    async def answer(self, batch: str, line: int, home: str, side: str, sent: Callable[[], None]) -> Answered:
         """See ``BatchDesk``. Left while it is stored, it is stored all the same."""
         if self.trouble:
             raise NotNow(self.trouble, AGAIN)
@@ -123,7 +123,7 @@ class Desk:
         opened.keeping.add(keeping)
         keeping.add_done_callback(opened.keeping.discard)
         await asyncio.shield(keeping)
-        return LineDone(found.output_tokens, found.cached)
+        return Answered(found.output_tokens, found.cached)
 
     async def write(self, batch: str, ending: BatchEnding) -> None:
         opened = self._opened.get(batch)

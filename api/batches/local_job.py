@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from blockwright.actors.batches.driver import NOMINAL, Answered, FeedDriver, Later
-from blockwright.actors.batches.port import NotNow
+from blockwright.actors.batches.driver import NOMINAL, FeedDriver
+from blockwright.actors.batches.port import Answered, NotNow
 from blockwright.actors.cost_file import read_costs
 from blockwright.api.batches.lines import BatchLine, LineAnswer, PreparedLine, answer, prepare, refused
 from blockwright.api.errors import ApiError
@@ -117,8 +117,6 @@ class LocalJob:
             found = await answer(prepared, OfflinePlace(placed.worker, placed.side))
         except ApiError as error:  # the model was removed meanwhile
             found = refused(error)
-        except NotNow as later:
-            raise Later(later.retry_after) from None
         self._keep(line, found)
         return Answered(found.output_tokens, found.cached)
 

@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[str, str], Outcomes | None]:
     """The simulation at its end; by name of instances what says how long their sweeps take; what was recorded."""
     from blockwright.api.program.progress import Bar
-    from blockwright.simulator.overload import simulation_of
+    from blockwright.simulator.parameter_drops import simulation_of
     from blockwright.simulator.simulation import NoRoomError
 
     described = _described(arguments)

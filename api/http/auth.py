@@ -1,5 +1,5 @@
-"""API keys: who is asking, and which models a key may use. Deny by default; the middleware lets only the health probes
-through without one.
+"""Authentication by API keys: who is asking, and which models a key may use. Deny by default; the middleware lets only the
+health probes through without one.
 
 Keys are kept and compared as hashes, all of them each time, so that the time taken tells nothing.
 """

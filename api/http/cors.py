@@ -1,4 +1,4 @@
-"""Which web pages may ask from a browser. Off unless origins are set; a preflight needs no key, as browsers send none.
+"""CORS: which web pages may ask from a browser. Off unless origins are set; a preflight needs no key, as browsers send none.
 
 Never a reason to trust anybody: the answer to a page that is not listed merely lacks the headers that let it be read. Where
 no key is needed that is too late for what changes or costs something (cross-site request forgery): there it is refused.

@@ -1,4 +1,5 @@
-"""How the HTTP front listens: connections, runner and certificate, the same in the head and in further gateway processes.
+"""How the HTTP front listens: connections, runner, TLS and its certificate, the same in the head and in further gateway
+processes.
 
 Answers by itself only what is no HTTP at all, which no handler ever sees.
 """

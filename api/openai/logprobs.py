@@ -1,4 +1,5 @@
-"""Log-probabilities in OpenAI's two forms (columns for completions, a list of objects for chat) and vLLM's for prompts.
+"""Log-probabilities (``logprobs``) in OpenAI's two forms (columns for completions, a list of objects for chat) and vLLM's
+for prompts.
 
 A token that is part of a character has no text of its own: it is written as its bytes, escaped. Minus infinity, which JSON
 cannot write, becomes -9999.

@@ -171,11 +171,11 @@ class Session:
         async with self.open("DELETE", path) as answer:
             return await answer.json()
 
-    def open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> _Opened:
+    def open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> _OpenExchange:
         """``async with`` it for a response of status 200 or 202; everything else is a RequestError."""
         if self._http is None:
             raise RuntimeError(self.closed)
-        return _Opened(self._http, method, path, body)
+        return _OpenExchange(self._http, method, path, body)
 
     async def connect(self, http: aiohttp.ClientSession) -> None:
         """Use this connection; it is closed by ``close``."""
@@ -214,7 +214,7 @@ def open_http(base: str, key: str = "", connector: aiohttp.BaseConnector | None 
     )
 
 
-class _Opened:
+class _OpenExchange:
     """One exchange, its errors in our words."""
 
     def __init__(self, http: aiohttp.ClientSession, method: str, path: str, body: Mapping[str, Any] | None) -> None:

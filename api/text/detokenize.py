@@ -1,4 +1,4 @@
-"""Tokens to text, piece by piece: linear cost, and never half a character.
+"""Detokenizing, tokens to text piece by piece: linear cost, and never half a character.
 
 The bytes of a character that is still incomplete are held back; bytes that no later token can complete become U+FFFD. With
 a byte-level vocabulary (Llama 3, Qwen, GPT-2) the pieces join to exactly the full decode. With byte fallback (Llama 1 and

@@ -1,6 +1,7 @@
 """``TokenRules`` in the form that a row's sampling uses: arrays made once, when the row is set.
 
-Masks and biases only; order and arithmetic of the other steps are ``gpu/sampling/sampler.py``'s. V is the vocabulary.
+Masks and biases only; penalties, order and arithmetic of the other steps are ``gpu/sampling/sampler.py``'s. V is the
+vocabulary.
 """
 
 from __future__ import annotations

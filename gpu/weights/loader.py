@@ -1,4 +1,4 @@
-"""Reads rows of one raw tensor at a time from a safetensors file, without ever holding the file.
+"""Loading of weights: reads rows of one raw tensor at a time from a safetensors file, without ever holding the file.
 
 Rows are a view over a private mapping of their own pages, which vanish when the view is dropped. What is loaded is hashed
 and compared with what was hashed when the model was added: packed tensors are shared, so a file's later content must not

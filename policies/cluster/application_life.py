@@ -1,4 +1,5 @@
-"""Applications that come and go: which takes a model's requests, what may be added, when it is in service, what loads next.
+"""Applications that come and go (rolling updates of a model, too): which takes a model's requests, what may be added, when
+it is in service, what loads next.
 
 Pure functions of what the controller knows; its state machine acts on their answers.
 """

@@ -1,12 +1,14 @@
 """Which workers an application goes to when it comes: everywhere if memory allows, else where it fits.
 
 Owns the rule by which the controller uses ``placement.py``: what fits on every worker goes to every worker; else those that
-come together are placed by memory and locality, and one that comes alone goes to each worker that has room for it.
+come together are placed by memory and locality, one that comes alone goes to each worker that has room for it, and a worker
+that comes gets what fits there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -101,6 +103,21 @@ def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerRoom
             break
     placed = {route.application for route in routes}
     return routes + [route for route in everywhere if route.application not in placed]
+
+
+def routes_on_new_worker(worker: str, memory: int | None, applications: Mapping[str, Placeable]) -> list[Route]:
+    """Of a worker that has nothing: whole chains, of those that come first in ``applications`` as many as fit. ``memory``:
+    bytes for parameters and KV, None: not known."""
+    held: dict[bytes, int] = {}
+    routes: list[Route] = []
+    for name, one in applications.items():
+        if one.span > 1:
+            continue
+        free = None if memory is None else memory - sum(held.values())
+        with suppress(ValueError):  # no room
+            routes += routes_where_it_fits(name, one, {worker: WorkerRoom(free, held.keys())})
+            held.update(one.tensors())
+    return routes
 
 
 def _needs(routes: Iterable[Route], new: Mapping[str, Placeable]) -> dict[str, dict[bytes, int]]:

@@ -1,4 +1,5 @@
-"""What a link sends next: strict priority between traffic classes, first-in first-out within one, large messages in chunks.
+"""What a link sends next: strict priority between traffic classes, first-in first-out within one, large messages in chunks,
+so that there is no head-of-line blocking.
 
 Owns the queue of one link as ids and sizes, the size of chunks (from the measured bandwidth, so that a chunk takes about
 ``target`` seconds), the limit on what is sent and not acknowledged, and what is sent again after a reconnect. Holds no

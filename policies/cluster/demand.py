@@ -1,4 +1,4 @@
-"""Which applications give way when one that is not resident is asked for: least recently used (S-LoRA, 4.1).
+"""Model swapping: which applications give way when one that is not resident is asked for: least recently used (S-LoRA, 4.1).
 
 What nobody uses goes first. Where all that is resident is in use, the one that asks waits ``PATIENCE``; then the application
 that has been resident for longest, and for a ``TURN`` at least, starts nothing new and goes when what runs has ended. So
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 PATIENCE = 0.3  # seconds that an application waits before one in use has to make room for it
 TURN = 1.0  # seconds that an application is resident before that is asked of it
@@ -67,6 +68,26 @@ def lacking_bytes(tokens: int, routes: Iterable[Sequence[HopRoom]]) -> dict[str,
             lacking[hop.worker] = max(hop.need(tokens) - hop.room, lacking.get(hop.worker, 0))
         found.append(lacking)
     return min(found, key=lambda lacking: sum(lacking.values()), default=None)
+
+
+class Coming(Enum):
+    """How it goes on for an application that comes, in the order in which that is looked at."""
+
+    SERVED = auto()  # it is here, and what waited has been sent: it keeps its room
+    UNWANTED = auto()  # it lacks room, and who asked for it is gone
+    CROWDED = auto()  # others have to give way (``choose``)
+    WAITED_FOR = auto()  # it is here, and what waits has not been sent yet
+    LOADING = auto()
+
+
+def coming(use: Use, *, here: bool, lacks: bool) -> Coming:
+    """``use``: of the application that comes; ``here``: its routes are in force, and what its workers have left is known;
+    ``lacks``: memory, for its parameters or for a sequence of it."""
+    if here and not use.waits:
+        return Coming.SERVED
+    if lacks:
+        return Coming.CROWDED if use.active else Coming.UNWANTED
+    return Coming.WAITED_FOR if here else Coming.LOADING
 
 
 def combined(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:

@@ -13,6 +13,7 @@ Owns what each worker is and what was observed. Starts and stops nothing; time c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +21,7 @@ from enum import StrEnum
 MODES = ("off", "preemptive", "relief")
 GIVE_UP = 3  # deaths of a worker that was started and never served: it is not wanted any more
 CALM = 0.5  # of the limit: what one worker less must not exceed
+AGAIN = 1.0  # seconds until it is looked again who can be spared, where nobody could: that costs a look at all routes
 
 
 class WorkerStage(StrEnum):
@@ -66,6 +68,8 @@ class Provisioning:
     def __init__(self, rules: ProvisioningRules, workers: Sequence[str]) -> None:
         self.rules = rules
         self.stage = {name: WorkerStage.STARTING if n < rules.least else WorkerStage.OFF for n, name in enumerate(workers)}
+        self._counts = Counter(self.stage.values())
+        self.draining: dict[str, None] = {}  # those in that stage
         self._fresh: dict[str, int] = {}  # workers that were started and have not served yet: how often they have died
         self._order: dict[str, int] = {}  # active worker: the how manyth it was to become so
         self._ups = 0
@@ -73,15 +77,25 @@ class Provisioning:
         self._over, self._seen = 0.0, ""  # what was above the limit since the last decision, and how it is known
         self._forecast = float("-inf")  # when one came last
         self._rest = self._calm = float("-inf")  # no start before; since when all was calm, with these workers
+        self._next_look = float("-inf")  # nobody can be spared before, as far as is known
 
     def count(self, stage: WorkerStage) -> int:
         """Workers in a stage."""
-        return sum(one is stage for one in self.stage.values())
+        return self._counts[stage]
+
+    def _enter(self, worker: str, stage: WorkerStage) -> None:
+        self._counts[self.stage[worker]] -= 1
+        self._counts[stage] += 1
+        self.stage[worker] = stage
+        if stage is WorkerStage.DRAINING:
+            self.draining[worker] = None
+        else:
+            self.draining.pop(worker, None)
 
     def up(self, worker: str, now: float) -> None:
         """It serves."""
         if self.stage[worker] is WorkerStage.STARTING:
-            self.stage[worker] = WorkerStage.ACTIVE
+            self._enter(worker, WorkerStage.ACTIVE)
             self._ups += 1
             self._order[worker], self._calm = self._ups, now
             if self._fresh.pop(worker, None) is not None:
@@ -92,13 +106,15 @@ class Provisioning:
         if worker in self._fresh:
             self._fresh[worker] += 1
         if self.stage[worker] is WorkerStage.ACTIVE:
-            self.stage[worker], self._calm = WorkerStage.STARTING, now
+            self._enter(worker, WorkerStage.STARTING)
+            self._calm = now
 
     def gone(self, worker: str, now: float) -> None:
         """What was to be drained has been stopped."""
         if self._fresh.pop(worker, None) is not None:
             self._rest = now + self.rules.cool_down
-        self.stage[worker], self._calm = WorkerStage.OFF, now
+        self._enter(worker, WorkerStage.OFF)
+        self._calm = now
 
     def observe(self, now: float, *, measured: float = 0.0, predicted: float = 0.0) -> None:
         """Seconds, the worst of what was observed together; 0: nothing. ``measured``: of a request that has ended, or the
@@ -128,7 +144,7 @@ class Provisioning:
             return found
         for worker, deaths in self._fresh.items():
             if deaths >= GIVE_UP and self.stage[worker] is WorkerStage.STARTING:
-                self.stage[worker] = WorkerStage.DRAINING
+                self._enter(worker, WorkerStage.DRAINING)
                 return DrainOne(worker, f"it died {deaths} times before it served")
         return self._drain(now, work)
 
@@ -138,18 +154,20 @@ class Provisioning:
             return None
         if not self.count(WorkerStage.ACTIVE):
             return None  # what lacks is not one more
-        self.stage[worker], self._fresh[worker] = WorkerStage.STARTING, 0
+        self._enter(worker, WorkerStage.STARTING)
+        self._fresh[worker] = 0
         return StartOne(worker, why)
 
     def _drain(self, now: float, ask: Callable[[], Mapping[str, float]]) -> DrainOne | None:
-        busy = self._fresh or WorkerStage.DRAINING in self.stage.values()
+        busy = self._fresh or self.draining or now < self._next_look
         if busy or self.count(WorkerStage.ACTIVE) <= self.rules.least or now - self._calm < self.rules.window:
             return None
         work = ask()
         active = [name for name in work if self.stage[name] is WorkerStage.ACTIVE]
         if not active:
+            self._next_look = now + AGAIN
             return None
         worker = min(active, key=lambda name: (work[name], -self._order[name]))
-        self.stage[worker] = WorkerStage.DRAINING
+        self._enter(worker, WorkerStage.DRAINING)
         half = f"{CALM * self.rules.limit:g} s"
         return DrainOne(worker, f"one worker less would have kept latencies below {half} for {self.rules.window:g} s")

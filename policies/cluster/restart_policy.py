@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 EVENTS = 256  # failures remembered, to count what is lost together once
+HOPELESS = 5  # early deaths in a row before the whole ever worked or, by their own doing, before any child ever lasted
 
 
 class Strategy(StrEnum):
@@ -101,9 +102,15 @@ class EarlyDeaths:
         self.count = self.count + 1 if young else 1
         self.own = self.own + 1 if young and re.fullmatch(r"exited [1-9]\d*", cause) else 0
 
-    def hopeless(self, allowed: int, *, proven: bool, some_last: bool) -> bool:
-        """Whether to start it again is pointless. proven: the whole once worked; some_last: it or a sibling has lasted."""
-        return self.own >= allowed and not some_last if proven else self.count >= allowed
+    def hopeless(self, *, proven: bool, some_last: bool) -> int:
+        """After how many deaths to start it again is pointless; 0: it is not. proven: the whole once worked; some_last: it
+        or a sibling has lasted."""
+        deaths = (0 if some_last else self.own) if proven else self.count
+        return deaths if deaths >= HOPELESS else 0
+
+    def lasts(self, lives_since: float | None, now: float) -> bool:
+        """Whether some life of it was long, or the present one is: one that began then."""
+        return self.lasted or (lives_since is not None and now - lives_since >= self.youth)
 
 
 @dataclass(slots=True)

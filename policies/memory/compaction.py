@@ -1,4 +1,4 @@
-"""Compaction against fragmentation: groups of slots are emptied into free slots of others, so that chunks can go elsewhere.
+"""Compaction (defragmentation): groups of slots are emptied into free slots of others, so that chunks can go elsewhere.
 
 A group of chunks returns to the pool with its last slot, and what sequences leave behind is scattered over many. KunServe
 (EuroSys 2026, local memory) drains the end of a virtual range; here chunks are equal wherever they lie, so that those go

@@ -1,4 +1,4 @@
-"""Eviction: which cached KV pages are given up for memory, and when: least recently used first.
+"""Eviction: which cached KV pages are given up for memory, and when: least recently used first (LRU).
 
 A page that is published and that no sequence lists is *idle*: pure cache. It costs nothing to keep until somebody needs its
 memory, so nothing is evicted ahead of need. The order is that of release, and a sequence releases its tail before its head,

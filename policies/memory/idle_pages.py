@@ -86,6 +86,7 @@ class IdlePages:
     def check(self) -> None:
         """The two columns say the same, and nothing of pages that are not idle."""
         order = list(self)
+        assert len(self._after) == len(self._before), "a page has a place in one column"
         assert [self._before[h + 1] - 1 for h in order] == [-1, *order][:-1], "the order of idle pages is broken"
         assert self._before[0] - 1 == (order[-1] if order else -1), "the last idle page is lost"
         rest = set(range(1, len(self._after))) - {h + 1 for h in order}

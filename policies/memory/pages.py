@@ -1,4 +1,4 @@
-"""The paged KV cache: handles of KV pages in columns, and the prefix index over them.
+"""The paged KV cache (for paged attention): handles of KV pages in columns, and the prefix index over them.
 
 A handle stands for one page of the layers of one span: (token hash, lineage) once published. It has the slots of these
 layers, a count of the sequences that list it, and an account. A published handle that nobody lists stays as cache until its

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from blockwright.policies.offline.admission import OfflineFit
-from blockwright.policies.offline.job_account import SideUse
 from blockwright.policies.offline.order import Unit
 from blockwright.policies.offline.scanner import DualScanner, Side
 
@@ -38,15 +37,3 @@ class FedWorker:
     def idle(self) -> bool:
         """Nothing of the job runs there."""
         return not (self.scanner.running("left") or self.scanner.running("right"))
-
-    def use(self) -> SideUse:
-        """Of its memory."""
-        use = self.scanner.use()
-        return SideUse(
-            left=use.left,
-            right=use.right,
-            left_most=use.left_most,
-            right_most=use.right_most,
-            left_running=use.left_running,
-            right_running=use.right_running,
-        )

@@ -3,7 +3,8 @@
 After BlendServe (sections on sampling, the dual scanner and data parallelism). First the requests whose output lengths are
 sampled run, and their answers are kept. What they tell orders the rest: one list of units by density, cut into a part for
 each worker, a dual scanner over each part. Until then an order by limits fills the room that samples leave. Workers join and
-end at any time; one whose part is empty takes half of the fullest; a request that was given back is the first on its side.
+end at any time; one whose part is empty takes half of the fullest (work stealing); a request that was given back is the
+first on its side.
 
 A machine of events: the caller owns time, messages and answers, and nothing here is random. Requests are numbers, from 0 in
 the caller's order; positions are tokens' KV.
@@ -259,7 +260,7 @@ class OfflineFeed:
             sharing=account.sharing,
             sharing_best=tree.sharing,
             given_back=self._given_back,
-            sides={name: worker.use() for name, worker in self._workers.items()},
+            sides={name: worker.scanner.use() for name, worker in self._workers.items()},
         )
 
     def check(self) -> None:

@@ -7,18 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blockwright.policies.offline.order import Unit, Weigher
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideUse:
-    """Positions of KV of a worker's two sides, as its scanner counts them (estimates), what they may hold, and sequences."""
-
-    left: float
-    right: float
-    left_most: float
-    right_most: float
-    left_running: int
-    right_running: int
+from blockwright.policies.offline.scanner import ScannerUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +27,7 @@ class FeedProgress:
     sharing: float  # of the prompts of requests that ended here, the share that was found in a cache
     sharing_best: float  # of all prompts, what is found on one worker in depth-first order with endless memory
     given_back: int  # times that a request was given back
-    sides: Mapping[str, SideUse]  # by worker
+    sides: Mapping[str, ScannerUse]  # by worker
 
 
 @dataclass(frozen=True, slots=True)

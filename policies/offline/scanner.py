@@ -35,9 +35,9 @@ class OfflineAdmission:
     need: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScannerUse:
-    """Positions of KV of the two sides as counted here, what they may hold, and the sequences that run."""
+    """Positions of KV of a worker's two sides by estimate, what they may hold, and the sequences that run."""
 
     left: float
     right: float
@@ -225,7 +225,12 @@ class DualScanner:
         """See ``ScannerUse``."""
         left, right = self._sides["left"], self._sides["right"]
         return ScannerUse(
-            left.use, right.use, self._most["left"], self._most["right"], len(left.running), len(right.running)
+            left=left.use,
+            right=right.use,
+            left_most=self._most["left"],
+            right_most=self._most["right"],
+            left_running=len(left.running),
+            right_running=len(right.running),
         )
 
     def check(self) -> None:

@@ -4,10 +4,10 @@ The state machine of the cluster's memory: which groups there are, which of them
 side by side, for what one has freed helps nobody who waits at another (decision 58); they are restored while nothing else
 changes. A restore after a drop, and a drop after a restore, wait ``HYSTERESIS`` from its end; a drop after a drop of the
 same group ``SETTLE``, for a burst does not wait (decision 43), and so does a restore after a restore, for what is quiet for
-one group is quiet for the next. What is carried out, and how long it takes, is told by
-``dropped``, ``loaded`` and ``restored``, or all at once by ``adopt``, where somebody else keeps the groups.
-Carried out by the simulator (``simulator/overload.py``) and by the controller (``actors/controller/parameter_drops.py``),
-which is told by the cluster's memory actor (``actors/memory/cluster.py``).
+one group is quiet for the next. What is carried out, and how long it takes, is told by ``dropped``, ``loaded`` and
+``restored``, or all at once by ``adopt``, where somebody else keeps the groups. Carried out by the simulator
+(``simulator/parameter_drops.py``) and the controller (``actors/controller/parameter_drops.py``), which is told by the
+cluster's memory actor (``actors/memory/cluster.py``).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ first), the rest of the memory is KV again at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from blockwright.policies.model.chain import Component
@@ -79,12 +79,3 @@ def loads(group: ParameterGroup, components: Sequence[Component]) -> list[Parame
 def _distance(member: GroupMember, depth: int) -> int:
     """Components between a depth and the stage of a member."""
     return member.first - depth if depth < member.first else depth - member.last + 1
-
-
-def homes(tokens: Mapping[str, int], workers: Sequence[str]) -> dict[str, str]:
-    """Which replica each sequence of a pipeline goes on at: the longest first, each where least is (Graham 1969)."""
-    load, found = dict.fromkeys(workers, 0), dict[str, str]()
-    for request in sorted(tokens, key=lambda request: (-tokens[request], request)):
-        found[request] = min(workers, key=load.__getitem__)
-        load[found[request]] += tokens[request]
-    return found

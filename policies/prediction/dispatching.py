@@ -1,4 +1,4 @@
-"""Dispatch policies by name: which of several candidates takes a request.
+"""Dispatch policies by name (round robin, least requests, by forecast, ...): which of several candidates takes a request.
 
 Each is a *load* of a candidate, and the least load wins; ties are broken by a draw that the caller makes. INFaaS++ and
 Llumnix- are in two forms: as Da and Kalyvianaki's paper on predictive scheduling (Block, later Astrolabe) defines them, and

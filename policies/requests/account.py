@@ -1,4 +1,5 @@
-"""Whose account a request is on: its fair share of a worker's time, its KV pages, its place in a crowded gateway.
+"""Multi-tenancy, whose account a request is on: its fair share of a worker's time, its KV pages, its place in a crowded
+gateway.
 
 Decided here alone. With API keys an account is a tenant. Without them nobody can be told from anybody, and every application
 is an account: twenty applications on one server share it fairly.
@@ -15,6 +16,12 @@ SIDES = (":left", ":right")
 def account_of(tenant: str, application: str) -> str:
     """``tenant``: of the API key; empty without keys."""
     return tenant or application
+
+
+def is_only_account(tenants: int, configured: int, served: int) -> bool:
+    """Whether no other account than one can come. ``tenants``: that have keys, 0: nobody has; models that are configured,
+    and that are served now."""
+    return (tenants or max(configured, served)) == 1
 
 
 def offline_account(side: str) -> str:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from blockwright.policies.binary_size import binary_size
+
+# why a worker gives a sequence back (``GivenBack.reason``): before a sentence that says so, but for ``YIELDED``
+YIELDED = "yielded"  # an offline one, for which there is no room now
+CROWDED = "crowded: "  # the parameters of other applications leave too little
+REFUSED = "refused: "  # it can never be served
+
 
 def admit(tokens: int, capacity: int) -> str | None:
     """None when a sequence of ``tokens`` (prompt and answer) fits ``capacity`` tokens, else the sentence why not."""
@@ -18,6 +25,16 @@ def admit(tokens: int, capacity: int) -> str | None:
 def capacity_tokens(free_bytes: int, page_size: int, page_bytes: int) -> int:
     """Tokens of one sequence that fit ``free_bytes``, ``page_bytes`` being what a page of all its local layers takes."""
     return page_size * (free_bytes // page_bytes) if page_bytes else 1 << 62
+
+
+def cramped(worker: str, application: str, room: int, page_bytes: int) -> str:
+    """Why a worker can serve nobody of an application where it has ``room`` bytes left for KV: a sentence, or empty."""
+    if room >= page_bytes:
+        return ""
+    return (
+        f"worker {worker} has {binary_size(room)} left for sequences of {application}, less than one page of "
+        f"{binary_size(page_bytes)}; give workers more memory (--set memory=...)"
+    )
 
 
 def part(limit: int, own: int, others: int, sharers: int) -> int:

@@ -1,4 +1,4 @@
-"""Load balancing: a request takes a route that has room for it, of these the whole one whose workers have the least to do.
+"""Load balancing: a request takes a route that has room for it, of these the least loaded one that is whole.
 
 Owns the comparison between routes and the rule that a suspect (``poison.py``) runs alone. The routes and the work on each
 worker are the routing table's. Never looks at a clock.

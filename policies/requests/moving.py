@@ -10,7 +10,6 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blockwright.policies.model.chain import Component, Route
-from blockwright.policies.overload.restore import homes
 from blockwright.policies.requests.dispatch import Wanted, choose, fitting, workers_of
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.routing_table import RoutingTable
@@ -91,6 +90,15 @@ def destination(
 def _elsewhere(kind: str, names: Iterable[str]) -> str:
     listed = ", ".join(sorted({*names})[:SHOWN])
     return f"those that can: {kind} {listed}" if listed else "there is no other one"
+
+
+def homes(tokens: Mapping[str, int], workers: Sequence[str]) -> dict[str, str]:
+    """Which replica each sequence of a pipeline goes on at: the longest first, each where least is (Graham 1969)."""
+    load, found = dict.fromkeys(workers, 0), dict[str, str]()
+    for request in sorted(tokens, key=lambda request: (-tokens[request], request)):
+        found[request] = min(workers, key=load.__getitem__)
+        load[found[request]] += tokens[request]
+    return found
 
 
 def deal(requests: Sequence[Wanted], routes: Container[str], table: RoutingTable) -> dict[str, Route | None]:

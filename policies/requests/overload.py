@@ -1,4 +1,4 @@
-"""Overload: whether the gateway has all the requests that it takes, and when it will not.
+"""Overload, admission control, load shedding: whether the gateway has all the requests that it takes, and until when.
 
 Owns the two limits, what this gateway and the others hold of them, and the pace at which requests end. A refusal tells the
 client when its turn would come, so that a crowd that comes back does not come back at once.

@@ -49,6 +49,12 @@ class Deaths:
         return self.present >= POISON_DEATHS
 
 
+def outnumbered(suspect: Deaths, everyone: Iterable[Deaths]) -> bool:
+    """Whether others than suspects exist, so that suspects may keep one route in all to themselves. ``everyone``: all
+    requests that have not ended."""
+    return suspect.suspect and any(not deaths.suspect for deaths in everyone)
+
+
 @dataclass(slots=True)
 class Quarantine:
     """Routes kept for suspects: no other request is sent through their workers."""
@@ -66,9 +72,10 @@ class Quarantine:
         """Closed to others."""
         return frozenset(hop.worker for route in self.routes.values() for hop in route.hops)
 
-    def leaves(self, routes: Iterable[Route]) -> bool:
-        """Whether one of the routes (there is one) passes no worker that is closed."""
-        if not self.routes:
+    def lets(self, deaths: Deaths, routes: Iterable[Route]) -> bool:
+        """Whether a request that waits may find a place on one of the routes (there is one): a suspect its own, any other
+        one that passes no worker that is closed."""
+        if deaths.suspect or not self.routes:
             return True
         closed = self.workers()
         return any(closed.isdisjoint(hop.worker for hop in route.hops) for route in routes)

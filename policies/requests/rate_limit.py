@@ -1,4 +1,5 @@
-"""Rate limits, who may send how much: token buckets, a day's allowance and a bound on what runs at once, for each tenant.
+"""Rate limits and quotas, who may send how much: token buckets, a day's allowance and a bound on what runs at once, for each
+tenant.
 
 Owns what tenants have spent. A request is charged when it comes with the most that it can cost (its prompt and all tokens
 it may generate); what it did not use is given back when it ends. Time comes in as an argument; the day is that of UTC.

@@ -64,6 +64,10 @@ class RequestTimeout:
         )
         return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
 
+    def waited(self, since: float, now: float) -> bool:
+        """Whether a request has waited too long for any route, or for room on one."""
+        return now - since >= self.worker_wait
+
     def late(self, requests: Iterable[Limited], now: float) -> list[Limited]:
         """Those that wait and whose time is over; of others their workers say it. ``requests``: in the order of arrival."""
         if not self.timeout:
@@ -79,6 +83,6 @@ class RequestTimeout:
             message = f"no worker could serve model {model!r} for {self.worker_wait:g} seconds; try again"
             while (longest := queue.longest_waiting(application)) is not None:
                 request, since = longest
-                if now - max(since, vanished) < self.worker_wait:
+                if not self.waited(max(since, vanished), now):
                     break
                 yield request, RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)

@@ -1,21 +1,24 @@
-"""Turned away: what follows for a request that its worker has given back for want of room.
+"""Turned away: what follows for a request that its worker has given back, for want of room or else.
 
-Owns whether it is tried there again, from how much room on, and whether any other route will ever hold it.
+Owns whether and when it is tried there again, from how much room on, and whether any other route will ever hold it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from blockwright.policies.requests.admission import CROWDED, REFUSED, YIELDED
 from blockwright.policies.requests.dispatch import UNKNOWN, Wanted, fitting, lacking_room
 from blockwright.policies.requests.routing_table import RoutingTable
-from blockwright.policies.sweep.events import CROWDED, REFUSED
+
+AVOID = 0.25  # seconds: where it was given back it would be again
 
 
 @dataclass(frozen=True, slots=True)
 class TurnedAway:
-    """Nothing of it where the request goes on as after any other return."""
+    """But for ``avoid`` nothing of it where the request goes on as after any other return."""
 
+    avoid: float = 0.0  # seconds in which it is not tried there again
     room: int = 0  # tokens that the route must come to hold before it is tried there again
     comes: bool = False  # that much can come, which is news of its own: it is tried then, however short ago it was
     refused: bool = False  # it is never tried there again
@@ -27,8 +30,9 @@ def turned_away(wanted: Wanted, route: str, reason: str, table: RoutingTable) ->
     most = table.most.get(route, 0)
     if reason.startswith(CROWDED) and most >= wanted.tokens:
         room = table.capacity.get(route, 0) + 1 if most < UNKNOWN else UNKNOWN
-        return TurnedAway(room, comes=room <= most)
+        comes = room <= most
+        return TurnedAway(0.0 if comes else AVOID, room, comes)
     if not reason.startswith((CROWDED, REFUSED)):
-        return TurnedAway()
+        return TurnedAway(0.0 if reason == YIELDED else AVOID)  # who waits for credit goes where that comes
     elsewhere = replace(wanted, refused=wanted.refused | {route})
-    return TurnedAway(refused=True, hopeless=not fitting(elsewhere, table) and not lacking_room(elsewhere, table))
+    return TurnedAway(AVOID, refused=True, hopeless=not fitting(elsewhere, table) and not lacking_room(elsewhere, table))

@@ -1,4 +1,4 @@
-"""Event log of a sweep machine: entry types, replay, comparison of plans.
+"""Event log of a sweep machine (``blockwright trace replay``): entry types, replay, comparison of plans.
 
 The machine is deterministic: fed the same entries, it makes the same plans, bit by bit. A log therefore reproduces a crash,
 shows whether a change to the policies changes any plan, and can drive a replica or a simulation. Files are read and written

@@ -25,9 +25,6 @@ from blockwright.policies.sweep.page_events import (
     Unhold,
 )
 
-YIELDED = "yielded"
-CROWDED, REFUSED = "crowded: ", "refused: "
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
@@ -266,9 +263,8 @@ class Progressed:
 class GivenBack:
     """Effect: the sequence leaves unfinished.
 
-    ``reason``: "route" (not in force here), "host-lost", "deadline" (its timeout has passed), ``YIELDED`` (an offline one,
-    for which there is no room now), ``CROWDED`` (other applications' parameters leave too little) or ``REFUSED`` (it can
-    never be served), the last two before a sentence that says so.
+    ``reason``: "route" (not in force here), "host-lost", "deadline" (its timeout has passed), or what
+    ``policies/requests/admission.py`` has of those that find no room.
     """
 
     gateway: str

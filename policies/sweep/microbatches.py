@@ -1,10 +1,10 @@
 """Microbatches: which rows of sequences that cross workers leave together with a plan of their home.
 
-A pipeline of s stages is busy when s microbatches are under way that take equally long. So at most s are away on a path,
-and each has its share of the decoding rows, an s-th. Rows that left together come home together and leave together again;
-no other microbatch leaves beside these, and prompts go with them. One of which a part is still away waits for it, unless
-nothing else keeps the pipeline busy. Where shares are unequal, because a sequence came or ended, what is beyond a share
-stays for the next one that leaves: so rows pass from the larger to the smaller.
+A pipeline of s stages is busy, without bubbles, when s microbatches are under way that take equally long. So at most s are
+away on a path, and each has its share of the decoding rows, an s-th. Rows that left together come home together and leave
+together again; no other microbatch leaves beside these, and prompts go with them. One of which a part is still away waits
+for it, unless nothing else keeps the pipeline busy. Where shares are unequal, because a sequence came or ended, what is
+beyond a share stays for the next one that leaves: so rows pass from the larger to the smaller.
 
 Prompts are cut so that the microbatches of the next rounds take equally long (``plan/lookahead.py``), by the cost model
 where this worker has one. Chunks of a prompt follow one another at once: no stage sees one before it has written the last.

@@ -4,14 +4,15 @@ Before a sequence starts, its home asks each host of the route for a lease (``le
 says which pages the host has already. Rows leave with a flight, the last host says what became of them, and each host
 publishes what it computed. While a sequence decodes, its home asks all hosts for the next page when it begins the last one.
 
-Nobody waits in a circle, because whoever holds memory anywhere waits for older sequences alone (wound-wait: Rosenkrantz,
-Stearns and Lewis, "System Level Concurrency Control for Distributed Database Systems", 1978). There is one order of all
-sequences of the cluster, by class, arrival and name (``preemption.py``). Whoever needs memory and has some already, here or
-elsewhere (a row that decodes, a guest that grows, a sequence that has leases and starts), takes it from a younger one: the
-home preempts its own, a host revokes the lease of a guest, and that one's home preempts it everywhere. It cannot refuse, and
-what it has in flight comes back first, waiting for nothing, as all that it needs was granted before it left. So the oldest
-sequence of all waits for nothing that does not come, is never preempted, and ends; then the next is the oldest. Who waits in
-a queue, or for a page that another one makes, has no memory, and nobody waits for it.
+There is no deadlock: nobody waits in a circle, because whoever holds memory anywhere waits for older sequences alone
+(wound-wait: Rosenkrantz, Stearns and Lewis, "System Level Concurrency Control for Distributed Database Systems", 1978).
+There is one order of all sequences of the cluster, by class, arrival and name (``preemption.py``). Whoever needs memory and
+has some already, here or elsewhere (a row that decodes, a guest that grows, a sequence that has leases and starts), takes it
+from a younger one: the home preempts its own, a host revokes the lease of a guest, and that one's home preempts it
+everywhere. It cannot refuse, and what it has in flight comes back first, waiting for nothing, as all that it needs was
+granted before it left. So the oldest sequence of all waits for nothing that does not come, is never preempted, and ends;
+then the next is the oldest. Who waits in a queue, or for a page that another one makes, has no memory, and nobody waits for
+it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Preemption: who is preempted when KV memory runs out, and what must not be taken by those who start.
 
-Memory is taken page by page, so running sequences can ask for more than there is. Then one of them gives all its pages back,
+Memory is taken page by page, so running sequences can run out of memory together. Then one of them gives all its pages back,
 returns to its place in the queue and is computed again later: no page is copied out, because recomputing a prompt in large
 chunks is cheap beside what swapping would cost every plan.
 """

@@ -10,12 +10,9 @@ from collections.abc import Iterable, Sequence
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.runs import LocalRoute
 from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.requests.admission import admit
+from blockwright.policies.requests.admission import CROWDED, REFUSED, YIELDED, admit
 from blockwright.policies.sweep.columns import FOREVER, Status
 from blockwright.policies.sweep.events import (
-    CROWDED,
-    REFUSED,
-    YIELDED,
     GivenBack,
     LeaseReturned,
     Preempted,

@@ -143,7 +143,7 @@ class Actor:
     stop_limit: float = 30.0  # seconds that ``on_stop`` may take
     node: ActorNode
     ref: Ref
-    _living = False  # between its start and its end
+    _living = False  # see ``begin_life``
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -181,3 +181,18 @@ class Actor:
     def unlink(self, ref: HasRef) -> None:
         """Undo ``link``; the reference is the one that it was given."""
         self.node.links.unlink(self.ref.address, ref.ref.address)
+
+
+def begin_life(actor: Actor, node: ActorNode, ref: Ref) -> None:
+    """It lives on this node from now on, under this reference."""
+    actor.node, actor.ref, actor._living = node, ref, True
+
+
+def end_life(actor: Actor) -> None:
+    """It may live again, elsewhere."""
+    actor._living = False
+
+
+def lives(actor: Actor) -> bool:
+    """Between the two."""
+    return actor._living

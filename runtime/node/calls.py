@@ -1,7 +1,7 @@
 """Calls, casts and streams as callers see them: futures, deadlines, cancellation.
 
-Owns the rule that every call ends: by its answer, its deadline, or the end of the actor or its node; and that cancelling one
-cancels the work for it. How a call crosses to another node is ``remote_calls.py``'s.
+Messages arrive at most once. Owns the rule that every call ends: by its answer, its deadline, or the end of the actor or its
+node; and that cancelling one cancels the work for it. How a call crosses to another node is ``remote_calls.py``'s.
 """
 
 from __future__ import annotations

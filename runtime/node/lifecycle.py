@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from blockwright.runtime.actor.actor import Actor, Crash
+from blockwright.runtime.actor.actor import Actor, Crash, end_life
 from blockwright.runtime.actor.instance import ActorInstance
 from blockwright.runtime.base.address import NODE_SERVICE, Address
 from blockwright.runtime.base.clock import first_within
@@ -275,7 +275,7 @@ class LocalActors:
         name = life.address.name
         life.cause = cause
         life.over.set()
-        life.actor._living = False
+        end_life(life.actor)
         del self.current[name]
         self.instances.pop(name, None)
         self._over[name] = (life.address.life, cause)

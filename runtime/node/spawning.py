@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.runtime.actor.actor import Actor, ActorNode
+from blockwright.runtime.actor.actor import Actor, ActorNode, begin_life, lives
 from blockwright.runtime.actor.ref import EndpointCaller, Ref
 from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_address
 from blockwright.runtime.base.clock import LONGEST
@@ -48,7 +48,7 @@ class SpawnRequest:
             raise TypeError(f"actor={actor!r} is neither a subclass of Actor, nor an instance of one, nor its import name")
         elif self.args or self.kwargs:
             raise ValueError(f"actor {self.name!r} is an instance already; give its class with args and kwargs")
-        elif actor._living:
+        elif lives(actor):
             raise ValueError(f"this instance lives already, as {actor.ref}; give its class, or another instance")
         for declared in actor.endpoints.values():
             declared.check_types()
@@ -78,7 +78,7 @@ class Spawner:
         if life.owner is not None:
             self._links.own(life, life.owner)
         actor = life.actor
-        actor.node, actor.ref, actor._living = self._node, Ref(self._caller, life.address, type(actor)), True
+        begin_life(actor, self._node, Ref(self._caller, life.address, type(actor)))
 
     async def elsewhere(self, request: SpawnRequest, on: str, patience: float) -> Ref:
         """Ask node ``on``; ``patience``: seconds. Raises ValueError, EncodeError, and what a call does."""

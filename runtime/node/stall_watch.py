@@ -1,4 +1,4 @@
-"""Says which endpoint holds the event loop, while it does: a thread that looks when the loop no longer answers it.
+"""A watchdog that says which endpoint holds the event loop: a thread that looks when the loop no longer answers it.
 
 Owns the thread. A node whose loop stands still falls silent and is declared "hung" (``cluster.py``); it cannot say why, and
 this can. Native code that keeps the interpreter's lock stops the thread, too: then nothing is said.

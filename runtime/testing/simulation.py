@@ -1,4 +1,5 @@
-"""A whole cluster in one process, under virtual time, with faults: the product's own code on a simulated machine.
+"""Deterministic simulation of a whole cluster in one process, under virtual time, with faults: the product's own code on a
+simulated machine.
 
     async def setup(node):                       # on each life of each worker node
         await node.spawn(Account(100), name="account")

@@ -19,6 +19,7 @@ from blockwright.actors.controller.messages import (
     AskRoom,
     Beat,
     Deploy,
+    DrainWorker,
     Event,
     KillWorker,
     Load,
@@ -33,8 +34,10 @@ from blockwright.actors.controller.messages import (
     WorkerStarting,
     WorkerUp,
 )
+from blockwright.actors.controller.scaling import ScalingPlan
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.worker.messages import LoadBlock
+from blockwright.policies.cluster.provisioning import MODES, ProvisioningRules
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.tests.actors.controller_reference import Reference
@@ -175,9 +178,11 @@ def operations(state: ControllerState, event: Event, now: float = 0.0) -> int:
     return count
 
 
-def at_rest(workers: int, applications: int) -> ControllerState:
-    """All of them up and loaded."""
-    state = ControllerState([f"w{n}" for n in range(workers)], stall_timeout=10.0)
+def at_rest(workers: int, applications: int, mode: str = "off") -> ControllerState:
+    """All of them up and loaded; as served: the controller knows of every worker that there can be (``scaling_plan``)."""
+    names = [f"w{n}" for n in range(workers)]
+    scaling = ScalingPlan(ProvisioningRules(mode=mode, limit=1.0, least=1, window=60.0), names)
+    state = ControllerState(names, stall_timeout=10.0, scaling=scaling)
     effects = [effect for name in state.workers for effect in state.handle(WorkerUp(name, 1), 0.0)]
     effects += state.handle(Serve(tuple(application(f"a{n}", f"eA{chr(192 + n)}Bh") for n in range(applications))), 0.0)
     for effect in effects:
@@ -201,6 +206,20 @@ def test_what_changes_nothing_costs_the_same_in_any_cluster(event: Event) -> Non
     small, large = at_rest(1, 1), at_rest(40, 20)
     assert operations(small, event) == operations(large, event) < 400
     assert not large.touched
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("drained", [(), ("w1",)], ids=["", "drained"])
+def test_nor_does_autoscaling_or_a_worker_that_is_drained_make_a_beat_dear(mode: str, drained: tuple[str, ...]) -> None:
+    costs = []
+    for workers, applications in ((2, 1), (40, 20)):
+        state = at_rest(workers, applications, mode)
+        for name in drained:
+            state.handle(DrainWorker(name, True), 0.0)
+            assert state.table.paused
+        state.handle(Beat("w0", 1, 0.0, 0, 0), 30.0)
+        costs.append(operations(state, Beat("w0", 1, 0.0, 0, 0), 30.5))
+    assert costs[0] == costs[1] < 500
 
 
 def test_a_death_costs_work_for_the_routes_of_that_worker() -> None:

@@ -24,9 +24,10 @@ from blockwright.actors.controller.messages import (
     WorkerStarting,
     WorkerUp,
 )
-from blockwright.actors.controller.state import HOPELESS, ControllerState
+from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.cluster.restart_policy import HOPELESS
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.sweep.events import RoutesChanged
 

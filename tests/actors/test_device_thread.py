@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from blockwright.actors.worker import device_thread
-from blockwright.actors.worker.device_thread import PART, DeviceThread, Swept
+from blockwright.actors.worker.device_thread import DeviceThread, Swept
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
+from blockwright.policies.plan.time_slice import time_slice
 from blockwright.tests.waiting import PATIENCE
 
 PACE = 0.5  # seconds of each sweep
@@ -151,7 +152,7 @@ async def test_steps_that_are_short_beside_a_sweep_share_a_gap(clock: Clock) -> 
     steps = Steps()
     steps.sweep()
     loads = steps.load("a"), steps.load("b")
-    late = PART * 0.4
+    late = time_slice(0.4)
 
     def take(seconds: float) -> Callable[[], None]:
         return lambda: clock.sleep(seconds)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from blockwright.actors.gateway.messages import Fail, GatewayTick, Heard, Submit
 from blockwright.policies.requests.account import offline_account
+from blockwright.policies.requests.admission import YIELDED
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.urgency import FIRST_OFFLINE
-from blockwright.policies.sweep.events import YIELDED
 from blockwright.policies.sweep.offline_room import OfflineRoom
 from blockwright.tests.actors.fake_fleet import chain, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, given_back, progressed, submits

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from blockwright.simulator.description import DescriptionError, DispatchSpec
 from blockwright.simulator.moving import MovingSimulation
-from blockwright.simulator.overload import simulation_of
+from blockwright.simulator.parameter_drops import simulation_of
 from blockwright.simulator.workload import Demand
-from tests.simulator.test_overload import COSTS, burst, described, run_through
+from tests.simulator.test_parameter_drops import COSTS, burst, described, run_through
 
 
 def run(mode: str, arrivals: list[Demand], count: int = 2, dispatch: str = "", **changes: Any) -> MovingSimulation:

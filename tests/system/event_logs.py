@@ -22,6 +22,7 @@ class EventLogs:
 
     root: ClassVar[Path | None] = None  # in pytest's folder of temporary files
     here: ClassVar[list[EventLogs]] = []  # of servers that are not finished
+    ended: ClassVar[list[EventLogs]] = []  # of those that the running test has finished, which it may fail yet
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="logs-", dir=self.root))
@@ -37,17 +38,23 @@ class EventLogs:
                 report = replay(path)
                 assert report.agrees, "\n".join([str(path), *as_lines(report)])
             self.here.remove(self)
-            shutil.rmtree(self.folder)
+            self.ended.append(self)
 
     @classmethod
     def leave_behind(cls, test: str) -> list[Path]:
         """Copies, since servers of several tests go on; those of servers that ended in the failure stay as well."""
-        folders = [logs.folder for logs in cls.here if logs.files()]
+        folders = [logs.folder for logs in (*cls.here, *cls.ended) if logs.files()]
         if not folders:
             return []
         left = Path(tempfile.mkdtemp(prefix=f"failed-{''.join(filter(str.isalnum, test))}-", dir=cls.root))
         copies = [Path(shutil.copytree(folder, left / folder.name)) for folder in folders]
         return sorted(path for copy in copies for path in copy.glob("*.events"))
+
+    @classmethod
+    def forget(cls) -> None:
+        """The test is over: nobody asks for those of servers that have ended in order."""
+        while cls.ended:
+            shutil.rmtree(cls.ended.pop().folder)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,6 +62,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed and (left := EventLogs.leave_behind(item.name)):
         report.sections.append(("event logs (blockwright trace replay FILE)", "\n".join(map(str, left))))
+    if report.when == "teardown":
+        EventLogs.forget()
     return report
 
 

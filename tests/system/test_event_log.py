@@ -56,20 +56,30 @@ async def test_a_killed_worker_is_replayed(serve: Callable[..., Server], pipelin
 TESTS = """
 from pathlib import Path
 import pytest
+from blockwright.actors.worker.event_log_file import Header, encode_header, entry_encoder
+from blockwright.tests.policies.event_tape import Tape, make_state
 from blockwright.tests.system.event_logs import EventLogs, embedded_logs, logs_root
 
 @pytest.fixture
 def server(logs_root):
-    logs = EventLogs()
-    (logs.folder / "w0-1.1.events").write_bytes(b"what the worker wrote")
+    logs, header = EventLogs(), Header(version="0", worker="w0", incarnation=1, part=1, written=0.0)
+    log = encode_header(header) + entry_encoder()(Tape(make_state()).began)
+    (logs.folder / "w0-1.1.events").write_bytes(log)
     yield logs
-    (logs.folder / "w0-1.1.events").unlink()
     logs.finish()
 
 def test_passes(server): pass
 
+def test_passes_once_it_has_ended(server): server.finish()
+
 @pytest.mark.parametrize("way", ["a/b"])
 def test_fails(server, way): assert server is None
+
+def test_fails_once_it_has_ended(server):
+    server.finish()
+    assert server is None
+
+def test_nothing_is_kept_of_what_passed(): assert not [*EventLogs.root.glob("logs-*/*.events")]
 """
 
 
@@ -78,7 +88,9 @@ def test_a_failing_test_leaves_its_logs_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "blockwright.tests.system.event_logs", "test_two.py"]
     command += ["--basetemp", str(tmp_path / "temporary"), "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
-    (left,) = (tmp_path / "temporary").rglob("*.events")
-    assert left.read_bytes() == b"what the worker wrote"
-    assert str(left) in done.stdout
+    assert "2 failed, 3 passed" in done.stdout, done.stdout + done.stderr
+    left = sorted((tmp_path / "temporary").rglob("*.events"))
+    assert ["ended" in str(path) for path in left] == [False, True]
+    for path in left:
+        assert EventLog(path).header.worker == "w0"
+        assert str(path) in done.stdout

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from blockwright.policies.cluster.assignment import WorkerRoom, routes_of_all, routes_where_it_fits
+from blockwright.policies.cluster.assignment import WorkerRoom, routes_of_all, routes_on_new_worker, routes_where_it_fits
 from blockwright.policies.model.chain import Component
 from blockwright.policies.model.partition import place
 from blockwright.tests.policies.cluster.test_placement import LAYOUT, chain
@@ -90,3 +90,11 @@ def test_a_pipeline_goes_to_the_groups_with_room() -> None:
     one = model("f", span=2)
     half = 3000 + PAGE // 2
     assert ids(routes_where_it_fits("a", one, rooms(w0=half, w1=half - 1, w2=half, w3=half))) == ["a@w2+w3"]
+
+
+def test_a_new_worker_gets_what_fits_in_the_order_in_which_it_came() -> None:
+    known = {"a": model("f"), "wide": model("h", span=2), "x": model("g"), "b": model("f", "b", 5)}
+    assert ids(routes_on_new_worker("w9", None, known)) == ["a@w9", "b@w9", "x@w9"], "nobody knows that it does not fit"
+    assert ids(routes_on_new_worker("w9", 7000 + PAGE, known)) == ["a@w9", "b@w9"], "of b one component is its own"
+    assert ids(routes_on_new_worker("w9", 7000 + PAGE - 1, known)) == ["a@w9"]
+    assert routes_on_new_worker("w9", 5000, known) == []

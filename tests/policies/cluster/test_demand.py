@@ -3,12 +3,14 @@
 from blockwright.policies.cluster.demand import (
     PATIENCE,
     TURN,
+    Coming,
     GivingWay,
     HopRoom,
     Occupant,
     Use,
     choose,
     combined,
+    coming,
     lacking_bytes,
 )
 
@@ -92,3 +94,15 @@ def test_room_is_made_on_the_route_that_lacks_least():
     assert lacking_bytes(40, [[hop("w0", 70), hop("w1", 30), hop("w2", 100)]]) == {"w0": 30, "w1": 70}, (
         "of a pipeline on all"
     )
+
+
+def test_what_comes_is_served_given_up_or_made_room_for():
+    asked, sent, gone = Use(2, 0.0, waits=40), Use(2, 0.0), Use(0, 1.0)
+    assert coming(asked, here=False, lacks=False) is Coming.LOADING
+    assert coming(asked, here=False, lacks=True) is Coming.CROWDED
+    assert coming(asked, here=True, lacks=True) is Coming.CROWDED, "a sequence is longer than what is left"
+    assert coming(asked, here=True, lacks=False) is Coming.WAITED_FOR
+    assert coming(sent, here=True, lacks=False) is Coming.SERVED
+    assert coming(gone, here=True, lacks=False) is Coming.SERVED, "it keeps its room though who asked is gone"
+    assert coming(gone, here=False, lacks=True) is Coming.UNWANTED
+    assert coming(gone, here=False, lacks=False) is Coming.LOADING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -147,8 +148,23 @@ def test_the_number_of_workers_keeps_its_bounds(moves: list[tuple[str, int]]) ->
         else:
             made.observe(now, measured=20.0 if move == "loud" else 0.1)
         before = dict(made.stage)
+        assert all(made.count(stage) == [*before.values()].count(stage) for stage in WorkerStage)
+        assert made.draining.keys() == {name for name, stage in before.items() if stage is WorkerStage.DRAINING}
         match decide(made, now, dict.fromkeys(NAMES, 0)):
             case StartOne(worker):
                 assert before[worker] is WorkerStage.OFF
             case DrainOne(worker, why):
                 assert "died" in why or (before[worker] is WorkerStage.ACTIVE and made.count(WorkerStage.ACTIVE) >= 1)
+
+
+def test_who_can_be_spared_is_not_asked_all_the_time() -> None:
+    """It costs a look at all routes, and decisions are made after each heartbeat."""
+    made, asked = fleet("relief", up=2, least=1), list[float]()
+
+    def nobody(now: float) -> dict[str, float]:
+        asked.append(now)
+        return {}
+
+    for now in (100.0 + n / 4 for n in range(12)):
+        assert made.decide(now, partial(nobody, now)) is None
+    assert asked == [100.0, 101.0, 102.0]

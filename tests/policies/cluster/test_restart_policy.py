@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockwright.policies.cluster.restart_policy import Backoff, EarlyDeaths, Plan, Restart, Restarts, Strategy, place
+from blockwright.policies.cluster.restart_policy import (
+    HOPELESS,
+    Backoff,
+    EarlyDeaths,
+    Plan,
+    Restart,
+    Restarts,
+    Strategy,
+    place,
+)
 
 P, T, X = Restart.PERMANENT, Restart.TRANSIENT, Restart.TEMPORARY
 ALL, REST, ONE = Strategy.ONE_FOR_ALL, Strategy.REST_FOR_ONE, Strategy.ONE_FOR_ONE
@@ -220,14 +229,15 @@ def test_processes_are_restarted_at_once_then_with_growing_pauses_and_never_give
 @pytest.mark.parametrize(
     ("causes", "lived", "proven", "some_last", "hopeless"),
     [
-        (["hung"] * 3, 1.0, False, False, True),
-        (["hung"] * 3, 1.0, False, True, True),
-        (["hung"] * 3, 1.0, True, False, False),
-        (["exited -9"] * 3, 1.0, True, False, False),
-        (["exited 70"] * 3, 1.0, True, False, True),
-        (["exited 70"] * 3, 1.0, True, True, False),
-        (["exited 70", "exited 0", "exited 70", "exited 70"], 1.0, True, False, False),
-        (["exited 70"] * 3, 10.0, False, False, False),
+        (["hung"] * (HOPELESS - 1), 1.0, False, False, False),
+        (["hung"] * HOPELESS, 1.0, False, False, True),
+        (["hung"] * HOPELESS, 1.0, False, True, True),
+        (["hung"] * HOPELESS, 1.0, True, False, False),
+        (["exited -9"] * HOPELESS, 1.0, True, False, False),
+        (["exited 70"] * HOPELESS, 1.0, True, False, True),
+        (["exited 70"] * HOPELESS, 1.0, True, True, False),
+        ([*["exited 70"] * 4, "exited 0", *["exited 70"] * 4], 1.0, True, False, False),
+        (["exited 70"] * HOPELESS, 10.0, False, False, False),
     ],
 )
 def test_what_dies_young_again_and_again_is_hopeless(causes, lived, proven, some_last, hopeless):
@@ -235,4 +245,11 @@ def test_what_dies_young_again_and_again_is_hopeless(causes, lived, proven, some
     for cause in causes:
         deaths.died(lived, cause)
     assert deaths.lasted == (lived >= deaths.youth)
-    assert deaths.hopeless(3, proven=proven, some_last=some_last) == hopeless
+    assert deaths.hopeless(proven=proven, some_last=some_last) == HOPELESS * hopeless
+
+
+def test_a_child_lasts_by_the_life_that_it_lives_or_by_one_before():
+    deaths = EarlyDeaths()
+    assert [deaths.lasts(since, 100.0) for since in (None, 91.0, 90.0)] == [False, False, True]
+    deaths.died(deaths.youth, "exited 0")
+    assert deaths.lasts(None, 100.0)

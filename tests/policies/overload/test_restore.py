@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blockwright.policies.overload.drop_plan import ParameterGroup, nbytes, replica
-from blockwright.policies.overload.restore import HYSTERESIS, GroupUse, homes, loads, next_restores
+from blockwright.policies.overload.restore import HYSTERESIS, GroupUse, loads, next_restores
 
 from .clusters import applied, chain, planner
 
@@ -53,9 +53,3 @@ def test_missing_parameters_come_from_members_links_sharing_the_work() -> None:
     (pair,) = merged(2)
     dead = ParameterGroup("m", pair.members[:1])
     assert {load.source for load in loads(dead, CHAIN)} == {""}, "what nobody has comes from the checkpoint"
-
-
-def test_sequences_are_dealt_out_by_length() -> None:
-    found = homes({"a": 5, "b": 4, "c": 3, "d": 3, "e": 3}, ["w0", "w1"])
-    assert found == {"a": "w0", "b": "w1", "c": "w1", "d": "w0", "e": "w1"}
-    assert homes({}, ["w0"]) == {}

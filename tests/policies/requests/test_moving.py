@@ -11,6 +11,7 @@ from blockwright.policies.requests.moving import (
     begins_there,
     copies_again,
     deal,
+    homes,
     overdue,
     stuck,
 )
@@ -63,3 +64,9 @@ def test_each_model_has_its_own_routes_and_each_route_its_room() -> None:
     requests = [wanted("a", 9), wanted("b", 30), wanted("c", 50, "n"), wanted("d", 1, "gone")]
     dealt = deal(requests, ["m@w0", "m@w1", "n@w1", "m@w7"], known)
     assert {request: to and to.id for request, to in dealt.items()} == {"a": "m@w1", "b": None, "c": "n@w1", "d": None}
+
+
+def test_sequences_are_dealt_out_by_length() -> None:
+    found = homes({"a": 5, "b": 4, "c": 3, "d": 3, "e": 3}, ["w0", "w1"])
+    assert found == {"a": "w0", "b": "w1", "c": "w1", "d": "w0", "e": "w1"}
+    assert homes({}, ["w0"]) == {}

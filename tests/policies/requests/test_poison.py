@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from blockwright.policies.model.chain import Hop, Route
-from blockwright.policies.requests.poison import POISON_DEATHS, SUSPECT_DEATHS, SUSPECT_NEAR, Deaths, Quarantine
+from blockwright.policies.requests.poison import (
+    POISON_DEATHS,
+    SUSPECT_DEATHS,
+    SUSPECT_NEAR,
+    Deaths,
+    Quarantine,
+    outnumbered,
+)
+
+SUSPECT = Deaths(present=SUSPECT_DEATHS)
 
 
 def route(*workers: str) -> Route:
@@ -38,8 +47,9 @@ def test_quarantine_closes_all_workers_of_a_route_until_it_is_released() -> None
     quarantine = Quarantine()
     quarantine.keep("a", route("w0", "w1"))
     assert quarantine.workers() == {"w0", "w1"}
-    assert not quarantine.leaves([route("w1", "w2"), route("w0")])
-    assert quarantine.leaves([route("w1", "w2"), route("w2")])
+    assert not quarantine.lets(Deaths(), [route("w1", "w2"), route("w0")])
+    assert quarantine.lets(Deaths(), [route("w1", "w2"), route("w2")])
+    assert quarantine.lets(SUSPECT, [route("w0")]), "it waits for a route of its own"
     quarantine.check()
     quarantine.keep("b", route("w1"))
     with pytest.raises(AssertionError, match="two suspects"):
@@ -47,3 +57,9 @@ def test_quarantine_closes_all_workers_of_a_route_until_it_is_released() -> None
     assert quarantine.release("b") == route("w1")
     assert quarantine.release("b") is None
     assert quarantine.workers() == {"w0", "w1"}
+
+
+def test_suspects_share_one_route_while_there_are_others() -> None:
+    assert outnumbered(SUSPECT, [SUSPECT, Deaths()])
+    assert not outnumbered(SUSPECT, [SUSPECT, Deaths(near=SUSPECT_NEAR)])
+    assert not outnumbered(Deaths(), [Deaths(), SUSPECT]), "of no concern to who is none"

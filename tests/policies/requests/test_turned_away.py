@@ -2,29 +2,33 @@
 
 import pytest
 
+from blockwright.policies.requests.admission import CROWDED, REFUSED, YIELDED
 from blockwright.policies.requests.dispatch import UNKNOWN, Wanted
-from blockwright.policies.requests.turned_away import TurnedAway, turned_away
-from blockwright.policies.sweep.events import CROWDED, REFUSED, YIELDED
+from blockwright.policies.requests.turned_away import AVOID, TurnedAway, turned_away
 from blockwright.tests.policies.requests.test_dispatch import held
 
 WANTED = Wanted("r", "m", 100)
 LATER, NEVER = CROWDED + "others lie there", REFUSED + "it is too long"
 
 
-@pytest.mark.parametrize("reason", [YIELDED, "route", "host-lost", "deadline"])
-def test_what_lacks_no_room_goes_on_as_after_any_return(reason: str) -> None:
-    assert turned_away(WANTED, "m@w0", reason, held({"w0": 90}, {"w0": 400})) == TurnedAway()
+@pytest.mark.parametrize("reason", ["route", "host-lost", "deadline"])
+def test_what_lacks_no_room_goes_on_but_not_there_at_once(reason: str) -> None:
+    assert turned_away(WANTED, "m@w0", reason, held({"w0": 90}, {"w0": 400})) == TurnedAway(AVOID)
+
+
+def test_what_waits_for_credit_goes_there_as_soon_as_it_comes() -> None:
+    assert turned_away(WANTED, "m@w0", YIELDED, held({"w0": 90}, {"w0": 400})) == TurnedAway()
 
 
 def test_more_than_was_free_is_waited_for_where_it_can_come() -> None:
-    assert turned_away(WANTED, "m@w0", LATER, held({"w0": 120}, {"w0": 400})) == TurnedAway(121, comes=True)
-    assert turned_away(WANTED, "m@w0", LATER, held({"w0": 120}, {"w0": 120})) == TurnedAway(121), "all that ever is"
-    unknown = TurnedAway(UNKNOWN, comes=True)
+    assert turned_away(WANTED, "m@w0", LATER, held({"w0": 120}, {"w0": 400})) == TurnedAway(room=121, comes=True)
+    assert turned_away(WANTED, "m@w0", LATER, held({"w0": 120}, {"w0": 120})) == TurnedAway(AVOID, 121), "all that ever is"
+    unknown = TurnedAway(room=UNKNOWN, comes=True)
     assert turned_away(WANTED, "m@w0", LATER, held({"w0": 120}, {"w0": UNKNOWN})) == unknown, "its worker will say"
 
 
 def test_what_never_holds_it_is_not_tried_again_and_another_is_if_it_may() -> None:
-    hopeless, elsewhere = TurnedAway(refused=True, hopeless=True), TurnedAway(refused=True)
+    hopeless, elsewhere = TurnedAway(AVOID, refused=True, hopeless=True), TurnedAway(AVOID, refused=True)
     assert turned_away(WANTED, "m@w0", NEVER, held({"w0": 120}, {"w0": 400})) == hopeless
     assert turned_away(WANTED, "m@w0", LATER, held({"w0": 90}, {"w0": 99})) == hopeless, "room that comes does not suffice"
     assert turned_away(WANTED, "m@w0", NEVER, held({"w0": 120, "w1": 100}, {})) == elsewhere

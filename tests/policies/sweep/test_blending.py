@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost, features
 from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.sweep.events import YIELDED, Cancelled, CostsLearned
+from blockwright.policies.requests.admission import YIELDED
+from blockwright.policies.sweep.events import Cancelled, CostsLearned
 from blockwright.policies.sweep.offline_room import offline_bytes
 from blockwright.policies.sweep.state import SweepState
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace, WantedComponent
 from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.requests.admission import CROWDED, REFUSED
 from blockwright.policies.sweep.events import (
-    CROWDED,
-    REFUSED,
     ComponentGone,
     ComponentsPlaced,
     ComponentsRefused,

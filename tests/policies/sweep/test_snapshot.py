@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import msgpack
 import pytest
@@ -17,6 +18,7 @@ from blockwright.policies import COMPILED
 from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.overload.pool_reading import pool_reading
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.config import SweepConfig
@@ -89,19 +91,19 @@ def leave(made: World, routes: Sequence[Route], number: int) -> None:
 
 
 def places(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
-    """Paths to the plain values of an object, deep down; of a long list the first three."""
+    """Paths to the plain values of an object, deep down, and behind the last one of each container; of a long list the first
+    three, that in the middle and the last."""
     if isinstance(value, bool | int | float | str | bytes) or value is None:
         yield path
     elif isinstance(value, list | tuple | array):
-        for i, item in enumerate(value[:3]):
-            yield from places(item, (*path, i))
-        if isinstance(value, list | array) and not value:
+        for i in sorted({0, 1, 2, len(value) // 2, len(value) - 1} & set(range(len(value)))):
+            yield from places(value[i], (*path, i))
+        if isinstance(value, list | array):
             yield (*path, "new")
     elif isinstance(value, dict):
         for key in list(value)[:3]:
             yield from places(value[key], (*path, ("key", key)))
-        if not value:
-            yield (*path, "new")
+        yield (*path, "new")
     elif isinstance(value, set):
         yield (*path, "new")
     else:
@@ -322,3 +324,20 @@ def _oldest(state: SweepState) -> tuple[SweepPlan, SweepResult]:
 def test_the_same_events_lead_to_the_same_digest() -> None:
     first, second = (busy().workers["w0"].state for _ in range(2))
     assert first.digest() == second.digest() == first.fork().digest()
+
+
+def test_looking_changes_nothing() -> None:
+    """What the worker calls beside events, plans and their ends (``tests/policies/test_boundaries.py``)."""
+    for moves in (0, 25, 60, 120):
+        for worker in busy(moves).workers.values():
+            state, parts = worker.state, worker.state.parts
+            looks: list[Callable[[], object]] = [
+                state.fork, state.snapshot, state.digest, state.queues, state.offline_rooms, state.kv_by_application,
+                partial(state.room, "paused"), parts.routes.all_in_force, parts.routes.planned,
+                parts.memory.residence.bytes_by_holder, parts.memory.left_alone, parts.memory.pages.accounts.all_held,
+                parts.memory.pages.shared_now, partial(pool_reading, state), state.check,
+            ]  # fmt: skip
+            before = state.digest()
+            for look in looks:
+                look()
+                assert state.digest() == before, look

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.simulator.description import DescriptionError, DescriptionSource, Scenario, scenario
-from blockwright.simulator.overload import OverloadSimulation, simulation_of
+from blockwright.simulator.parameter_drops import OverloadSimulation, simulation_of
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import Demand
 

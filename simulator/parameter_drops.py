@@ -27,11 +27,12 @@ from blockwright.policies.overload.coordinator import (
 )
 from blockwright.policies.overload.demand import PERIOD, DemandReading
 from blockwright.policies.overload.drop_plan import DropPlanner, ParameterGroup, nbytes, replica
-from blockwright.policies.overload.restore import ParameterLoad, homes, loads
+from blockwright.policies.overload.restore import ParameterLoad, loads
 from blockwright.policies.overload.stages import component_seconds
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.prediction.instance import IDLE, Instance
 from blockwright.policies.prediction.pipeline_instance import PipelineInstance
+from blockwright.policies.requests.moving import homes
 from blockwright.policies.sweep.events import Submission
 from blockwright.simulator.description import Scenario
 from blockwright.simulator.exchange import Exchange, Paused

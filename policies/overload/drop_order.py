@@ -1,0 +1,42 @@
+"""Drop orders: whether what the drop plan wants can be done as things are now. A burst may have changed them meanwhile.
+
+Owns the rule that a drop takes whole groups, of one application, which are doing nothing else, and that no stage has to be
+loaded for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from blockwright.policies.model.chain import Hop
+from blockwright.policies.overload.coordinator import GroupState
+from blockwright.policies.overload.drop_plan import ParameterGroup
+
+
+def undroppable(
+    application: str, hops: Sequence[Hop], groups: Mapping[ParameterGroup, GroupState], unfit: Mapping[str, str]
+) -> str:
+    """Why these hops cannot become one pipeline: a sentence, or empty.
+
+    Args:
+        application: what the memory actor calls the group.
+        hops: its stages, in order.
+        groups: all that there are, and what they are doing.
+        unfit: why workers can be in no group, of those of which that is known.
+    """
+    workers = {hop.worker: None for hop in hops}
+    owners = [group for group in groups if any(member.worker in workers for member in group.members)]
+    held = {member.worker: member.held for group in owners for member in group.members}
+    for worker in workers:
+        if worker not in held:
+            return unfit.get(worker) or f"worker {worker} serves no whole model now"
+    if any(group.application != application for group in owners):
+        return f"not all of {', '.join(workers)} serve {application}"
+    if any(groups[group] not in (GroupState.NORMAL, GroupState.PIPELINE) for group in owners):
+        return f"a group of {', '.join(workers)} is changing"
+    if held.keys() != workers.keys() or len(workers) != len(hops):
+        return f"a group would be cut by {', '.join(workers)}"
+    for hop in hops:
+        if not held[hop.worker].issuperset(range(hop.first, hop.last)):
+            return f"worker {hop.worker} does not hold components {hop.first} to {hop.last}"
+    return ""

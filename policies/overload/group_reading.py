@@ -1,0 +1,37 @@
+"""What the pools of single workers say of the groups that they are in: a group's KV demand, and how large parameters are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from blockwright.policies.model.chain import Component
+from blockwright.policies.overload.demand import DemandReading, of_stages
+from blockwright.policies.overload.drop_plan import ParameterGroup, nbytes
+from blockwright.policies.overload.pool_reading import PoolReading
+
+
+def group_readings(groups: Iterable[ParameterGroup], readings: Mapping[str, PoolReading]) -> dict[str, DemandReading]:
+    """By name, of the groups of which all workers have answered, and serve: of one stage less nothing can be said."""
+    found = {}
+    for group in groups:
+        stages = [readings[member.worker] for member in group.members if member.worker in readings]
+        if len(stages) == len(group.members) and all(stage.pages for stage in stages):
+            found[group.name] = of_stages(
+                [
+                    DemandReading(used=stage.used, total=stage.pages, head=stage.head, waiting=stage.waiting)
+                    for stage in stages
+                ]
+            )
+    return found
+
+
+def as_packed(
+    components: Sequence[Component], held: Iterable[tuple[str, Collection[int]]], readings: Mapping[str, PoolReading]
+) -> list[Component]:
+    """With the bytes that they take in workers' memory: there they may be in a wider type than they are stored in. ``held``:
+    workers, and the depths that each has; the widest counts."""
+    stored = [(worker, nbytes(components, frozenset(depths))) for worker, depths in held]
+    widths = [readings[worker].parameters / raw for worker, raw in stored if raw and worker in readings]
+    width = max(widths, default=1.0)
+    return [replace(c, nbytes=int(c.nbytes * width), delta_nbytes=int(c.delta_nbytes * width)) for c in components]
