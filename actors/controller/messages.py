@@ -147,6 +147,7 @@ class LoadFailed:
     incarnation: int
     load: LoadBlock
     message: str
+    final: bool = False  # trying again is in vain
 
 
 class DemandEvent:
@@ -396,5 +397,16 @@ class Fatal:
     message: str
 
 
-_OfParts = DemandEffect | ScalingEffect | OverloadEffect
-Effect = KillWorker | Load | AskRoom | Publish | Unload | Added | FinishRequests | Fatal | _OfParts
+Effect = (
+    KillWorker
+    | Load
+    | AskRoom
+    | Publish
+    | Unload
+    | Added
+    | FinishRequests
+    | Fatal
+    | DemandEffect
+    | ScalingEffect
+    | OverloadEffect
+)

@@ -15,6 +15,7 @@ from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.binary_size import binary_size
 from blockwright.policies.cluster.application_life import first_missing, serving_one
 from blockwright.policies.cluster.demand import HopRoom
+from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.model.chain import Block, Hop, Route
 from blockwright.policies.requests.admission import capacity_tokens
 from blockwright.policies.requests.dispatch import UNKNOWN
@@ -36,6 +37,7 @@ class Served:
     draining: bool = False  # it takes no new requests
     ever_ready: bool = False  # it has had a route in force
     in_force: int = 0  # routes
+    failure: LoadFailure | None = None  # why it can come nowhere, as last tried
 
     @property
     def here(self) -> bool:

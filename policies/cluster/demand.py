@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 PATIENCE = 0.3  # seconds that an application waits before one in use has to make room for it
 TURN = 1.0  # seconds that an application is resident before that is asked of it
+SETTLING = 2.0  # seconds in which the memory of those that went becomes free
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,11 @@ def combined(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:
         active = use.active + (known.active if name in found else 0)
         found[name] = Use(active, min(use.idle, known.idle), max(use.waits, known.waits))
     return found
+
+
+def in_vain(alone: float) -> bool:
+    """Whether an application that is refused though nothing else is there, ``alone`` seconds already, will never fit."""
+    return alone >= SETTLING
 
 
 def choose(lacking: Mapping[str, int], residents: Iterable[Occupant], waited: float) -> GivingWay:
