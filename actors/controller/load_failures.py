@@ -48,7 +48,7 @@ class LoadFailures:
             residency.refuse(name, event.message)
             state.overload.failed(worker, name)
             state.end_extras(lambda extra: extra.route.application == name and extra.is_on(worker))
-            self.note(name, f"worker {worker} cannot load it: {event.message}", final=event.final)
+            self.note(name, f"worker {worker}: {event.message}", final=event.final)
         if name in state.never_ready:
             state.perform(Fatal(f"worker {worker} cannot load {name}: {event.message}"))
 

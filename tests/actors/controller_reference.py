@@ -116,7 +116,7 @@ class Reference:
                 held.loading, held.refused[load.holder] = None, message
                 if load.holder in self.deployed and self.blocked(load.holder):
                     self.number += 1
-                    why = f"worker {name} cannot load it: {message}"
+                    why = f"worker {name}: {message}"
                     self.failures[load.holder] = LoadFailure(load.holder, self.number, why, final=True)
                 if load.holder in self.deployed - self.ever_ready:
                     self.effects.append(m.Fatal(f"worker {name} cannot load {load.holder}: {message}"))

@@ -325,7 +325,7 @@ def test_what_cannot_be_loaded_is_parked_with_the_reason_and_tried_again_when_it
     made = house()
     made.broken["t3"] = "FileNotFoundError: '/models/t3/config.json'"
     made.want("t3")
-    assert made.failed() == [("t3", "worker w0 cannot load it: FileNotFoundError: 't3/config.json'", False)]
+    assert made.failed() == [("t3", "worker w0: FileNotFoundError: 't3/config.json'", False)]
     assert made.states()["t3"] == "on demand"
     assert made.state.demand.coming == "", "others can come"
     assert made.state.publication().failed == made.state.table.news(made.state.version - 1).failed
@@ -362,7 +362,7 @@ def test_what_has_all_the_memory_and_still_no_room_is_refused_for_good():
     assert made.failed() == [], "what went may not have ended"
     for _ in range(4):
         made.look(SETTLING / 3)
-    assert made.failed() == [("huge", "worker w0 cannot load it: no room", True)]
+    assert made.failed() == [("huge", "worker w0: no room", True)]
     before = len(made.log)
     made(ApplicationsWanted({"huge": 9}))
     assert made.log[before:] == [], "nobody is unloaded for it again"
@@ -376,7 +376,7 @@ def test_what_is_not_on_demand_and_cannot_be_loaded_waits_for_its_workers():
     made(WorkerDown("w0", 1, "killed"))
     made.held["w0"] = {}
     made(WorkerUp("w0", 2))
-    assert made.failed() == [("base", "worker w0 cannot load it: it is gone", True)]
+    assert made.failed() == [("base", "worker w0: it is gone", True)]
     made.broken.clear()
     made(WorkerDown("w0", 2, "killed"))
     assert made.failed() == []
