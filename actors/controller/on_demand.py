@@ -244,14 +244,20 @@ class OnDemand:
             self._look_later()
 
     def _give_way(self, lacking: Mapping[str, int], uses: Mapping[str, Use], now: float) -> None:
-        residents = []
+        residents, those = [], {worker: self._residency[worker] for worker in lacking}
+        kept = {worker: residency.wanted_parts(self.coming) for worker, residency in those.items()}
         for name, served in self._served.items():
-            here = any(name in self._residency[worker].resident for worker in lacking)
-            if here and served.here and served.shown and name not in (self.coming, self.leaving):
-                owned = {worker: self._residency[worker].owned.get(name, 0) for worker in lacking}
+            if name in (self.coming, self.leaving) or not any(name in residency.resident for residency in those.values()):
+                continue
+            parts = {worker: residency.parts(name) for worker, residency in those.items()}
+            if served.here and served.shown:
+                owned = {worker: residency.owned.get(name, 0) for worker, residency in those.items()}
                 age = now - self._since.get(name, float("-inf"))
-                residents.append(Occupant(name, uses.get(name, NOBODY), age, owned))
-        choice = choose(lacking, residents, now - self.wanted[self.coming].since)
+                residents.append(Occupant(name, uses.get(name, NOBODY), age, owned, parts))
+            else:
+                for worker in lacking:
+                    kept[worker] |= parts[worker]  # of what is being added
+        choice = choose(lacking, residents, now - self.wanted[self.coming].since, kept)
         for name in choice.unload:
             self.park(name)
         if choice.unload:

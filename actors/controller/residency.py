@@ -284,6 +284,18 @@ class Residency:
         """Components of the application are to be loaded here, and can be."""
         return name in self._served and self._wants(name)
 
+    def parts(self, name: str) -> set[bytes]:
+        """Ids of the components and deltas of an application that are here."""
+        return self._ids(name, self.resident.get(name, ()))
+
+    def wanted_parts(self, name: str) -> set[bytes]:
+        """The same of those that are to be here."""
+        return self._ids(name, {depth for hop in self._needed(name) for depth in range(hop.first, hop.last)})
+
+    def _ids(self, name: str, depths: Iterable[int]) -> set[bytes]:
+        components = self._served[name].application.components
+        return {id for depth in depths for id in (components[depth].shared, components[depth].delta) if id}
+
     def holds(self, name: str, first: int, last: int) -> bool:
         """Components ``first`` .. ``last`` (exclusive) of the application are here."""
         return self.resident.get(name, set()).issuperset(range(first, last))

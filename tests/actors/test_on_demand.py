@@ -383,3 +383,14 @@ def test_what_is_not_on_demand_and_cannot_be_loaded_waits_for_its_workers():
     made.held["w0"] = {}
     made(WorkerUp("w0", 3))
     assert ("base" in made.told(), made.failed()) == (True, [])
+
+
+def test_an_idle_base_stays_while_its_tunes_are_in_use():
+    made = house()
+    made.active = {"t0": 1, "t1": 1}
+    made.now = 100.0
+    made.want("t2")
+    assert made.told() == ["base", "t0", "t1"], "its tensors would not become free"
+    made.end("t0")
+    made.look(0.1)
+    assert made.told() == ["base", "t1", "t2"]
