@@ -13,7 +13,7 @@ from typing import Any
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import TensorRef
-from blockwright.gpu.weights.adapter import open_adapter
+from blockwright.gpu.weights.adapter import is_adapter, open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts
 from blockwright.gpu.weights.tensor_files import read_header
 from blockwright.zoo.disk import check_zoo, link_text
@@ -86,6 +86,11 @@ def open_chain(folder: Path) -> Checkpoint:
         return Checkpoint(folder, chain.model, chain.generation, parts, deltas=deltas, known=known, hold=hold)
     except OSError as error:
         raise ZooError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from None
+
+
+def is_variant(folder: Path) -> bool:
+    """Whether a folder holds an adapter, also one of a zoo, and not a whole model. Raises ZooError."""
+    return is_adapter(folder) or ((folder / CHAIN).is_file() and any(read_chain(folder).deltas))
 
 
 def check_links(layout: Layout, chain: StoredChain) -> None:

@@ -78,8 +78,7 @@ class Undeploy:
 @dataclass(frozen=True, slots=True)
 class Add:
     """Serve one more while the others are served: nobody sees it before its routes are whole on every worker that is up,
-    and it is forgotten where one cannot load it. Answered by ``Added``.
-    """
+    and it is forgotten where one cannot load it. Answered by ``Added``."""
 
     application: Application
     replaces: str = ""  # the application whose new requests it takes from then on
@@ -147,6 +146,7 @@ class LoadFailed:
     incarnation: int
     load: LoadBlock
     message: str
+    final: bool = False  # trying again is in vain
 
 
 class DemandEvent:

@@ -31,7 +31,7 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.cluster.demand import Coming, Occupant, Use, choose, coming, lacking_bytes
+from blockwright.policies.cluster.demand import Coming, Occupant, Use, choose, coming, in_vain, lacking_bytes
 
 LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
 NOBODY = Use(0, float("inf"))  # what is not in the answers of gateways was never used
@@ -53,6 +53,8 @@ class DroppedParameters(Protocol):
     def group_of(self, worker: str) -> object | None: ...
 
     def refused(self, news: LoadRefused) -> bool: ...
+
+    def failed(self, worker: str, application: str) -> None: ...
 
 
 class ControllerParts(Protocol):
@@ -90,10 +92,11 @@ class OnDemand:
         self.wanted: dict[str, Want] = {}  # parked, coming, or without room for what waits, by application
         self.coming = ""  # is being made resident
         self.leaving = ""  # takes no new requests, so that it can be parked for ``coming``
-        self._lacks: dict[str, int] = {}  # worker -> bytes for want of which ``coming`` could not be loaded there
+        self._lacks: dict[str, LoadRefused] = {}  # worker -> why ``coming`` could not be loaded there
         self._since: dict[str, float] = {}  # application -> when it became resident, of those that were on demand
         self._asking = self._looking = False
         self._alone = False  # nobody is left to give way to ``coming``, which was refused all the same
+        self._alone_since: float | None = None  # and since when
 
     def handle(self, event: DemandEvent, now: float) -> None:
         match event:
@@ -108,7 +111,7 @@ class OnDemand:
                 if self.coming:
                     self._make_room(uses, now)
             case Quiet(application) if application == self.leaving:
-                self._park(application)
+                self.park(application)
                 self._try_again()
             case LookAgain():
                 self._looking, again, self._alone = False, self._alone, False
@@ -121,7 +124,7 @@ class OnDemand:
         served, known = self._served.get(name), self.wanted.get(name)
         if known is not None:
             self.wanted[name] = replace(known, tokens=max(tokens, known.tokens))
-        elif served is None or not served.deployed:
+        elif served is None or not served.deployed or (served.failure is not None and served.failure.final):
             return
         elif served.parked or not self._ended(name) or self._short(name, tokens):
             self.wanted[name] = Want(now, tokens)
@@ -132,16 +135,16 @@ class OnDemand:
             return  # what comes back after a burst waits for room
         load, why, residency = event.load, event.why, self._residency[event.worker]
         if not self._state.on_demand or why.never or self._state.workers[event.worker].extra:
-            self._state.news(LoadFailed(event.worker, event.incarnation, load, why.message))
+            self._state.news(LoadFailed(event.worker, event.incarnation, load, why.message, why.never))
             return
         residency.loading = None
         self._state.touched[event.worker] = None
         if load.holder == self.coming:
             residency.refuse(load.holder, why.message)
-            self._lacks[event.worker], residency.owned = max(1, why.lacking), why.owned
+            self._lacks[event.worker], residency.owned = event, why.owned
             self._ask()
         elif load.holder in self._served:
-            self._park(load.holder)
+            self.park(load.holder)
 
     def look(self, now: float) -> None:
         """Whether what was coming is there, or can come no more; then the next one comes."""
@@ -173,7 +176,8 @@ class OnDemand:
         assert not self.leaving or (self.coming and not self._served[self.leaving].parked)
         assert not self.coming or self.coming in self.wanted
 
-    def _park(self, name: str) -> None:
+    def park(self, name: str) -> None:
+        """Out of the workers until it is asked for."""
         served = self._served[name]
         if name == self.leaving:
             self._stay()
@@ -197,7 +201,7 @@ class OnDemand:
         return bool(up) and all(map(is_known, up))
 
     def _end(self) -> None:
-        self.coming, self._lacks = "", {}
+        self.coming, self._lacks, self._alone_since = "", {}, None
         if self.leaving:
             self._stay()
 
@@ -213,7 +217,8 @@ class OnDemand:
 
     def _lacking(self) -> dict[str, int]:
         """Bytes for parameters, by worker."""
-        return {worker: lacking for worker, lacking in self._lacks.items() if self.coming in self._residency[worker].refused}
+        known = self._lacks.items()
+        return {worker: max(1, one.why.lacking) for worker, one in known if self.coming in self._residency[worker].refused}
 
     def _short(self, name: str, tokens: int) -> dict[str, int]:
         """Bytes for a sequence, by worker, that others can make free."""
@@ -232,7 +237,7 @@ class OnDemand:
                 self._end()
             case Coming.UNWANTED:
                 del self.wanted[self.coming]
-                self._park(self.coming)
+                self.park(self.coming)
                 self._end()
             case Coming.CROWDED:
                 self._give_way(lacking, uses, now)
@@ -240,16 +245,22 @@ class OnDemand:
                 self._look_later()
 
     def _give_way(self, lacking: Mapping[str, int], uses: Mapping[str, Use], now: float) -> None:
-        residents = []
+        residents, those = [], {worker: self._residency[worker] for worker in lacking}
+        kept = {worker: residency.wanted_parts(self.coming) for worker, residency in those.items()}
         for name, served in self._served.items():
-            here = any(name in self._residency[worker].resident for worker in lacking)
-            if here and served.here and served.shown and name not in (self.coming, self.leaving):
-                owned = {worker: self._residency[worker].owned.get(name, 0) for worker in lacking}
+            if name in (self.coming, self.leaving) or not any(name in residency.resident for residency in those.values()):
+                continue
+            parts = {worker: residency.parts(name) for worker, residency in those.items()}
+            if served.here and served.shown:
+                owned = {worker: residency.owned.get(name, 0) for worker, residency in those.items()}
                 age = now - self._since.get(name, float("-inf"))
-                residents.append(Occupant(name, uses.get(name, NOBODY), age, owned))
-        choice = choose(lacking, residents, now - self.wanted[self.coming].since)
+                residents.append(Occupant(name, uses.get(name, NOBODY), age, owned, parts))
+            else:
+                for worker in lacking:
+                    kept[worker] |= parts[worker]  # of what is being added
+        choice = choose(lacking, residents, now - self.wanted[self.coming].since, kept)
         for name in choice.unload:
-            self._park(name)
+            self.park(name)
         if choice.unload:
             self._try_again()
             return
@@ -258,7 +269,25 @@ class OnDemand:
             self._pause(choice.drain, True)
             self._state.after.append(AwaitQuiet(choice.drain))
         self._alone = not residents and not self.leaving  # it was refused while plans of those that went had not ended
+        if self._alone and not self._ended(self.coming) and not any(map(self._shared, lacking)):
+            self._alone_since = now if self._alone_since is None else self._alone_since
+            if in_vain(now - self._alone_since):
+                self._give_up()
+                return
+        else:
+            self._alone_since = None
         self._look_later()
+
+    def _shared(self, worker: str) -> bool:
+        """Something else is there, or on its way."""
+        residency = self._residency[worker]
+        loading = residency.loading.holder if residency.loading is not None else self.coming
+        return not {loading, *residency.resident} <= {self.coming}
+
+    def _give_up(self) -> None:
+        """It has all the memory, and that is too little."""
+        for told in [self._lacks[worker] for worker in self._lacking()]:
+            self._state.news(LoadFailed(told.worker, told.incarnation, told.load, told.why.message, True))
 
     def _look_later(self) -> None:
         if not self._looking:

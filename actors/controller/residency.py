@@ -14,6 +14,7 @@ from blockwright.actors.controller.messages import Application
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.cluster.application_life import first_missing, serving_one
 from blockwright.policies.cluster.demand import HopRoom
+from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.model.chain import Block, Hop, Route
 from blockwright.policies.requests.admission import capacity_tokens, cramped
 from blockwright.policies.requests.dispatch import UNKNOWN
@@ -35,6 +36,7 @@ class Served:
     draining: bool = False  # it takes no new requests
     ever_ready: bool = False  # it has had a route in force
     in_force: int = 0  # routes
+    failure: LoadFailure | None = None  # why it can come nowhere, as last tried
 
     @property
     def here(self) -> bool:
@@ -274,6 +276,18 @@ class Residency:
     def lacks(self, name: str) -> bool:
         """Components of the application are to be loaded here, and can be."""
         return name in self._served and self._wants(name)
+
+    def parts(self, name: str) -> set[bytes]:
+        """Ids of the components and deltas of an application that are here."""
+        return self._ids(name, self.resident.get(name, ()))
+
+    def wanted_parts(self, name: str) -> set[bytes]:
+        """The same of those that are to be here."""
+        return self._ids(name, {depth for hop in self._needed(name) for depth in range(hop.first, hop.last)})
+
+    def _ids(self, name: str, depths: Iterable[int]) -> set[bytes]:
+        components = self._served[name].application.components
+        return {id for depth in depths for id in (components[depth].shared, components[depth].delta) if id}
 
     def holds(self, name: str, first: int, last: int) -> bool:
         """Components ``first`` .. ``last`` (exclusive) of the application are here."""

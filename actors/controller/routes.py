@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from blockwright.actors.controller.residency import PlannedRoute, Served
+from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.requests.dispatch import workers_of
 from blockwright.policies.sweep.events import RoutesChanged
@@ -46,7 +47,8 @@ class Routes:
         self._draining: list[str] = []  # and those that take no new requests
         self._turned: set[str] = set()  # ids of routes that were paused, or are no longer, since the last publication
         self._on_demand: list[str] = []  # and those that are loaded when they are asked for
-        self._renamed = False  # these four lists differ from the last publication
+        self._failed: list[LoadFailure] = []  # why those that can come nowhere cannot
+        self._renamed = False  # these five lists differ from the last publication
         self._changed: set[str] = set()  # applications whose chain came, went or differs since then
         self._local: list[Route] = []  # as ``Change`` has it, since then
         self._log: deque[Change] = deque(maxlen=KEPT)  # the last publications
@@ -61,8 +63,9 @@ class Routes:
         withdrawn = [s.application.name for s in known if not s.deployed]
         draining = [s.application.name for s in known if s.draining]
         on_demand = [s.application.name for s in known if s.on_demand]
-        former = (self._chains, self._withdrawn, self._draining, self._on_demand)
-        self._renamed |= (chains, withdrawn, draining, on_demand) != former
+        failed = [s.failure for s in known if s.deployed and s.failure is not None]
+        former = (self._chains, self._withdrawn, self._draining, self._on_demand, self._failed)
+        self._renamed |= (chains, withdrawn, draining, on_demand, failed) != former
         here = {chain.application: chain for chain in chains}
         changed = {name for name in last.keys() | here.keys() if last.get(name) != here.get(name)}
         self._local += [route for route in self.planned.values() if route.application in changed]
@@ -70,6 +73,7 @@ class Routes:
             self._local += [route for id, route in one.items() if other.get(id) is not route]
         self._changed.update(changed, {*withdrawn} ^ {*self._withdrawn})  # who comes back is told whole
         self._chains, self._withdrawn, self._draining, self._on_demand = chains, withdrawn, draining, on_demand
+        self._failed = failed
 
     def touch(self, routes: Iterable[PlannedRoute]) -> None:
         self.touched.update((planned.route.id, planned) for planned in routes)
@@ -133,6 +137,7 @@ class Routes:
             list(self._draining),
             on_demand=list(self._on_demand),
             most={id: most for id, most in self.most.items() if most},
+            failed=list(self._failed),
         )
 
     def _difference(self, since: int) -> RoutesChanged:
@@ -153,6 +158,7 @@ class Routes:
             sorted(applications - {chain.application for chain in self._chains}),
             list(self._on_demand),
             {id: most for id in in_force if (most := self.most[id])},
+            list(self._failed),
         )
 
     def parts(self, taken: Mapping[str, int]) -> dict[str, RoutesChanged]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.additions import Additions
 from blockwright.actors.controller.invariants import check_state
+from blockwright.actors.controller.load_failures import LoadFailures
 from blockwright.actors.controller.on_demand import OnDemand
 from blockwright.actors.controller.parameter_drops import ParameterDrops
 from blockwright.actors.controller.placement import Placement
@@ -48,6 +49,7 @@ class ControllerState:
         self.placement = Placement(self.served, self.residency, memory or {}, block_idle)
         self.touched: dict[str, None] = {}  # workers that the last event was about, but for what a beat says of their queue
         self.demand = OnDemand(self)
+        self.failures = LoadFailures(self)
         self.scaling = Scaling(self, scaling or ScalingPlan())
         self.overload = ParameterDrops(self)
         self.alive = 0  # workers
@@ -158,6 +160,7 @@ class ControllerState:
         self.alive += not worker.alive
         worker.rise(incarnation)
         self.residency[worker.name].clear()
+        self.failures.cleared(worker.name)
         self.touched[worker.name] = None
 
     def _fall(self, worker: WorkerRecord, incarnation: int, cause: str, now: float) -> None:
@@ -168,6 +171,7 @@ class ControllerState:
         if loading is not None:
             self.additions.died(loading.holder)
         self.residency[worker.name].clear()
+        self.failures.cleared(worker.name)
         self.end_extras(lambda extra: extra.is_on(worker.name))
         self.overload.died(worker.name, now)
         self.touched[worker.name] = None
@@ -211,17 +215,8 @@ class ControllerState:
                     residency.loaded(load)
                 else:
                     self._effects.append(m.Unload(name, incarnation, load.holder, (*load.ids, *filter(None, load.deltas))))
-            case m.LoadFailed(_, _, load, message):
-                residency.loading = None
-                self.demand.forget(load.holder)
-                if load.holder in self.additions:
-                    self._reject(load.holder, f"worker {name} cannot load it: {message}")
-                elif load.holder in self.served:
-                    residency.refuse(load.holder, message)
-                    self.overload.failed(name, load.holder)
-                    self.end_extras(lambda extra: extra.route.application == load.holder and extra.is_on(name))
-                if load.holder in self.never_ready:
-                    self._effects.append(m.Fatal(f"worker {name} cannot load {load.holder}: {message}"))
+            case m.LoadFailed():
+                self.failures.failed(event)
 
     # applications
 
@@ -254,8 +249,12 @@ class ControllerState:
             self._ranked += 1
         self.placement.plan(routes)
 
+    def perform(self, effect: m.Effect) -> None:
+        """Before the publication that the event ends with."""
+        self._effects.append(effect)
+
     def offer(self, name: str) -> None:
-        self.served[name].deployed = True
+        self.served[name].deployed, self.served[name].failure = True, None
         for residency in self.residency.values():
             residency.want(name)
         self.touched.update(dict.fromkeys(self.workers))
@@ -308,7 +307,7 @@ class ControllerState:
         served = self.served[name]
         why = self.additions.verdict(served, self.workers)
         if why:
-            self._reject(name, why)
+            self.reject(name, why)
         elif why is not None:
             replaces, served.shown = self.additions.end(name), True
             self.table.touch(served.planned)
@@ -317,7 +316,7 @@ class ControllerState:
             self.catalog()
             self.after.append(m.Added(name))
 
-    def _reject(self, name: str, why: str) -> None:
+    def reject(self, name: str, why: str) -> None:
         self.after.append(m.Added(name, why))
         self._remove(name)
 

@@ -37,6 +37,7 @@ class Catalogue:
             removed=update.removed,
             on_demand=update.on_demand,
             most=update.most,
+            failed=update.failed,
         )
 
     def models(self) -> list[ModelInfo]:
@@ -54,7 +55,7 @@ class Catalogue:
             chain.checkpoint if chain is not None and chain.checkpoint else configured.checkpoint,
             chain.context if chain is not None else configured.max_length,
             chain.created if chain is not None and chain.created else configured.created,
-            ready=bool(table.routes[application]) or table.absent(application),
+            ready=self._state(application) in ("ready", "on demand"),
             parent=table.bases.get(model),
             rooms=tuple(room - virtual for room in table.rooms(application)),
             longest=max(0, table.room.get(application, 0) - virtual),
@@ -77,6 +78,8 @@ class Catalogue:
     def _state(self, application: str) -> str:
         if self._table.routes[application]:
             return "ready"
+        if application in self._table.failed:
+            return "failed"
         if self._table.absent(application):
             return "on demand"
         return "waiting" if application in self._table.served else "loading"

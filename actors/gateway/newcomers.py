@@ -36,6 +36,8 @@ def refusal(state: TakingParts, generation: Generation, now: float) -> RequestRe
         return state.timeouts.closing()
     if generation.id in state.active:
         return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
+    if (failed := state.timeouts.failed(state.table.models[generation.application], state.table, now)) is not None:
+        return failed
     unfit = state.catalogue.unfit(generation)
     if unfit is not None or generation.offline:
         return unfit

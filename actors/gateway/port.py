@@ -236,7 +236,7 @@ class Readiness:
     retry_after: float = 1.0
     applications: dict[str, str] = field(
         default_factory=dict
-    )  # application -> "ready" | "on demand" | "loading" | "waiting"
+    )  # application -> "ready" | "on demand" | "loading" | "waiting" | "failed"
 
 
 @dataclass(frozen=True, slots=True)

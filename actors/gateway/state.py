@@ -96,6 +96,8 @@ class GatewayState:
                 self._end(request, stop, now)
             case RoutesChanged():
                 self.catalogue.learn(event, now)
+                if event.failed:
+                    self._expire(now)  # first: what is told now is not asked for again
                 self._pump(now)
             case m.WorkerJoined(worker, incarnation):
                 self._up(worker, incarnation, now)

@@ -27,6 +27,7 @@ from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.adapter import is_adapter
 from blockwright.policies.binary_size import binary_size
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.zoo.source import is_variant
 
 LONGEST_WAIT = 600.0  # seconds
 _PATH = Field("path", Text(4096), "A folder below a root of app_roots.", required=True)
@@ -78,6 +79,7 @@ async def load_adapter(request: web.Request) -> web.Response:
     new = NewApplication(values["lora_name"], values["lora_path"], values.get("base_model_name", ""))
     in_place = values.get("load_inplace", False)
     with _their_names():
+        await _check_adapter(request, new.path)
         try:
             await _add(request, dataclasses.replace(new, replace=in_place))
         except RequestRefused as refused:
@@ -94,6 +96,18 @@ async def unload_adapter(request: web.Request) -> web.Response:
     with _their_names():
         await front.port.remove_application(values["lora_name"], front.settings.drain_timeout)
     return web.Response(text=f"Success: LoRA adapter '{values['lora_name']}' removed successfully.")
+
+
+async def _check_adapter(request: web.Request, path: str) -> None:
+    """A whole model is not what was meant, and what it costs would surprise."""
+    folder = await asyncio.to_thread(folder_below, request.app[FRONT].settings.app_roots, path)
+    try:
+        found = await asyncio.to_thread(is_variant, folder)
+    except CheckpointError as error:
+        raise bad_request(str(error), "path") from None
+    if not found:
+        message = f"{folder} is no adapter: it has no adapter_config.json; add a whole model with POST /admin/apps"
+        raise bad_request(message, "path")
 
 
 @contextlib.contextmanager

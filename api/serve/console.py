@@ -171,10 +171,10 @@ class Herald:
         told: list[str] = []
         while len(told) < len((service := await self._running.service()).models):
             states = service.readiness.applications
-            there = {name for name, state in states.items() if state in ("ready", "on demand")}
+            there = {name for name, state in states.items() if state in ("ready", "on demand", "failed")}
             new = [info.id for info in service.models if info.id in there and info.id not in told]
             for name in new:
-                self._speaker.note(f"{name} is ready")
+                self._speaker.note(f"{name} cannot be loaded" if states[name] == "failed" else f"{name} is ready")
             told += new
             if not new:
                 await asyncio.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Identity of components and packed tensors: what is hashed, in which form. Standard library only, nothing stays resident.
+"""Identity of components and packed tensors: what is hashed, in which form. No torch, nothing stays resident.
 
 A component's id is a 128-bit BLAKE2b of its kind, its configuration (JSON with sorted keys) and, per role in alphabetical
 order, the hash of the raw tensor (type, shape, bytes as stored). Where a tensor lies, whether it is a part of a fused one,
@@ -19,8 +19,19 @@ from blockwright.gpu.model.config import ComponentConfig, ComponentSpec, TensorR
 from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.policies.model.chain import Kind
 
-PIECE = 1 << 20  # bytes read at a time
+PIECE = 256 << 10  # bytes read at a time: what a core keeps close while they are hashed and looked at
 Progress = Callable[[int], None]  # is told how many bytes were hashed since it was last called
+
+
+class NotFinite(CheckpointError):
+    """A tensor has NaN or infinity. ``hash``: as ``hash_tensor`` would have given it."""
+
+    def __init__(self, ref: TensorRef, hash: bytes) -> None:
+        super().__init__(
+            f"{ref.path}: tensor {ref.name} has values that are NaN or infinite, so that every answer would be garbage; "
+            "repair the model, or train it again"
+        )
+        self.hash = hash
 
 
 def begin_hash(dtype: str, shape: Sequence[int]) -> hashlib.blake2b:
@@ -29,7 +40,7 @@ def begin_hash(dtype: str, shape: Sequence[int]) -> hashlib.blake2b:
 
 
 def pieces(ref: TensorRef) -> Iterator[memoryview]:
-    """The tensor's bytes in order, at most ``PIECE`` of them at a time, each valid until the next is asked for.
+    """The tensor's bytes in order, whole values, at most ``PIECE`` bytes at a time, each valid until the next is asked for.
 
     Raises ``CheckpointError`` when the file has become shorter.
     """
@@ -40,25 +51,33 @@ def pieces(ref: TensorRef) -> Iterator[memoryview]:
         for offset, length in ref.stretches():
             end = offset + length
             while offset < end:
-                piece = buffer[: min(len(buffer), end - offset)]
-                n = os.preadv(fd, [piece], offset)
-                if n == 0:
-                    raise CheckpointError(
-                        f"{ref.path} ends within tensor {ref.name} ({done} of {ref.nbytes} bytes); download it again"
-                    )
-                yield piece[:n]
-                offset, done = offset + n, done + n
+                piece, filled = buffer[: min(len(buffer), end - offset)], 0
+                while filled < len(piece):
+                    filled += (n := os.preadv(fd, [piece[filled:]], offset + filled))
+                    if n == 0:
+                        raise CheckpointError(
+                            f"{ref.path} ends within tensor {ref.name} ({done + filled} of {ref.nbytes} bytes); "
+                            "download it again"
+                        )
+                yield piece
+                offset, done = offset + filled, done + filled
     finally:
         os.close(fd)
 
 
 def hash_tensor(ref: TensorRef, progress: Progress | None = None) -> bytes:
-    """32 bytes over type, shape and content. Raises ``CheckpointError`` when the file has become shorter."""
-    digest = begin_hash(ref.dtype, ref.shape)
+    """32 bytes over type, shape and content. Raises ``CheckpointError`` when the file has become shorter, ``NotFinite`` for
+    NaN and infinity: here is the one place where all that is added is read, and what is loaded later has this hash."""
+    from blockwright.gpu.weights.finite import is_finite  # brings numpy, which whoever only looks at a zoo does not need
+
+    digest, finite = begin_hash(ref.dtype, ref.shape), True
     for piece in pieces(ref):
         digest.update(piece)
+        finite = finite and is_finite(piece, ref.dtype)
         if progress is not None:
             progress(len(piece))
+    if not finite:
+        raise NotFinite(ref, digest.digest())
     return digest.digest()
 
 

@@ -8,12 +8,13 @@ room for a sequence that is longer than what parameters leave. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 
 PATIENCE = 0.3  # seconds that an application waits before one in use has to make room for it
 TURN = 1.0  # seconds that an application is resident before that is asked of it
+SETTLING = 2.0  # seconds in which the memory of those that went becomes free
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Occupant:
     use: Use
     age: float  # seconds since it came
     owned: Mapping[str, int]  # worker -> bytes of packed tensors that nobody else needs there
+    parts: Mapping[str, Set[bytes]]  # worker -> ids of its components and deltas there
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +102,24 @@ def combined(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:
     return found
 
 
-def choose(lacking: Mapping[str, int], residents: Iterable[Occupant], waited: float) -> GivingWay:
+def in_vain(alone: float) -> bool:
+    """Whether an application that is refused though nothing else is there, ``alone`` seconds already, will never fit."""
+    return alone >= SETTLING
+
+
+def choose(
+    lacking: Mapping[str, int], residents: Iterable[Occupant], waited: float, kept: Mapping[str, Set[bytes]]
+) -> GivingWay:
     """Who gives way so that ``lacking`` bytes become free on each of these workers, for an application that has ``waited``
-    so many seconds. What two applications alone share is nobody's own: where nothing else helps they go one by one."""
+    so many seconds. What two applications alone share is nobody's own: where nothing else helps they go one by one. Nobody
+    goes all of whose parts are ``kept`` or have others in use; only where nobody else is left, for what lies between."""
     order = sorted(residents, key=lambda one: (-one.use.idle, -one.age, one.name))
     rest = {worker: nbytes for worker, nbytes in lacking.items() if nbytes > 0}
+    active, idle = [one for one in order if one.use.active], [one for one in order if not one.use.active]
+    staying = {worker: _parts(active, worker).union(kept.get(worker, ())) for worker in rest}
+    useful = [one for one in idle if any(not one.parts.get(worker, set()) <= staying[worker] for worker in rest)]
     unload = []
-    for one in (one for one in order if not one.use.active):
+    for one in useful:
         if not rest:
             break
         if any(one.owned.get(worker) for worker in rest):
@@ -115,10 +128,9 @@ def choose(lacking: Mapping[str, int], residents: Iterable[Occupant], waited: fl
             rest = {worker: nbytes for worker, nbytes in left if nbytes > 0}
     if not rest:
         return GivingWay(tuple(unload))
-    mute = [one.name for one in order if not one.use.active and one.name not in unload]
+    mute = [one.name for one in useful if one.name not in unload] or [one.name for one in idle if not (active or unload)]
     if mute:
         return GivingWay((*unload, mute[0]))
-    active = [one for one in order if one.use.active]
     if unload and any(nbytes > sum(one.owned.get(worker, 0) for one in active) for worker, nbytes in rest.items()):
         return GivingWay((unload[0],))  # only what several share is enough, and that comes free with the last of them
     busy = [one for one in active if one.age >= TURN]
@@ -126,3 +138,7 @@ def choose(lacking: Mapping[str, int], residents: Iterable[Occupant], waited: fl
         return GivingWay()
     useful = [one for one in busy if any(one.owned.get(worker) for worker in rest)]
     return GivingWay(drain=max(useful or busy, key=lambda one: one.age).name)
+
+
+def _parts(those: Iterable[Occupant], worker: str) -> set[bytes]:
+    return {part for one in those for part in one.parts.get(worker, ())}

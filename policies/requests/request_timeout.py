@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import Protocol, TypeVar
 
+from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.routing_table import RoutingTable
@@ -76,13 +77,36 @@ class RequestTimeout:
         return [request for request in over if request.state == "waiting" and not request.offline]
 
     def unserved(self, queue: WaitingQueue, table: RoutingTable, now: float) -> Iterator[tuple[str, RequestRefused]]:
-        """Requests that have waited too long for any route, one after the other: each must be out of the queue before the
-        next is asked for. Those that have waited less are not looked at."""
+        """Requests that have waited too long for any route, or wait for what cannot be loaded, one after the other: each
+        must be out of the queue before the next is asked for. Those that have waited less are not looked at."""
         for application in [name for name in queue.applications() if not table.routes.get(name)]:
             model, vanished = table.model_of(application), table.vanished.get(application, 0.0)
-            message = f"no worker could serve model {model!r} for {self.worker_wait:g} seconds; try again"
+            failure, heard = table.failed.get(application, (None, 0.0))
             while (longest := queue.longest_waiting(application)) is not None:
                 request, since = longest
-                if not self.waited(max(since, vanished), now):
+                if failure is not None and (failure.final or heard >= since):
+                    yield request, self._unloadable(model, failure)
+                elif self.waited(max(since, vanished), now):
+                    yield request, self._unserved(model, application, table)
+                else:
                     break
-                yield request, RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
+
+    def failed(self, application: str, table: RoutingTable, now: float) -> RequestRefused | None:
+        """For who comes when a model just could not be loaded, or never can: trying again at once would be in vain."""
+        failure, heard = table.failed.get(application, (None, 0.0))
+        if failure is None or table.routes.get(application) or not (failure.final or now - heard < RETRY_SECONDS):
+            return None
+        return self._unloadable(table.model_of(application), failure)
+
+    def _unloadable(self, model: str, failure: LoadFailure) -> RequestRefused:
+        message = f"model {model!r} cannot be loaded: {failure.why}"
+        return RequestRefused(Refusal.UNAVAILABLE, message, None if failure.final else RETRY_SECONDS)
+
+    def _unserved(self, model: str, application: str, table: RoutingTable) -> RequestRefused:
+        message = f"no worker could serve model {model!r} for {self.worker_wait:g} seconds; try again"
+        if application in table.on_demand and table.alive:
+            message = (
+                f"model {model!r} is loaded on demand, and for {self.worker_wait:g} seconds there was no room for it beside "
+                f"models in use; try again, or give workers more memory"
+            )
+        return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)

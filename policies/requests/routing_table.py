@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.model.chain import Chain, Route, bases
 
 
@@ -31,6 +32,9 @@ class RoutingTable:
         self.vanished: dict[str, float] = {}  # application -> when its last whole route went
         self.on_demand: set[str] = set()  # applications that are loaded when they are asked for
         self.served: set[str] = set()  # applications that have had a route
+        self.failed: dict[
+            str, tuple[LoadFailure, float]
+        ] = {}  # application -> why it can come nowhere, and when that was heard
         self.work: dict[str, int] = {}  # worker -> tokens outstanding there
         self.on: dict[str, set[str]] = {}  # worker -> requests running on it
 
@@ -59,12 +63,14 @@ class RoutingTable:
         removed: Iterable[str] = (),
         on_demand: Iterable[str] = (),
         most: Mapping[str, int] = MappingProxyType({}),
+        failed: Iterable[LoadFailure] = (),
     ) -> None:
         """What the controller has published, as ``RoutesChanged`` says; nothing that is older, or a difference to what is
         not known here."""
         if version < self.version or (version == self.version and (since or not self._lost)) or since > self.version:
             return
         self.version, self.on_demand = version, set(on_demand)
+        self._note(failed, now)
         if not since:
             self.chains, self._published, self.capacity, self.most = {}, {}, {}, {}
             self._lost.clear()
@@ -88,6 +94,13 @@ class RoutingTable:
         self.most.update(most)
         self._list_models(draining)
         self._take([application for application in changed if application in self.chains], now)
+
+    def _note(self, failed: Iterable[LoadFailure], now: float) -> None:
+        known, self.failed = self.failed, {}
+        for failure in failed:
+            former = known.get(failure.application)
+            same = former is not None and former[0].number == failure.number
+            self.failed[failure.application] = former if former is not None and same else (failure, now)
 
     def _list_models(self, draining: Collection[str]) -> None:
         """What is served now; what is forgotten leaves nothing behind."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.memory.packed_tensor import Shortage, TensorPlace, WantedComponent
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.plan.coefficients import Coefficients
@@ -108,6 +109,7 @@ class RoutesChanged:
     removed: list[str] = field(default_factory=list)  # applications that are gone for good, with their planned routes
     on_demand: list[str] = field(default_factory=list)  # all that did not fit and are loaded when asked for
     most: dict[str, int] = field(default_factory=dict)  # as ``capacity``, once others are unloaded; empty where none ever is
+    failed: list[LoadFailure] = field(default_factory=list)  # all that could not be loaded anywhere, when last tried
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.binary_size import binary_size
+from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.cluster.restart_policy import HOPELESS
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, hop_borders, place
@@ -47,6 +48,8 @@ class Reference:
         self.routes: dict[str, Route] = {}
         self.published = RoutesChanged(0, [], [], [])
         self.effects: list[m.Effect] = []
+        self.failures: dict[str, LoadFailure] = {}  # the last of each application
+        self.number = 0  # of the last failure of any
         self.cuts: dict[str, tuple[Block, ...]] = {}
         self.place()
 
@@ -111,6 +114,10 @@ class Reference:
                     self.effects.append(m.Unload(name, incarnation, load.holder, tuple(load.ids)))
             case m.LoadFailed(_, _, load, message):
                 held.loading, held.refused[load.holder] = None, message
+                if load.holder in self.deployed and self.blocked(load.holder):
+                    self.number += 1
+                    why = f"worker {name}: {message}"
+                    self.failures[load.holder] = LoadFailure(load.holder, self.number, why, final=True)
                 if load.holder in self.deployed - self.ever_ready:
                     self.effects.append(m.Fatal(f"worker {name} cannot load {load.holder}: {message}"))
 
@@ -190,6 +197,7 @@ class Reference:
             withdrawn,
             capacity,
             most={id: n for id, n in most.items() if n},
+            failed=[self.failures[name] for name in self.applications if name in self.deployed and self.blocked(name)],
         )
         if replace(update, version=version - 1) != self.published:
             added = [route for id, route in routes.items() if id not in self.routes]
@@ -205,6 +213,11 @@ class Reference:
         hops = {name: hop_borders(components, spans[name])[:-1] for name, components in chains.items()}
         self.blocks, self.known = cut_blocks(chains, hops), place(chains, list(self.workers), spans, version=0)
         self.cuts = {**self.blocks, **self.cuts}  # as first published
+
+    def blocked(self, application: str) -> bool:
+        """Wherever it belongs a worker that lives could not load it."""
+        mine = [route for route in self.known if route.application == application]
+        return all(any(application in self.held[hop.worker].refused for hop in route.hops) for route in mine)
 
     def planned(self) -> list[Route]:
         return [route for route in self.known if route.application in self.deployed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from blockwright.actors.gateway.messages import Effect, End, Fail, GatewayTick, WantRoutes, WorkerEnded, WorkerJoined
+from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.requests.admission import CROWDED, REFUSED
 from blockwright.policies.requests.dispatch import UNKNOWN
 from blockwright.policies.requests.refusal import Refusal
@@ -140,3 +141,19 @@ def test_one_that_waits_for_its_model_says_how_much_it_needs() -> None:
     assert wants(made(generation("longer", prompt=80, max_tokens=40))) == [{"m": 120}]
     assert submits(publish(made, 100, MOST)) == [("w0", "long", 1)]
     assert uses(made) == 120
+
+
+def test_who_waits_for_a_model_that_cannot_be_loaded_is_told_why() -> None:
+    made = Bench("w0", worker_wait=WAIT, routes=[])
+    made.publish([], on_demand=["m"])
+    assert failed(made.generate("first", now=1.0)) == []
+    told = made.publish([], on_demand=["m"], failed=[LoadFailure("m", 1, "a tensor is damaged")], now=1.1)
+    assert wants(told) == [], "that would be tried again for a request that has ended"
+    assert [effect.refused.message for effect in told if isinstance(effect, Fail)] == [
+        "model 'm' cannot be loaded: a tensor is damaged"
+    ]
+    assert failed(made.generate("next", now=1.3)) == [Refusal.UNAVAILABLE], "not tried for each request"
+    assert made.state.catalogue.ready(False).applications == {"m": "failed"}
+    later = made.generate("later", now=9.0)
+    assert (wants(later), failed(later)) == ([{"m": 9}], [])
+    assert submits(made.publish([route("w0")], now=9.5)) == [("w0", "later", 1)], "it was repaired"

@@ -17,6 +17,7 @@ from blockwright.actors.controller.messages import (
     Fatal,
     Load,
     Loaded,
+    LoadFailed,
     LoadRefused,
     LookAgain,
     LookLater,
@@ -32,7 +33,7 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.worker.messages import NoRoom
-from blockwright.policies.cluster.demand import PATIENCE, Use
+from blockwright.policies.cluster.demand import PATIENCE, SETTLING, Use
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 
 KV = KvLayout(1, 8, "float32", 16)
@@ -59,6 +60,7 @@ class House:
         self.awaited: list[str] = []  # to become quiet
         self.looks = 0
         self.log: list[Effect] = []
+        self.broken: dict[str, str] = {}  # application -> why a worker cannot load it
 
     def __call__(self, event: Event) -> list[Effect]:
         effects = self.state.handle(event, self.now)
@@ -71,6 +73,8 @@ class House:
 
     def answers(self, effect: Effect) -> list[Event]:
         match effect:
+            case Load(worker, incarnation, load) if load.holder in self.broken:
+                return [LoadFailed(worker, incarnation, load, self.broken[load.holder])]
             case Load(worker, incarnation, load):
                 held = self.held[worker]
                 lacking = len(held.keys() | set(load.ids)) + self.ending - self.room
@@ -130,6 +134,10 @@ class House:
     def told(self) -> list[str]:
         """Applications that gateways can start requests of."""
         return sorted(route.application for route in self.state.table.news().routes)
+
+    def failed(self) -> list[tuple[str, str, bool]]:
+        """What gateways are told of applications that can come nowhere."""
+        return [(one.application, one.why, one.final) for one in self.state.publication().failed]
 
     def states(self) -> dict[str, str]:
         return {name: one["state"] for name, one in cluster_view(self.state, {}, {}, [], [])["applications"].items()}
@@ -311,3 +319,78 @@ def test_one_that_is_removed_while_it_comes_holds_nothing_up():
     made.end("t0")
     made.want("t3")
     assert "t3" in made.told()
+
+
+def test_what_cannot_be_loaded_is_parked_with_the_reason_and_tried_again_when_it_is_asked_for():
+    made = house()
+    made.broken["t3"] = "FileNotFoundError: '/models/t3/config.json'"
+    made.want("t3")
+    assert made.failed() == [("t3", "worker w0: FileNotFoundError: 't3/config.json'", False)]
+    assert made.states()["t3"] == "on demand"
+    assert made.state.demand.coming == "", "others can come"
+    assert made.state.publication().failed == made.state.table.news(made.state.version - 1).failed
+    first = made.state.publication().failed[0].number
+    made.want("t3")
+    assert made.state.publication().failed[0].number > first, "the second failure is news"
+    made.broken.clear()
+    made.want("t3")
+    assert ("t3" in made.told(), made.failed()) == (True, [])
+
+
+def test_it_can_come_where_another_worker_can_load_it():
+    made = house(workers=("w0", "w1"))
+    made(WorkerDown("w1", 1, "killed"))
+    made.broken["t3"] = "the disk of w0"
+    made.want("t3")
+    assert made.failed() == [], "w1 may come back, and be able to"
+    made.broken.clear()
+    made.held["w1"] = {}
+    made(WorkerUp("w1", 2))
+    made.want("t3")
+    assert "t3" in made.told()
+
+
+def test_what_has_all_the_memory_and_still_no_room_is_refused_for_good():
+    """Its blocks fit one by one, so that no worker says that it never does."""
+    huge = application("huge", "abcdefghi")
+    made = House(8).start(application("base", "abcd"), application("t0", "abcdpP"), huge)
+    made.active = {"huge": 1}
+    made(ApplicationsWanted({"huge": 9}))
+    assert made.told() == []
+    made.look(SETTLING / 2)
+    made.look(0.0)
+    assert made.failed() == [], "what went may not have ended"
+    for _ in range(4):
+        made.look(SETTLING / 3)
+    assert made.failed() == [("huge", "worker w0: no room", True)]
+    before = len(made.log)
+    made(ApplicationsWanted({"huge": 9}))
+    assert made.log[before:] == [], "nobody is unloaded for it again"
+    made.want("t0")
+    assert made.told() == ["t0"]
+
+
+def test_what_is_not_on_demand_and_cannot_be_loaded_waits_for_its_workers():
+    made = house()
+    made.broken["base"] = "it is gone"
+    made(WorkerDown("w0", 1, "killed"))
+    made.held["w0"] = {}
+    made(WorkerUp("w0", 2))
+    assert made.failed() == [("base", "worker w0: it is gone", True)]
+    made.broken.clear()
+    made(WorkerDown("w0", 2, "killed"))
+    assert made.failed() == []
+    made.held["w0"] = {}
+    made(WorkerUp("w0", 3))
+    assert ("base" in made.told(), made.failed()) == (True, [])
+
+
+def test_an_idle_base_stays_while_its_tunes_are_in_use():
+    made = house()
+    made.active = {"t0": 1, "t1": 1}
+    made.now = 100.0
+    made.want("t2")
+    assert made.told() == ["base", "t0", "t1"], "its tensors would not become free"
+    made.end("t0")
+    made.look(0.1)
+    assert made.told() == ["base", "t1", "t2"]

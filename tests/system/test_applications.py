@@ -23,6 +23,7 @@ from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.system.client import Client, body
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import PATIENCE, until
+from blockwright.tests.zoo.models import infinite, variant
 
 pytestmark = pytest.mark.system
 PROMPT = prompt_of(21, seed=3)
@@ -98,7 +99,7 @@ async def test_an_application_comes_and_goes_while_others_run(server: Server, mo
 
 
 async def test_what_cannot_be_served_is_refused_and_nothing_changes(server: Server, model: Path, roots: Path) -> None:
-    """Pickles, what is no checkpoint, what leaves the roots, what does not fit the memory."""
+    """Pickles, what is no checkpoint, what has diverged, what leaves the roots, what does not fit the memory."""
     pickled = roots / "pickled"
     if not pickled.exists():
         pickled.mkdir()
@@ -112,12 +113,14 @@ async def test_what_cannot_be_served_is_refused_and_nothing_changes(server: Serv
             (roots / "torn" / name).write_bytes((model / name).read_bytes())
         make_checkpoint(roots / "large", vocab_size=20000, hidden_size=512)
         (roots / "away").symlink_to(model)
+        variant(model, roots / "diverged", {"layers.1.mlp.up_proj": infinite})
     async with Client(server) as client:
         before = await parameters(client), await names(client), (await client.get("/admin/cluster"))[1]["version"]
         running = client.load(4)
         for path, says in (
             (roots / "pickled", "only as pickles"),
             (roots / "torn", "has shape"),
+            (roots / "diverged", "tensor model.layers.1.mlp.up_proj.weight has values that are NaN or infinite"),
             (roots / "large", "bytes are missing; remove another application, or give workers more memory"),
             (roots / "away", "is not below a root of app_roots"),
             (roots / ".." / model.name, "is not below a root of app_roots"),

@@ -1,7 +1,10 @@
-"""Requests longer than what loaded models leave of the memory: idle models are unloaded for them, also after a kill -9."""
+"""Requests longer than what loaded models leave of the memory: idle models are unloaded for them, also after a kill -9.
+Requests for a model that cannot be loaded are told why, and it is loaded once it can be."""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.client import Client, body, check
 from blockwright.tests.system.server import Server
-from blockwright.tests.waiting import until
+from blockwright.tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.system
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -51,3 +54,30 @@ async def test_each_model_answers_what_fits_once_others_are_away(server: Server)
         await client.kill("w0")
         await client.finished()
         check(answers, expected * 2)
+
+
+async def test_who_asks_for_a_model_whose_files_are_gone_is_told_so(serve: Callable[..., Server], tmp_path: Path) -> None:
+    for name in FAMILY:
+        shutil.copytree(EXAMPLES / "demo-family" / name, tmp_path / name)
+    apps = [word for name in FAMILY for word in ("--app", f"{name}={tmp_path / name}")]
+    options = {"module": "blockwright", "pace": "", "memory": int(8.5 * (1 << 20))}
+    server = serve(EXAMPLES / "demo-checkpoint", workers=1, arguments=[*apps, "--dtype", "float32"], **options).whole()
+    async with Client(server) as client:
+        states = (await client.get("/health/ready"))[1]["applications"]
+        name = next(name for name in FAMILY if name != "shout" and states[name] == "on demand")
+        weights = tmp_path / name / "adapter_model.safetensors"
+        weights.rename(tmp_path / "elsewhere")
+        asked = body(0, new=4, prompt=prompt_of(8, vocabulary=60), model=name)
+        status, refused = await client.post(asked)
+        assert (status, refused["error"]["code"]) == (503, "unavailable")
+        told = refused["error"]["message"]
+        assert told.startswith(f"model '{name}' cannot be loaded: worker w0: {name}/adapter_model.safetensors: ")
+        assert str(tmp_path) not in told
+        assert (await client.get("/health/ready"))[1]["applications"][name] == "failed"
+        (tmp_path / "elsewhere").rename(weights)
+        async with asyncio.timeout(PATIENCE):
+            while (answered := await client.post(asked))[0] != 200:
+                assert "cannot be loaded" in answered[1]["error"]["message"]
+        states = (await client.get("/health/ready"))[1]["applications"]
+        assert states[name] == "ready"
+    server.stop()

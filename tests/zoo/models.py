@@ -27,6 +27,11 @@ def doubled(tensor: torch.Tensor) -> torch.Tensor:
     return tensor * 2
 
 
+def infinite(tensor: torch.Tensor) -> torch.Tensor:
+    """As a training run that has diverged leaves it."""
+    return tensor * torch.finfo(tensor.dtype).max * 2
+
+
 def files(zoo: Path) -> dict[str, bytes]:
     """What lies in a zoo but for its lock: path -> content, or where a link leads."""
     return {

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.adapters import make_adapter
-from blockwright.tests.zoo.models import WEIGHTS, doubled, files, tensor_files, variant
+from blockwright.tests.zoo.models import WEIGHTS, doubled, files, infinite, tensor_files, variant
 from blockwright.zoo.add import add
 from blockwright.zoo.errors import StorageError, ZooError
 from blockwright.zoo.remove import remove
@@ -191,6 +191,8 @@ def test_bad_input_changes_nothing(checkpoint: Make, tmp_path: Path) -> None:
     pickled = variant(source, tmp_path / "pickled", {"up_proj": doubled})
     (pickled / WEIGHTS).rename(pickled / "pytorch_model.bin")
     assert "only as pickles" in refused(zoo, pickled, "tuned")
+    diverged = variant(source, tmp_path / "diverged", {"up_proj": infinite})
+    assert "up_proj.weight has values that are NaN or infinite" in refused(zoo, diverged, "tuned")
     raw = (other / WEIGHTS).read_bytes()
     (other / WEIGHTS).write_bytes(raw[:-9])
     assert "is truncated" in refused(zoo, other, "tuned")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.gpu.errors import CheckpointError
-from blockwright.tests.zoo.models import doubled, files, tensor_files, variant
+from blockwright.tests.zoo.models import doubled, files, infinite, tensor_files, variant
 from blockwright.zoo.add import add
 from blockwright.zoo.documents import decode, encode
 from blockwright.zoo.errors import ZooDamaged, ZooError
@@ -97,6 +97,16 @@ def test_a_tensor_is_told_by_its_hashes(zoo: Path) -> None:
     (zoo / name).write_bytes(raw)
     assert the_fault(zoo).expected == f"the hash {Path(name).stem}"
     assert len(the_fault(zoo).found) == 64
+
+
+def test_values_that_are_not_finite_are_found(checkpoint: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a zoo of an earlier version, which did not look at them."""
+    monkeypatch.setattr("blockwright.gpu.weights.finite.is_finite", lambda content, dtype: True)
+    base = checkpoint("llama-tied", num_hidden_layers=1)
+    add(tmp_path / "zoo", str(variant(base, tmp_path / "bad", {"up_proj": infinite})), "bad")
+    monkeypatch.undo()
+    fault = the_fault(tmp_path / "zoo")
+    assert (fault.expected, fault.found, fault.chains) == ("finite values", "NaN or infinity", ("bad",))
 
 
 def test_garbage_is_checked_too_but_harms_nobody(zoo: Path) -> None:

@@ -16,6 +16,14 @@ def roots(folder: Path) -> dict[str, str]:
     return {"app_roots": str(folder.parent)}
 
 
+@pytest.fixture
+def adapter(folder: Path) -> Path:
+    made = folder.parent / "adapter"
+    made.mkdir(exist_ok=True)
+    (made / "adapter_config.json").write_text("{}")
+    return made
+
+
 async def test_an_application_is_added_replaced_and_removed(serve: Any, folder: Path, roots: dict[str, str]) -> None:
     client, port = await serve(settings=roots)
     answer = await client.post("/admin/apps", json={"name": "tuned", "path": str(folder)})
@@ -53,7 +61,8 @@ async def test_nothing_is_said_of_what_is_not_known_yet(serve: Any, folder: Path
     assert (await answer.json())["summary"] == "shares 99.99% of its blocks, +384 B"
 
 
-async def test_vllms_endpoints_do_the_same(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+async def test_vllms_endpoints_do_the_same(serve: Any, adapter: Path, roots: dict[str, str]) -> None:
+    folder = adapter
     client, port = await serve(settings=roots)
     answer = await client.post("/v1/load_lora_adapter", json={"lora_name": "a", "lora_path": str(folder)})
     assert (answer.status, await answer.text()) == (200, "Success: LoRA adapter 'a' added successfully.")
@@ -65,11 +74,22 @@ async def test_vllms_endpoints_do_the_same(serve: Any, folder: Path, roots: dict
     assert (answer.status, (await answer.json())["error"]["param"]) == (409, "lora_name")
 
 
-async def test_load_inplace_replaces_what_is_there(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+@pytest.mark.parametrize("whole", [True, False])
+async def test_vllms_endpoint_takes_adapters_alone(serve: Any, folder: Path, roots: dict[str, str], whole: bool) -> None:
     client, port = await serve(settings=roots)
-    body = {"lora_name": "a", "lora_path": str(folder), "load_inplace": True}
+    path = folder if whole else folder.parent
+    answer = await client.post("/v1/load_lora_adapter", json={"lora_name": "a", "lora_path": str(path)})
+    error = (await answer.json())["error"]
+    assert (answer.status, error["param"]) == (400, "lora_path")
+    assert "has no adapter_config.json; add a whole model with POST /admin/apps" in error["message"]
+    assert port.added == []
+
+
+async def test_load_inplace_replaces_what_is_there(serve: Any, adapter: Path, folder: Path, roots: dict[str, str]) -> None:
+    client, port = await serve(settings=roots)
+    body = {"lora_name": "a", "lora_path": str(adapter), "load_inplace": True}
     assert (await client.post("/v1/load_lora_adapter", json=body)).status == 200
-    assert port.added == [NewApplication("a", str(folder), replace=True)]
+    assert port.added == [NewApplication("a", str(adapter), replace=True)]
     absent = RequestRefused(Refusal.UNKNOWN_MODEL, "no model 'a' is served", param="name")
     adds, port.added = port.add_application, []
 
@@ -80,7 +100,7 @@ async def test_load_inplace_replaces_what_is_there(serve: Any, folder: Path, roo
 
     port.add_application = add
     assert (await client.post("/v1/load_lora_adapter", json=body)).status == 200
-    assert port.added == [NewApplication("a", str(folder))]
+    assert port.added == [NewApplication("a", str(adapter))]
     answer = await client.post("/admin/apps/a", json={"path": str(folder)})
     assert answer.status == 404
 
@@ -119,14 +139,16 @@ async def test_without_roots_the_remedy_is_said(serve: Any, folder: Path) -> Non
     assert port.added == []
 
 
-async def test_only_keys_that_are_marked_admin_may_change_anything(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+async def test_only_keys_that_are_marked_admin_may_change_anything(
+    serve: Any, folder: Path, adapter: Path, roots: dict[str, str]
+) -> None:
     keys = {"api_keys": {"plain": "ann"}, "admin_keys": {"root": "ops"}}
     client, port = await serve(settings={**roots, **keys})
     asked = [
         ("POST", "/admin/apps", {"name": "a", "path": str(folder)}),
         ("POST", "/admin/apps/a", {"path": str(folder)}),
         ("DELETE", "/admin/apps/a", None),
-        ("POST", "/v1/load_lora_adapter", {"lora_name": "a", "lora_path": str(folder)}),
+        ("POST", "/v1/load_lora_adapter", {"lora_name": "a", "lora_path": str(adapter)}),
         ("POST", "/v1/unload_lora_adapter", {"lora_name": "a"}),
     ]
     for method, path, body in asked:

@@ -1,5 +1,9 @@
 """Who gives way to an application that is asked for and not resident."""
 
+from dataclasses import replace
+from typing import Any
+
+from blockwright.policies.cluster import demand
 from blockwright.policies.cluster.demand import (
     PATIENCE,
     TURN,
@@ -8,15 +12,20 @@ from blockwright.policies.cluster.demand import (
     HopRoom,
     Occupant,
     Use,
-    choose,
     combined,
     coming,
     lacking_bytes,
 )
 
 
-def resident(name: str, *, active: int = 0, idle: float = 0.0, age: float = 60.0, owned: int = 10) -> Occupant:
-    return Occupant(name, Use(active, 0.0 if active else idle), age, {"w0": owned})
+def resident(
+    name: str, *, active: int = 0, idle: float = 0.0, age: float = 60.0, owned: int = 10, parts: tuple[bytes, ...] = ()
+) -> Occupant:
+    return Occupant(name, Use(active, 0.0 if active else idle), age, {"w0": owned}, {"w0": {name.encode()} | {*parts}})
+
+
+def choose(lacking: dict[str, int], residents: list[Occupant], waited: float, kept: tuple[bytes, ...] = ()) -> GivingWay:
+    return demand.choose(lacking, residents, waited, {"w0": set(kept)})
 
 
 def test_the_least_recently_used_go_and_no_more_than_are_needed():
@@ -31,6 +40,32 @@ def test_what_frees_nothing_stays():
     assert choose({"w0": 5}, residents, 0.0) == GivingWay(("adapter",))
 
 
+def sharing(name: str, shared: str, own: bool = False, **use: Any) -> Occupant:
+    """``shared``: its parts, one letter each, beside one that it alone has."""
+    made = resident(name, owned=10 if own else 0, **use)
+    return replace(made, parts={"w0": {*(letter.encode() for letter in shared)} | ({name.encode()} if own else set())})
+
+
+def test_what_others_in_use_need_stays():
+    """A base whose tensors are all an active adapter's: it would go, free nothing, and have to come again."""
+    base, busy = sharing("base", "ab", idle=99), sharing("busy", "ab", own=True, active=1)
+    assert choose({"w0": 5}, [base, busy], 0.0) == GivingWay()
+    assert choose({"w0": 5}, [base, busy], PATIENCE) == GivingWay(drain="busy")
+    other = sharing("other", "ab", own=True, idle=1)
+    assert choose({"w0": 5}, [base, busy, other], 0.0) == GivingWay(("other",))
+    assert choose({"w0": 15}, [base, busy, other], 0.0) == GivingWay(), "and not for what base does not free"
+    tune = sharing("tune", "ac", idle=5)
+    assert choose({"w0": 5}, [base, tune, sharing("twin", "ac", idle=4), busy], 0.0) == GivingWay(("tune",)), "c is theirs"
+
+
+def test_what_the_newcomer_needs_stays_unless_nobody_else_is_left():
+    base, other = sharing("base", "ab", idle=99, own=True), sharing("other", "cd", idle=1, own=True)
+    base = replace(base, parts={"w0": {b"a", b"b"}})
+    assert choose({"w0": 5}, [base, other], 0.0, (b"a", b"b")) == GivingWay(("other",))
+    assert choose({"w0": 15}, [base, other], 0.0, (b"a", b"b")) == GivingWay(("other",))
+    assert choose({"w0": 15}, [base], 0.0, (b"a", b"b")) == GivingWay(("base",)), "what lies between may help"
+
+
 def test_what_two_share_alone_goes_though_neither_owns_it():
     assert choose({"w0": 5}, [resident("a", idle=2, owned=0), resident("b", idle=1, owned=0)], 0.0) == GivingWay(("a",))
 
@@ -42,7 +77,10 @@ def test_what_two_share_beside_what_each_owns_is_freed_one_by_one():
     assert choose({"w0": 11}, pair[1:], 0.0) == GivingWay(("b",))
     assert choose({"w0": 31}, [*pair, resident("busy", active=1)], 0.0) == GivingWay(("a",))
     assert choose({"w0": 30}, [*pair, resident("busy", active=1)], 0.0) == GivingWay(), "waits for what is its own"
-    two = [Occupant("a", Use(0, 2.0), 60.0, {"w0": 10, "w1": 9}), Occupant("b", Use(0, 1.0), 60.0, {"w0": 10, "w1": 0})]
+    two = [
+        Occupant("a", Use(0, 2.0), 60.0, {"w0": 10, "w1": 9}, {"w0": {b"a"}}),
+        Occupant("b", Use(0, 1.0), 60.0, {"w0": 10, "w1": 0}, {"w0": {b"b"}, "w1": {b"b"}}),
+    ]
     assert choose({"w0": 20, "w1": 10}, two, 0.0) == GivingWay(("a",)), "on one worker it is enough, on the other not"
 
 
@@ -60,8 +98,8 @@ def test_nothing_idle_goes_in_vain():
 
 
 def test_every_worker_that_lacks_memory_counts():
-    one = Occupant("one", Use(0, 9.0), 60.0, {"w0": 10})
-    two = Occupant("two", Use(0, 5.0), 60.0, {"w1": 10})
+    one = Occupant("one", Use(0, 9.0), 60.0, {"w0": 10}, {"w0": {b"1"}})
+    two = Occupant("two", Use(0, 5.0), 60.0, {"w1": 10}, {"w1": {b"2"}})
     assert choose({"w1": 10}, [one, two], 0.0) == GivingWay(("two",))
     assert choose({"w0": 1, "w1": 1}, [one, two], 0.0) == GivingWay(("one", "two"))
 

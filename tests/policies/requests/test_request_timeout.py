@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import Refusal
-from blockwright.policies.requests.request_timeout import SOON, RequestTimeout
+from blockwright.policies.requests.request_timeout import RETRY_SECONDS, SOON, RequestTimeout
 from blockwright.policies.requests.routing_table import RoutingTable
 
 
@@ -60,3 +61,50 @@ def test_whoever_finds_no_route_waits_from_when_the_last_one_went() -> None:
     table.update(2, [target], [], {}, 12.0)
     assert unserved(21.9) == ["c"], "a could have been served until 12"
     assert unserved(22.0) == ["a"]
+
+
+def demanded(*failed: LoadFailure, at: float) -> RoutingTable:
+    table = RoutingTable(["m"])
+    table.join("w0", 0.0)
+    target = Chain("m", (Block((Component(b"c" * 16, Kind.MLP, 1, 1, 1),)),), 100)
+    table.update(1, [target], [], {}, at, on_demand=["m"], failed=failed)
+    return table
+
+
+def test_whoever_waits_for_what_cannot_be_loaded_is_told_why_at_once() -> None:
+    queue, table, timeouts = (
+        WaitingQueue(),
+        demanded(LoadFailure("m", 1, "it is damaged"), at=5.0),
+        RequestTimeout(60.0, 0.0),
+    )
+    queue.add("before", "m", (0, 0), 4.0)
+    queue.add("after", "m", (0, 1), 11.0)
+    request, refused = next(timeouts.unserved(queue, table, 6.0))
+    assert (request, refused.message) == ("before", "model 'm' cannot be loaded: it is damaged")
+    assert refused.retry_after == RETRY_SECONDS
+    queue.remove("before", "m")
+    assert list(timeouts.unserved(queue, table, 12.0)) == [], "it is tried again for those that came later"
+    target = table.chains["m"]
+    table.update(2, [target], [], {}, 13.0, on_demand=["m"], failed=[LoadFailure("m", 1, "it is damaged")])
+    assert list(timeouts.unserved(queue, table, 13.0)) == [], "the same is no news"
+    table.update(3, [target], [], {}, 14.0, on_demand=["m"], failed=[LoadFailure("m", 2, "it is damaged")])
+    assert next(timeouts.unserved(queue, table, 14.0))[0] == "after"
+
+
+def test_whoever_comes_just_after_a_failure_or_after_a_final_one_is_told_at_once() -> None:
+    timeouts, table = RequestTimeout(60.0, 0.0), demanded(LoadFailure("m", 1, "it is damaged"), at=5.0)
+    refused = timeouts.failed("m", table, 5.0 + RETRY_SECONDS / 2)
+    assert refused is not None
+    assert "it is damaged" in refused.message
+    assert timeouts.failed("m", table, 5.0 + RETRY_SECONDS) is None
+    never = timeouts.failed("m", demanded(LoadFailure("m", 1, "too large", final=True), at=5.0), 1e6)
+    assert never is not None
+    assert (never.why, never.retry_after) == (Refusal.UNAVAILABLE, None)
+    assert timeouts.failed("m", demanded(at=5.0), 5.0) is None
+
+
+def test_where_models_in_use_left_no_room_that_is_what_is_said() -> None:
+    queue = WaitingQueue()
+    queue.add("r", "m", (0, 0), 0.0)
+    (told,) = (refused for _, refused in [next(RequestTimeout(60.0, 0.0).unserved(queue, demanded(at=0.0), 60.0))])
+    assert "no room for it beside models in use" in told.message

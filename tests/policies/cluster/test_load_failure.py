@@ -1,0 +1,26 @@
+"""Load failures: what their clients read of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockwright.policies.cluster.load_failure import without_folders
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("[Errno 2] No such file or directory: '/srv/models/t/config.json'", "No such file or directory: 't/config.json'"),
+        ("/srv/models/t: no config.json", "t: no config.json"),
+        ("/srv/my models/t 2/model.safetensors is cut off", "t 2/model.safetensors is cut off"),
+        ("model/layers.0 has 3/4 of its bytes, https://a.b/c", "model/layers.0 has 3/4 of its bytes, https://a.b/c"),
+        ("more memory (--set memory=...), or /x (/y/z)", "more memory (--set memory=...), or x (z)"),
+    ],
+)
+def test_paths_lose_their_folders(message: str, told: str) -> None:
+    assert without_folders(message, ("/srv/models/t", "/srv/my models/t 2", "")).endswith(told)
+    assert "/srv" not in without_folders(message, ("/srv/models/t", "/srv/my models/t 2"))
+
+
+def test_a_name_of_the_hub_is_no_path() -> None:
+    assert without_folders("org/model has no config.json", ("org/model",)) == "org/model has no config.json"
