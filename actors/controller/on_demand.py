@@ -258,11 +258,15 @@ class OnDemand:
             else:
                 for worker in lacking:
                     kept[worker] |= parts[worker]  # of what is being added
-        choice = choose(lacking, residents, now - self.wanted[self.coming].since, kept)
+        offline = uses.get(self.coming, NOBODY).offline
+        choice = choose(lacking, residents, 0.0 if offline else now - self.wanted[self.coming].since, kept)
         for name in choice.unload:
             self.park(name)
         if choice.unload:
             self._try_again()
+            return
+        if offline and residents:
+            self._step_back()
             return
         if choice.drain and not self.leaving:
             self.leaving = choice.drain
@@ -277,6 +281,14 @@ class OnDemand:
         else:
             self._alone_since = None
         self._look_later()
+
+    def _step_back(self) -> None:
+        """Offline requests hold nobody up who waits for what others use; gateways ask for them again."""
+        name = self.coming
+        del self.wanted[name]
+        if not self._ended(name):
+            self.park(name)
+        self._end()
 
     def _shared(self, worker: str) -> bool:
         """Something else is there, or on its way."""

@@ -164,7 +164,8 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def uses(self) -> dict[str, Use]:
         """By application: what it has here, or since when it has nothing."""
-        return self.state.uses.tell(self.state.table.routes, self.node.clock.now(), self.state.room_waits.wants())
+        state, waits = self.state, self.state.room_waits
+        return state.uses.tell(state.table.routes, self.node.clock.now(), waits.wants(), waits.offline())
 
     @endpoint(concurrent=True)
     async def quiet(self, application: str, version: int) -> None:

@@ -43,7 +43,12 @@ class OfflineBook:
         self._sweeps: dict[str, int] = {}
         self._starting: dict[str, dict[str, RequestRecord]] = {}  # worker -> sent there, and not known to have started
         self._waiting: dict[str, dict[str, None]] = {}  # home that they are meant for -> requests that wait here, in order
-        self.grown = 0  # how often a worker came to take more
+        self._grown = 0  # how often a worker came to take more
+
+    @property
+    def grown(self) -> int:
+        """How often there came to be more credit, or may have: what is on demand, or here again, is published."""
+        return self._grown + self._state.table.version
 
     # what workers say ------------------------------------------------------------------------------------------------
 
@@ -63,14 +68,14 @@ class OfflineBook:
         before, now = self._rooms.get(worker), {name: room for room in rooms for name in room.applications}
         self._said[worker], self._rooms[worker] = rooms, now
         grown = before is None or any(more(_share(room), _share(before.get(name, NONE))) for name, room in now.items())
-        self.grown += grown
+        self._grown += grown
         return grown
 
     def lost(self, worker: str) -> None:
         """It has ended."""
         for known in (self._said, self._rooms, self._costs, self._sweeps, self._starting):
             known.pop(worker, None)
-        self.grown += 1
+        self._grown += 1
 
     def wakes(self) -> list[str]:
         """Requests that wait here and for which there may be credit now: of each home as many as all workers would start."""
@@ -96,7 +101,7 @@ class OfflineBook:
             self._waiting.get(record.generation.home, {}).pop(record.id, None)
             for worker in record.workers[:1]:
                 if self._starting.get(worker, {}).pop(record.id, None) is not None:
-                    self.grown += 1
+                    self._grown += 1
 
     def route(self, record: RequestRecord, now: float) -> Route | None:
         """Where it goes now."""
@@ -109,6 +114,8 @@ class OfflineBook:
     def credits(self, application: str) -> list[Credit]:
         """See ``GatewayPort``."""
         table = self._state.table
+        if table.absent(application):
+            return self._first(application)
         routes = {route.home: route for route in table.routes.get(application, [])}
         found = []
         for worker in sorted(routes):
@@ -122,6 +129,12 @@ class OfflineBook:
                 )
             )  # fmt: skip
         return found
+
+    def _first(self, application: str) -> list[Credit]:
+        """For one request of an application that is on demand and in no worker, for which it is loaded."""
+        waits = any(self._state.active[id].application == application for those in self._waiting.values() for id in those)
+        length = self._state.table.chains[application].max_length
+        return [] if waits else [Credit(worker="", rows=1, positions=1, room=length)]
 
     def _held_for(self, worker: str, application: str, routes: Mapping[str, Route]) -> Iterable[RequestRecord]:
         """Requests that wait here and may go to the worker."""

@@ -49,7 +49,7 @@ class Generation:
 class Credit:
     """How much offline work one worker takes now, for one application: sequences that would start at its next sweep."""
 
-    worker: str
+    worker: str  # "": none has the application, which is loaded for the first request
     rows: int  # sequences
     positions: int  # tokens of KV that are free for offline sequences, less those of prompts that are on their way
     room: int  # the same while nothing else runs there: the M of the dual scanner

@@ -64,6 +64,13 @@ class RoomWaits:
             found[name] = max(wait.tokens, found.get(name, 0))
         return found
 
+    def offline(self) -> set[str]:
+        """Of these applications those that offline requests alone wait for."""
+        absent = [name for name in self._queue.applications() if self._table.absent(name)]
+        waiting = [*self._queue.in_order(absent), *self._waits]
+        online = {self._active[request].application for request in waiting if not self._active[request].offline}
+        return {self._active[request].application for request in waiting} - online
+
     def repeat(self) -> None:
         """Say all again."""
         self._untold = self.wants()

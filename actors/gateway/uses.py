@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from blockwright.policies.cluster.demand import Use
 
@@ -23,14 +23,16 @@ class Uses:
         """Whether it has no request."""
         return not self._active.get(application)
 
-    def tell(self, served: Iterable[str], now: float, waits: Mapping[str, int]) -> dict[str, Use]:
-        """Of what is served; the rest is forgotten as soon as it has no request. ``waits``: as ``Use`` has it."""
+    def tell(
+        self, served: Iterable[str], now: float, waits: Mapping[str, int], offline: Collection[str] = ()
+    ) -> dict[str, Use]:
+        """Of what is served; the rest is forgotten as soon as it has no request. ``waits``, ``offline``: as in ``Use``."""
         kept = {name for name in self._last if self._active[name]}.union(served)
         for known in (self._active, self._last):
             for name in known.keys() - kept:
                 del known[name]
         idle = {name: 0.0 if n else now - self._last[name] for name, n in self._active.items()}
-        return {name: Use(n, idle[name], waits.get(name, 0)) for name, n in self._active.items()}
+        return {name: Use(n, idle[name], waits.get(name, 0), name in offline) for name, n in self._active.items()}
 
     def check(self, applications: Iterable[str]) -> None:
         """Raise AssertionError unless ``applications``, one for each active request, are what is counted."""

@@ -189,7 +189,7 @@ def refused(error: ApiError, request_id: str = "") -> LineAnswer:
 def _refusal(raised: ApiError | RequestRefused | CheckpointError) -> ApiError:
     """Raises NotNow for what another time would not be refused."""
     if isinstance(raised, RequestRefused):
-        if raised.why in _LATER:
+        if raised.why in _LATER and not raised.in_vain:
             raise NotNow(raised.message, raised.retry_after or 1.0)
         return in_words(raised)
     if isinstance(raised, CheckpointError):

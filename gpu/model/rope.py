@@ -47,7 +47,8 @@ def read_rope(config: Fields, max_position: int, head_dim: int, rules: RopeRules
             "use another checkpoint"
         )
     if theta <= 0:
-        raise section.wrong("rope_theta", "a positive number")
+        new = section.values.get("rope_theta") is not None
+        raise section.wrong("rope_theta", "a positive number") if new else config.wrong(rules.theta_key, "a positive number")
     dim = _rotary_dim(config, section, head_dim, rules)
     base = RopeConfig(
         theta=theta, dim=None if dim == head_dim else dim, interleaved=rules.interleaved, wide=rules.wide, kind=kind

@@ -128,7 +128,9 @@ class LoraRules:
         """alpha / r, with rank-stabilized LoRA alpha / sqrt(r)."""
         alpha = self._of(self.alphas, module, self.alpha)
         if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not -MOST_ALPHA <= alpha <= MOST_ALPHA:
-            raise CheckpointError(f"{self.source}: the alpha of {module} is {shown(alpha)}, not a number; correct it")
+            raise CheckpointError(
+                f"{self.source}: the alpha of {module} is {shown(alpha)}, not a number up to {MOST_ALPHA:g}; correct it"
+            )
         rank = self.rank(module)
         return alpha / math.sqrt(rank) if self.rslora else alpha / rank
 

@@ -24,6 +24,7 @@ class Use:
     active: int  # requests that run or wait
     idle: float  # seconds since the last one came or ended; 0 while there are any
     waits: int = 0  # tokens of the longest that waits for a route, or for room on one; 0: none does
+    offline: bool = False  # all that wait are offline: nobody in use makes room for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,9 @@ def combined(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:
     for name, use in (item for one in uses for item in one.items()):
         known = found.get(name, use)
         active = use.active + (known.active if name in found else 0)
-        found[name] = Use(active, min(use.idle, known.idle), max(use.waits, known.waits))
+        offline = all(one.offline for one in (use, known) if one.waits)
+        waits = max(use.waits, known.waits)
+        found[name] = Use(active, min(use.idle, known.idle), waits, offline and waits > 0)
     return found
 
 

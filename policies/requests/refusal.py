@@ -28,3 +28,8 @@ class RequestRefused(Exception):
     def __init__(self, why: Refusal, message: str, retry_after: float | None = None, param: str | None = None) -> None:
         super().__init__(message)
         self.why, self.message, self.retry_after, self.param = why, message, retry_after, param
+
+    @property
+    def in_vain(self) -> bool:
+        """Trying again does not help, as far as is known."""
+        return self.retry_after is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockwright.actors.gateway.messages import Fail, GatewayTick, Heard, Submit
+from blockwright.actors.gateway.messages import Fail, GatewayTick, Heard, Submit, WantRoutes
 from blockwright.policies.requests.account import offline_account
 from blockwright.policies.requests.admission import YIELDED
 from blockwright.policies.requests.refusal import Refusal
@@ -104,3 +104,23 @@ def test_a_request_that_can_never_fit_is_refused_as_any_other() -> None:
     (refused,) = ask(bench, "a", 30)
     assert isinstance(refused, Fail)
     assert refused.refused.why is Refusal.TOO_LONG
+
+
+def test_a_model_in_no_worker_is_loaded_for_one_request_and_the_others_follow() -> None:
+    bench = Bench("w0", routes=[])
+    bench.publish([], on_demand=["m"])
+    (one,) = bench.state.offline.credits("m")
+    assert (one.worker, one.rows, one.room) == ("", 1, 4096)
+    grown = bench.state.offline.grown
+    effects = ask(bench, "a", home="")
+    assert [effect.applications for effect in effects if isinstance(effect, WantRoutes)] == [{"m": 9}]
+    assert bench.state.offline.credits("m") == [], "it is asked for"
+    waits = bench.state.room_waits
+    told = bench.state.uses.tell(["m"], 0.0, waits.wants(), waits.offline())["m"]
+    assert (told.waits, told.offline) == (9, True)
+    bench(generation("b", 5))
+    assert not waits.offline(), "somebody waits for it"
+    bench.publish([route("w0")], on_demand=["m"])
+    assert bench.state.offline.grown > grown, "who drives a batch looks again"
+    assert submits(heard(bench, "w0", 3)) == [("w0", "a", 1)]
+    assert credit(bench)[0] == 2

@@ -9,7 +9,7 @@ import pytest
 from blockwright.actors.controller.messages import ApplicationsWanted, AskUse, Effect, Event, Quiet, WorkerDown, WorkerUp
 from blockwright.policies.cluster.demand import PATIENCE, TURN
 from blockwright.policies.model.chain import KvLayout
-from blockwright.tests.actors.test_on_demand import SIZE, House, application
+from blockwright.tests.actors.demand_house import SIZE, House, application
 
 KV = KvLayout(1, 1, "float32", 1)  # 8 bytes for a token of a component: 48 for one of a tune, 32 for one of the base
 BESIDE, FITS, NEVER = 10, 12, 15  # tokens of a tune: beside another one, without it (up to 14), not even then

@@ -97,6 +97,18 @@ def test_any_value_of_any_key_of_the_rotary_embedding(checkpoint: MakeCheckpoint
             opened(folder)
 
 
+@pytest.mark.parametrize("where", ["rope_parameters", "rope_scaling", ""])
+def test_the_error_of_a_theta_shows_it_wherever_it_is_written(
+    checkpoint: MakeCheckpoint, tmp_path: Path, where: str
+) -> None:
+    folder = Path(shutil.copytree(checkpoint("llama"), tmp_path / "copy"))
+    fields = json.loads((folder / "config.json").read_text())
+    fields.pop("rope_parameters", None)
+    fields |= {where: {"rope_type": "default", "rope_theta": -7.0}} if where else {"rope_theta": -7.0}
+    (folder / "config.json").write_text(json.dumps(fields))
+    assert "rope_theta is -7.0, not a positive number" in opened(folder)
+
+
 def test_any_value_of_the_generation_defaults(checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(checkpoint("llama"), tmp_path / "copy"))
     path = folder / "generation_config.json"

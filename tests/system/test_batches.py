@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,12 @@ def request(index: int) -> dict[str, Any]:
 
 async def send(client: ClientSession) -> str:
     """A batch of the lines."""
-    lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": request(i)} for i in range(LINES)]
+    return await create_batch(client, [request(i) for i in range(LINES)])
+
+
+async def create_batch(client: ClientSession, bodies: Sequence[dict[str, Any]]) -> str:
+    """One of completions; its id."""
+    lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": one} for i, one in enumerate(bodies)]
     form = FormData({"purpose": "batch"})
     form.add_field("file", "".join(json.dumps(line) + "\n" for line in lines).encode(), filename="in.jsonl")
     async with client.post("/v1/files", data=form) as answer:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
 
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.client import Client, body, check
 from blockwright.tests.system.server import Server
+from blockwright.tests.system.test_batches import create_batch
 from blockwright.tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.system
@@ -54,6 +56,27 @@ async def test_each_model_answers_what_fits_once_others_are_away(server: Server)
         await client.kill("w0")
         await client.finished()
         check(answers, expected * 2)
+
+
+async def test_a_batch_for_a_model_that_is_not_loaded(serve: Callable[..., Server], tmp_path: Path) -> None:
+    """Also of requests that are longer than what loaded models leave. What is in no worker was waited for, for ever."""
+    apps = [word for name in FAMILY for word in ("--app", f"{name}={EXAMPLES / 'demo-family' / name}")]
+    options = {"module": "blockwright", "pace": "", "memory": int(8.5 * (1 << 20)), "batch_dir": tmp_path / "batches"}
+    server = serve(EXAMPLES / "demo-checkpoint", workers=1, arguments=[*apps, "--dtype", "float32"], **options).whole()
+    async with Client(server) as client:
+        states = (await client.get("/health/ready"))[1]["applications"]
+        absent = [name for name in FAMILY if states[name] == "on demand"]
+        bodies = [body(i, 8, prompt_of(LONG, vocabulary=60, seed=i), model=absent[i % len(absent)]) for i in range(4)]
+        async with ClientSession(server.url) as session:
+            ids = [await create_batch(session, [one]) for one in bodies]
+
+            async def completed() -> bool:
+                found = [(await client.get(f"/v1/batches/{id}"))[1] for id in ids]
+                assert not any(one["request_counts"]["failed"] for one in found)
+                return all(one["status"] == "completed" for one in found)
+
+            await until(completed)
+    server.stop()
 
 
 async def test_who_asks_for_a_model_whose_files_are_gone_is_told_so(serve: Callable[..., Server], tmp_path: Path) -> None:

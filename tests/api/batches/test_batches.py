@@ -249,6 +249,16 @@ async def test_fields_of_a_batch_are_checked(start: Start, say: Any, fields: Any
     assert says in answer["error"]["message"]
 
 
+async def test_what_can_never_be_answered_is_an_error_of_the_line(start: Start, say: Any) -> None:
+    rig, port = await start(say("x"))
+    port.refuse = RequestRefused(Refusal.UNAVAILABLE, "model 'm' cannot be loaded: it is too large")
+    batch = await rig.ended(await rig.create([line("a")]))
+    assert batch["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
+    (failed,) = (await rig.lines(batch["error_file_id"])).values()
+    assert failed["response"]["status_code"] == 503
+    assert "it is too large" in failed["response"]["body"]["error"]["message"]
+
+
 async def test_a_batchs_output_is_no_input_and_its_input_stays(start: Start, say: Any, tmp_path: Path) -> None:
     rig, port = await start(say("x"))
     port.refuse = RequestRefused(Refusal.UNAVAILABLE, "no worker", 60.0)

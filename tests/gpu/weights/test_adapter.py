@@ -116,6 +116,7 @@ def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Fold
         ("rank_pattern", {"(": 3}, "is not a supported regular expression"),
         ("alpha_pattern", {"q_proj": None}, "the alpha of .*q_proj is None, not a number"),
         ("alpha_pattern", {"q_proj": 10**400}, "the alpha of .*q_proj is 1000.*, not a number"),
+        ("lora_alpha", 1e300, r"the alpha of .* is 1e\+300, not a number up to 1e\+09"),
         ("lora_alpha", "8", "lora_alpha is '8', not a finite number"),
         ("target_modules", None, "target_modules is None, not a list of module names or a regular expression"),
         ("target_modules", [1], "target_modules is .1., not a name or a list of names"),

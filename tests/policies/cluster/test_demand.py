@@ -113,6 +113,15 @@ def test_the_longest_that_waits_anywhere_counts():
     assert combined([{"a": Use(1, 0.0, 30)}, {"a": Use(1, 0.0, 50)}, {"a": Use(1, 0.0)}]) == {"a": Use(3, 0.0, 50)}
 
 
+def test_one_that_is_online_anywhere_is_not_offline():
+    batch, idle, online = Use(1, 0.0, 30, offline=True), Use(0, 5.0), Use(1, 0.0, 9)
+    assert combined([{"a": batch}, {"a": idle}])["a"].offline
+    assert combined([{"a": idle}, {"a": batch}])["a"].offline
+    assert combined([{"a": batch}, {"a": batch}])["a"] == Use(2, 0.0, 30, offline=True)
+    assert not combined([{"a": batch}, {"a": online}])["a"].offline
+    assert not combined([{"a": idle}, {"a": idle}])["a"].offline
+
+
 def hop(worker: str, room: int, most: int = 1000, page: int = 10) -> HopRoom:
     return HopRoom(worker, 4, page, room, most)
 
