@@ -76,7 +76,7 @@ def read_trace(path: Path, clients: Clients = Clients()) -> list[TraceRequest]:
         return _drawn(path, _rows(path, text), clients)
     if not columns:
         raise TraceError(f"{path.name} is empty; give a line with the names of columns, and a line for each request")
-    raise TraceError(f"{path.name}, line 1: the columns are {', '.join(columns)}; give input_tokens and output_tokens")
+    raise TraceError(f"{path.name}, line 1: the columns are {', '.join(columns):.200}; give input_tokens and output_tokens")
 
 
 def has_rates(path: Path) -> bool:
@@ -131,7 +131,7 @@ class _Row:
     def error(self, field: str, wanted: str) -> TraceError:
         if self.values.get(field) is None:
             return TraceError(f"{self.file}, line {self.line}: {field} is missing; give {wanted}")
-        return TraceError(f"{self.file}, line {self.line}: {field} is {self.values[field]!r}; give {wanted}")
+        return TraceError(f"{self.file}, line {self.line}: {field} is {self.values[field]!r:.40}; give {wanted}")
 
 
 def _rows(path: Path, text: str) -> list[_Row]:

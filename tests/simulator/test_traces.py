@@ -140,6 +140,15 @@ def test_files_that_are_no_traces(tmp_path: Path, text: str, clients: Clients, s
         read_trace(tmp_path / "none")
 
 
+def test_what_a_refusal_quotes_is_short(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    for text in ("input_tokens,output_tokens\n1," + "9" * 50_000, ",".join(f"column {n}" for n in range(9000))):
+        file.write_text(text)
+        with pytest.raises(TraceError) as refused:
+            read_trace(file)
+        assert len(str(refused.value)) < 300
+
+
 def test_a_part_of_a_trace_at_another_speed() -> None:
     shapes = [TraceRequest(float(at), at + 1, 1) for at in range(10)]
     assert cut(shapes, 4.0, 3, 2.0) == [TraceRequest(0.0, 5, 1), TraceRequest(0.5, 6, 1), TraceRequest(1.0, 7, 1)]
