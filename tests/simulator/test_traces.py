@@ -122,6 +122,16 @@ def test_rates_of_clients_give_their_requests_within_their_windows(tmp_path: Pat
         ('{"timestamp":0,"input_length":6,"output_length":5,"hash_ids":["a"]}', Clients(), "line 1: hash_ids is"),
         (RATES, Clients(), "t.csv has rates of clients and no lengths; name the file of their quantiles"),
         (RATES.replace("0.05,78", "0,78"), Clients(Path("q.csv")), "t.csv, line 3: iat_shape is '0'; give more than 0"),
+        (
+            RATES.replace("Weibull,0.4", "Weibull,1e-300"),
+            Clients(Path("q.csv")),
+            "iat_shape is '1e-300'; give more than 0, at",
+        ),
+        (
+            RATES.replace("0,0.5,2", "0,1e14,2"),
+            Clients(Path("q.csv")),
+            "t.csv, line 2: rate_rps is '1e14'; give at most 10,0",
+        ),
         (RATES.replace("m-a,0,0,", ",0,0,"), Clients(Path("q.csv")), "t.csv, line 2: model is ''; give a name"),
         (RATES, Clients(Path("q.csv"), "m-b"), "q.csv has no quantiles of the lengths of m-b's clients"),
         (RATES, Clients(Path("/none")), "/none cannot be read"),
