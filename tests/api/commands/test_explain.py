@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.api.commands import explain
+from blockwright.api.commands import CommandError, explain
 from blockwright.api.commands.cli import main
 
 asked: list[str] = []
@@ -20,7 +20,7 @@ class Session:
 
     def get(self, path: str) -> Any:
         asked.append(path)
-        raise explain.CommandError("there is no such request", 2)
+        raise CommandError("there is no such request", 2)
 
 
 @contextlib.contextmanager
