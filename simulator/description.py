@@ -6,23 +6,27 @@ Everything is checked before anything runs; a mistake is one sentence with the f
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from blockwright.policies.cluster.provisioning import MODES
 from blockwright.policies.plan.coefficients import TERMS, Coefficients
 from blockwright.policies.prediction.dispatching import POLICIES
 from blockwright.policies.prediction.lengths import MORE
-from blockwright.simulator.record import record
+from blockwright.simulator.record import Most, record
 
 ARRIVALS = ("poisson", "gamma", "trace", "log")
 LAWS = ("constant", "exponential")
 ERROR_LAWS = ("lognormal", "gaussian")
 MOST_ERROR = 10.0  # of a logarithm: a length is off by a factor of 22,000 then
+MOST_DEVICES = 10_000
+MOST_PARTS = 1 << 16  # chunks, or pages, in the least memory that holds whole ones of both: it is mapped at once
+Tokens = Annotated[int, Most(1 << 24)]  # of a request: all of them are listed
 OVERLOAD = ("off", "drop", "swap", "migrate")
 IN_FLIGHT = ("shared", "own", "none")
 LEAST_WORK = "least-work"  # what the gateway does by itself
@@ -40,18 +44,18 @@ class WorkloadSpec:
     arrivals: str = "poisson"  # "poisson" | "gamma" | "trace": the times of the file ``trace`` | "log": recorded (--from)
     rate: float = 0.0  # requests a second; of a trace 0: its own
     cv: float = 1.0  # of the times between requests (gamma)
-    count: int = 0  # requests; 0: 1,000, or all that were recorded
+    count: Annotated[int, Most(10_000_000)] = 0  # requests; 0: 1,000, or all that were recorded
     trace: str = ""  # file with times, and lengths unless ``lengths`` is given
     lengths: str = ""  # file with lengths; of rates of clients: the quantiles of theirs
     client_model: str = ""  # whose clients, of rates of clients; "": the first
     start: float = 0.0  # seconds into the trace
     speed: float = 1.0  # the trace's times are divided by it
-    input_tokens: int = 0  # mean, where no file gives lengths
-    output_tokens: int = 0
+    input_tokens: Tokens = 0  # mean, where no file gives lengths
+    output_tokens: Tokens = 0
     law: str = "constant"  # "constant" | "exponential": how they are spread around it
     most_input: int = 0  # longer prompts are cut to it; 0: never
     most_output: int = 0
-    max_tokens: int = 0  # that requests allow, while answers end at a stop token; 0: their answers are as long as allowed
+    max_tokens: Tokens = 0  # that requests allow, while answers end at a stop token; 0: their answers are as long as allowed
     length_error: float = 0.0  # how wrong the estimates of answers' lengths are, by ``error_law``; 0: they are exact
     error_law: str = "lognormal"  # of length_error: standard deviation of their logarithm | "gaussian": of the factor itself
 
@@ -66,7 +70,7 @@ class ModelSpec:
     embedding: int = 0  # bytes of these that are looked up, not multiplied with
     head: int = 0  # bytes of these that only sampled tokens are multiplied with
     hidden_bytes: int = 0  # of a token, between the devices of a pipeline
-    context: int = 1 << 20  # tokens, prompt and answer together
+    context: Tokens = 1 << 20  # tokens, prompt and answer together
     share: float = 1.0  # of the requests, beside the other models
 
 
@@ -79,12 +83,12 @@ class InstanceSpec:
     stages: int = 1  # devices in a row that the layers are spread over evenly; what follows is of each of them
     profile: str  # file of a device profile, or of cost coefficients alone
     memory: int = 0  # bytes for parameters and KV
-    blocks: int = 0  # pages of KV of the first model; instead of ``memory``
+    blocks: Annotated[int, Most(10_000_000)] = 0  # pages of KV of the first model; instead of ``memory``
     memory_chunk: int = 2 << 20  # bytes that are mapped at a time
     page_size: int = 16
     chunk_size: int = 512
-    sweep_tokens: int = 512
-    max_rows: int = 256
+    sweep_tokens: Annotated[int, Most(1 << 20)] = 512
+    max_rows: Annotated[int, Most(1 << 14)] = 256
     prefix_cache: bool = True
     ahead: bool = True  # a plan is made while the one before it runs, as on a live worker
 
@@ -95,7 +99,7 @@ class DispatchSpec:
 
     policy: str = "least-work"
     choices: int = 0  # so many instances, drawn at random, are compared; 0: all
-    dispatchers: int = 1  # each request comes to one of them, which has its own numbers and counts
+    dispatchers: Annotated[int, Most(256)] = 1  # each request comes to one of them, which has its own numbers and counts
     staleness: float = 0.0  # seconds for which a look at an instance is used again; 0: every request looks
     in_flight: str = "shared"  # who reckons with requests that a look does not show: all | "own": who sent them | "none"
     correction: int = MORE  # tokens that are still expected of an answer that has outrun its estimate, without ``spread``
@@ -211,8 +215,8 @@ def read(path: Path, changes: Iterable[str] = ()) -> tuple[Scenario, Description
         table = json.loads(source.text) if path.suffix == ".json" else tomllib.loads(source.text)
     except json.JSONDecodeError as error:
         raise DescriptionError(f"{path}, line {error.lineno}: this is no JSON ({error.msg})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise DescriptionError(f"{path}: this is no TOML ({error})") from None
+    except (ValueError, RecursionError) as error:  # also a number of too many digits, and tables in tables without end
+        raise DescriptionError(f"{path}: this is no {'JSON' if path.suffix == '.json' else 'TOML'} ({error})") from None
     return changed(table, changes, source), source
 
 
@@ -229,7 +233,7 @@ def _change(table: Any, change: str) -> None:
     *steps, last = name.split(".")
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = text
     at = table
     try:
@@ -305,6 +309,14 @@ def _check_parts(made: Scenario, source: DescriptionSource) -> None:
         for name in ("count", "page_size", "chunk_size", "sweep_tokens", "max_rows", "memory_chunk", "stages"):
             if getattr(spec, name) <= 0:
                 raise source.error(["instances", n, name], f"is {getattr(spec, name)}; give more than 0")
+        for model in made.models if spec.memory else ():
+            page, chunk = model.kv_bytes // spec.stages * spec.page_size, spec.memory_chunk
+            parts = max(page, chunk) // max(1, math.gcd(page, chunk))
+            if parts > MOST_PARTS:
+                says = f"is {chunk:,}; with KV pages of {page:,} bytes {parts:,} are mapped at once; give a power of two"
+                raise source.error(["instances", n, "memory_chunk"], says)
+    if (devices := sum(spec.count * spec.stages for spec in made.instances)) > MOST_DEVICES:
+        raise source.error(["instances", 0, "count"], f"makes {devices:,} devices in all; describe at most {MOST_DEVICES:,}")
     if not made.models or not made.instances:
         raise source.error(["instances" if made.models else "models"], "is empty; describe at least one")
 
@@ -373,7 +385,7 @@ def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficien
         raise source.error(["instances", n, "profile"], f"names {path}, which cannot be read ({error.strerror})") from None
     except json.JSONDecodeError as error:
         raise DescriptionError(f"{path}, line {error.lineno}: this is no JSON ({error.msg})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DescriptionError(f"{path}: {error}") from None
     if not any(getattr(found, term) for term in TERMS):
         raise source.error(["instances", n, "profile"], f"names {path}, by which sweeps take no time; give coefficients")

@@ -1,21 +1,29 @@
-"""Tables of TOML or JSON as dataclasses: all fields known, none missing, of their types; numbers finite and not below 0."""
+"""Tables of TOML or JSON as dataclasses: all fields known, none missing, of their types; numbers finite, not below 0, and
+not above the ``Most`` that a field is annotated with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 Fault = Callable[[list[str | int], str], Exception]  # of the place of a field and what is wrong with it
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """The largest value of a number: what is more is a slip, and would only be noticed when memory or patience ends."""
+
+    value: int
 
 
 def record(kind: type[T], table: Any, error: Fault, place: list[str | int]) -> T:
     """An instance of a dataclass from a table. Raises what ``error`` makes."""
     if not isinstance(table, dict):
         raise error(place or ["workload"], "is no table of fields")
-    hints, known = get_type_hints(kind), [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    hints, known = get_type_hints(kind, include_extras=True), [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for name in table:
         if name not in known:
             raise error([*place, name], f"does not exist; there are: {', '.join(known)}")
@@ -30,6 +38,12 @@ def _value(kind: Any, value: Any, error: Fault, place: list[str | int]) -> Any:
         if not isinstance(value, list):
             raise error(place, f"is {value!r}; give a list of tables")
         return tuple(_value(get_args(kind)[0], one, error, [*place, n]) for n, one in enumerate(value))
+    if get_origin(kind) is Annotated:
+        kind, most = get_args(kind)
+        found = _value(kind, value, error, place)
+        if found > most.value:
+            raise error(place, f"is {found}; give at most {most.value:,}")
+        return found
     if kind not in (int, float, str, bool):
         return record(kind, value, error, place)
     allowed: type | UnionType = int | float if kind is float else kind

@@ -24,6 +24,8 @@ from typing import Any
 
 BLOCK = 512  # tokens of a block of a trace that names its blocks
 WINDOW = 600.0  # seconds of a window of ServeGen's rates
+MOST_RATE = 10_000  # requests a second of one client: those of a window are listed
+LEAST_SHAPE = 0.01  # of times between requests, which overflow much below it
 RATES = {"model", "client", "window_start_s", "rate_rps", "iat_dist", "iat_shape", "iat_scale"}  # ServeGen's columns
 _SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 _QUANTILES = ("p1", "p5", "p10", "p20", "p30", "p40", "p50", "p60", "p70", "p80", "p90", "p95", "p99")
@@ -76,7 +78,7 @@ def read_trace(path: Path, clients: Clients = Clients()) -> list[TraceRequest]:
         return _drawn(path, _rows(path, text), clients)
     if not columns:
         raise TraceError(f"{path.name} is empty; give a line with the names of columns, and a line for each request")
-    raise TraceError(f"{path.name}, line 1: the columns are {', '.join(columns)}; give input_tokens and output_tokens")
+    raise TraceError(f"{path.name}, line 1: the columns are {', '.join(columns):.200}; give input_tokens and output_tokens")
 
 
 def has_rates(path: Path) -> bool:
@@ -131,7 +133,7 @@ class _Row:
     def error(self, field: str, wanted: str) -> TraceError:
         if self.values.get(field) is None:
             return TraceError(f"{self.file}, line {self.line}: {field} is missing; give {wanted}")
-        return TraceError(f"{self.file}, line {self.line}: {field} is {self.values[field]!r}; give {wanted}")
+        return TraceError(f"{self.file}, line {self.line}: {field} is {self.values[field]!r:.40}; give {wanted}")
 
 
 def _rows(path: Path, text: str) -> list[_Row]:
@@ -238,11 +240,14 @@ def _window(row: _Row, start: float, laws: Laws, source: random.Random) -> Itera
     client = row.text("client")
     if (client, "input_tokens") not in laws or (client, "output_tokens") not in laws:
         return
-    wanted = row.number("rate_rps") * WINDOW
-    shape, scale = row.number("iat_shape"), row.number("iat_scale")
-    for name, value in (("iat_shape", shape), ("iat_scale", scale)):
-        if not value:
-            raise row.error(name, "more than 0")
+    rate, shape, scale = row.number("rate_rps"), row.number("iat_shape"), row.number("iat_scale")
+    if rate > MOST_RATE:
+        raise row.error("rate_rps", f"at most {MOST_RATE:,}")
+    if shape < LEAST_SHAPE:
+        raise row.error("iat_shape", f"more than 0, at least {LEAST_SHAPE}")
+    if not scale:
+        raise row.error("iat_scale", "more than 0")
+    wanted = rate * WINDOW
     count = int(wanted) + (source.random() < wanted % 1)
     gamma = row.text("iat_dist") == "Gamma"
     gaps = [source.gammavariate(shape, scale) if gamma else source.weibullvariate(scale, shape) for _ in range(count + 1)]

@@ -64,7 +64,7 @@ class Dispatcher(Actor):
         if not candidates:
             return said(reason="no_answer")
         choice = self._choose(candidates, number)
-        route, reason = candidates[choice.index].route, "no_forecast" * choice.fell_back
+        route, reason = candidates[choice.index].route, choice.reason
         place, ranked = self._rank(list(known.values()), route, number) if sampled and not reason else (0, 0)
         self._place(ask.submission, route, ask.routes[route][0])
         loads = [None if load is None else list(load) for load in choice.loads]

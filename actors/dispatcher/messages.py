@@ -20,9 +20,10 @@ class Ask:
 class Chosen:
     """dispatcher -> gateway. ``reason``: why the policy could not choose as it should; empty where it did.
 
-    "no_forecast": no candidate has the forecast that the policy needs, so that its fallback chose; "no_answer": no predictor
-    answered, and no route is named. The gateway itself says "dispatcher_late" and "dispatcher_dead" where nobody answered
-    it, and "route_gone" where the route is not open any more.
+    "no_forecast": no candidate has the forecast that the policy needs, so that its fallback chose; "poor_estimates": the
+    same, because forecasts are not to be trusted (``dispatching.py``); "no_answer": no predictor answered, and no route is
+    named. The gateway itself says "dispatcher_late" and "dispatcher_dead" where nobody answered it, and "route_gone" where
+    the route is not open any more.
     """
 
     request: str

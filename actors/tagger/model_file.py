@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from blockwright.actors.tagger.request_log import MOST
 from blockwright.policies.prediction.length_models import restored
 from blockwright.policies.prediction.lengths import Accuracy, LengthLearner
 
@@ -42,15 +43,21 @@ def read_tagger(path: Path) -> TaggerFile:
         estimator, figures = content.get("estimator"), content.get("figures")
         if not isinstance(estimator, dict) or not isinstance(figures, dict):
             raise ValueError("estimator and figures are no objects")
+        if not isinstance(estimator.get("kind"), str):
+            raise ValueError(f"estimator.kind is {estimator.get('kind')!r:.40}, not a name")
         for name, one in figures.items():
-            if not isinstance(one, dict) or any(not isinstance(one.get(of), int | float) for of in Accuracy().figures()):
+            if not isinstance(one, dict) or not all(_is_figure(one.get(of)) for of in Accuracy().figures()):
                 raise ValueError(f"figures.{name:.40} is {one!r:.40}, without one of {', '.join(Accuracy().figures())}")
         origin = content.get("origin") or hashlib.sha256(data).hexdigest()
         return TaggerFile(restored(estimator), str(origin), figures)
     except OSError as error:
         raise TaggerFileError(f"{path}: {error.strerror}; give a file that blockwright tagger train has written") from None
-    except ValueError as error:
+    except (ValueError, OverflowError, RecursionError) as error:  # also of numbers and nesting beyond any measure
         raise TaggerFileError(f"{path}: {error}; train it again: blockwright tagger train LOG -o {path}") from None
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < MOST
 
 
 def write_tagger(path: Path, file: TaggerFile) -> None:

@@ -142,7 +142,7 @@ def _parsed(text: bytes, where: str) -> tuple[float, Lesson]:
         for number, term in enumerate(fields["terms"]):
             if type(term) is not int or not 0 <= term < TERMS:
                 raise ValueError(f"terms[{number}] is {term!r:.40}, not a whole number from 0 to {TERMS - 1}")
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are
+    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are the first
         raise RequestLogError(f"{where}: {error}; delete the line, or name another log") from None
     names = ("application", "prompt", "max_tokens", "min_tokens")
     features = Features(**{name: fields[name] for name in names}, terms=tuple(fields["terms"]))

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 
@@ -23,6 +23,7 @@ from blockwright.policies.sweep.event_log import Began, Entry, describe
 from blockwright.runtime.base.codec import decode, field_names, schema_tag
 from blockwright.runtime.base.errors import DecodeError
 
+T = TypeVar("T")
 MAGIC = b"blockwright events\n"
 FORMAT = 1
 _FRAME = struct.Struct("<IHI")
@@ -122,6 +123,17 @@ class EventLog:
 
     def __iter__(self) -> Iterator[tuple[int, Entry]]:
         return self._rest
+
+    def begin(self, restore: Callable[[Began], T]) -> T:
+        """What ``restore`` makes of the state that the log begins with. EventLogError where it fails: the checksum of the
+        state fits, but its form may be that of another release."""
+        try:
+            return restore(self.began)
+        except EventLogError:
+            raise
+        except Exception as error:
+            reason = f"the state with which it begins is none of this blockwright ({describe(error)})"
+            raise EventLogError(self.path, self.began_at, f"{reason}; blockwright {self.header.version} wrote it") from error
 
     def _records(self) -> Iterator[tuple[int, memoryview]]:
         """(byte, body) of each."""

@@ -12,6 +12,7 @@ _HEAD = ("route", "load", "running", "waiting", "free", "cached", "in flight", "
 _COUNTS = ("running", "waiting", "free_blocks", "cached_blocks", "in_flight")  # None: the worker was not asked
 REASONS = {
     "no_forecast": "no candidate had a forecast, so that the policy's fallback chose",
+    "poor_estimates": "answer lengths were estimated too badly for forecasts, so that the policy's fallback chose",
     "no_answer": "no predictor answered in time: the gateway chose by outstanding work",
     "dispatcher_late": "the dispatcher did not answer in time: the gateway chose by outstanding work",
     "dispatcher_dead": "the dispatcher was down: the gateway chose by outstanding work",

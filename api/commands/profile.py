@@ -20,6 +20,7 @@ from blockwright.api.commands import CommandError
 from blockwright.api.commands.zoo_folder import folder, refusals, waiting
 
 WIDTH, HEIGHT = 64, 16  # characters of the plot
+MOST_REPEATS = 1000  # hours of a small model
 TERMS = {
     "base": "a sweep",
     "step": "a run of blocks",
@@ -51,8 +52,10 @@ def threads(text: str) -> int:
 
 
 def repeats(text: str) -> int:
-    if (value := int(text)) < 4:
-        raise argparse.ArgumentTypeError(f"is {text}; give at least 4, whose middle is compared")
+    if not 4 <= (value := int(text)) <= MOST_REPEATS:
+        raise argparse.ArgumentTypeError(
+            f"is {text}; give at least 4, whose middle is compared, and at most {MOST_REPEATS:,}"
+        )
     return value
 
 
@@ -63,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     output = Path(arguments.output) if arguments.output else None
     if output is not None and not output.absolute().parent.is_dir():
         raise CommandError(f"--output {output} lies in no folder; make {output.absolute().parent}", 2)
+    if output is not None and output.is_dir():
+        raise CommandError(f"--output {output} is a folder; name a file in it", 2)
     with refusals():
         try:
             found = _measure(arguments)

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.worker.event_log_file import EventLog, EventLogError, Header
+from blockwright.actors.worker.event_log_file import EventLog, Header
 from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.sweep.event_log import Applied, Committed, Difference, Ended, Failed, Planned, Replayer, describe
+from blockwright.policies.sweep.event_log import Applied, Committed, Difference, Ended, Failed, Planned, Replayer
 from blockwright.policies.sweep.state import SweepState
 
 MOST_FIELDS = 20  # of a difference that are shown
@@ -44,7 +44,7 @@ class Report:
 def replay(path: Path, *, until: int | None = None, show: int | None = None) -> Report:
     """Replay up to the first difference, or until sweep ``until`` is planned. Raises EventLogError, OSError."""
     log = EventLog(path)
-    report, machine = Report(path, log.header, show), _machine(log)
+    report, machine = Report(path, log.header, show), log.begin(Replayer)
     for report.byte, entry in log:
         report.differences = machine.feed(entry)
         match entry:
@@ -67,15 +67,6 @@ def replay(path: Path, *, until: int | None = None, show: int | None = None) -> 
         report.differences = machine.end()
         report.torn, report.complete = log.torn, True
     return report
-
-
-def _machine(log: EventLog) -> Replayer:
-    """The checksum of the state fits, but its form may be that of another release."""
-    try:
-        return Replayer(log.began)
-    except Exception as error:
-        reason = f"the state with which it begins is none of this blockwright ({describe(error)})"
-        raise EventLogError(log.path, log.began_at, f"{reason}; blockwright {log.header.version} wrote it") from error
 
 
 def _table(plan: SweepPlan) -> dict[str, Any]:

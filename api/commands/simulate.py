@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -153,10 +154,12 @@ def _costs(scenario: Scenario, source: DescriptionSource, recording: Recording |
 def _check_changes(changes: Sequence[str]) -> None:
     """Requests of logs come as they came: it would mislead to take a rate for them and heed it not."""
     for change in changes:
-        name = change.partition("=")[0].removeprefix("workload.")
-        if change.startswith("workload.") and name not in OF_LOGS:
+        field, _, name = change.partition("=")[0].partition(".")
+        if field == "workload" and name not in OF_LOGS:
             heeded = ", ".join(f"workload.{one}" for one in OF_LOGS)
-            raise CommandError(f"--set workload.{name} changes nothing with --from; of the workload set {heeded}", 2)
+            raise CommandError(
+                f"--set {field}{'.' * bool(name)}{name} changes nothing with --from; of the workload set {heeded}", 2
+            )
 
 
 def _recorded(paths: list[Path]) -> Recording:
@@ -173,7 +176,7 @@ def _recorded(paths: list[Path]) -> Recording:
                 raise CommandError(f"{path} and {logs[place].path} are the same part of a log; name it once with --from", 2)
             logs[place] = log
         for _, log in sorted(logs.items(), key=itemgetter(0)):
-            recording.add(log.header.worker, log.began, (entry for _, entry in log))
+            log.begin(partial(recording.add, log.header.worker, entries=(entry for _, entry in log)))
     except EventLogError as error:
         raise CommandError(str(error), 2) from None
     except OSError as error:

@@ -8,13 +8,15 @@ sequences run, ``-free / running`` rises. Never looks at a clock, draws nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 
 Load = tuple[float, ...]  # compared number by number
 AIM = 1 / 6  # part of the target of the first token that ``ours`` aims at
+TRUSTED = 0.5  # standard deviation of log(length / estimate) up to which ``ours`` goes by forecasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +30,26 @@ class Targets:
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
     """``load``: what is least where the request goes. ``fallback``: the policy that chooses where there is no forecast at
-    all; empty for one that needs none. ``delays``: a forecast has to say what others lose, which takes twice as long.
-    ``looks``: the load is what a worker has to tell; where not, the dispatcher knows all by itself."""
+    all; empty for one that needs none. ``trusted``: it also chooses where the spread of the estimates of lengths is larger
+    in the mean of the candidates, as forecasts by such estimates are worse than what can be counted. ``delays``: a
+    forecast has to say what others lose, which takes twice as long. ``looks``: the load is what a worker has to tell; where
+    not, the dispatcher knows all by itself."""
 
     load: Callable[[Candidate, Targets], Load]
     fallback: str = ""
+    trusted: float = math.inf
     delays: bool = False
     looks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchChoice:
-    """``loads``: of each candidate, None where a forecast was needed and is missing."""
+    """``loads``: of each candidate by the policy that chose, None where a forecast was needed and is missing. ``reason``:
+    why that was the fallback, "no_forecast" (no candidate had one) or "poor_estimates" (of lengths); else empty."""
 
     index: int
     loads: list[Load | None]
-    fell_back: bool  # no candidate had the forecast that the policy needs
+    reason: str = ""
 
 
 def _equal(candidate: Candidate, targets: Targets) -> Load:
@@ -124,14 +130,15 @@ POLICIES = {
     "predicted-ttft": DispatchPolicy(_first_token, "random"),
     "predicted-delay": DispatchPolicy(_total_delay, "random", delays=True),
     "predicted-slo": DispatchPolicy(_slo, "random", delays=True),
-    "ours": DispatchPolicy(_ours, "llumnix-minus-code"),
+    "ours": DispatchPolicy(_ours, "llumnix-minus-code", TRUSTED),
 }
 
 
 def choose(
     policy: str, candidates: Sequence[Candidate], draw: float, *, number: int = 0, targets: Targets | None = None
 ) -> DispatchChoice:
-    """Where the request goes. A candidate without the forecast that the policy needs is taken only if none has one.
+    """Where the request goes. A candidate without the forecast that the policy needs is taken only if none has one, or if
+    forecasts are not to be trusted.
 
     Args:
         policy: a name of ``POLICIES``.
@@ -142,13 +149,16 @@ def choose(
     """
     chosen, targets = POLICIES[policy], targets or Targets()
     if policy == ROUND_ROBIN:
-        return DispatchChoice(number % len(candidates), [()] * len(candidates), False)
-    if chosen.fallback and all(candidate.forecast is None for candidate in candidates):
-        return DispatchChoice(choose(chosen.fallback, candidates, draw).index, [None] * len(candidates), True)
+        return DispatchChoice(number % len(candidates), [()] * len(candidates))
+    spreads = [candidate.forecast.spread for candidate in candidates if candidate.forecast] if chosen.fallback else [0.0]
+    if not spreads:
+        return DispatchChoice(choose(chosen.fallback, candidates, draw).index, [None] * len(candidates), "no_forecast")
+    if sum(spreads) / len(spreads) > chosen.trusted:
+        return replace(choose(chosen.fallback, candidates, draw), reason="poor_estimates")
     loads = [None if chosen.fallback and c.forecast is None else chosen.load(c, targets) for c in candidates]
     least = min(load for load in loads if load is not None)
     equals = [index for index, load in enumerate(loads) if load == least]
-    return DispatchChoice(equals[int(draw * len(equals))], loads, False)
+    return DispatchChoice(equals[int(draw * len(equals))], loads)
 
 
 def rank(loads: Sequence[Load | None], index: int) -> int:

@@ -61,11 +61,11 @@ class Forecaster:
         """Of a request that would come now. ``delays``: also by how much it would delay the others."""
         replay = self._play([*self._in_flight, target], target.request, self._horizon)
         course = replay.course
-        last = course.ends.get(target.request, NEVER)
+        last, spread = course.ends.get(target.request, NEVER), self._presents[0].spread
         if last == NEVER:
-            return Forecast(NEVER, NEVER, 0.0, replay.preemptions, course.sweeps[-1])
+            return Forecast(NEVER, NEVER, 0.0, replay.preemptions, course.sweeps[-1], spread)
         first, delayed = course.first_tokens[target.request], self._delay(replay, target.request) if delays else 0.0
-        return Forecast(first, last, delayed, replay.preemptions, course.sweeps[-1])
+        return Forecast(first, last, delayed, replay.preemptions, course.sweeps[-1], spread)
 
     def _play(self, submissions: Sequence[Submission], request: str, sweeps: int) -> LazyReplay | MachineReplay:
         """The short way if it leads there."""

@@ -110,6 +110,9 @@ def test_what_is_no_log(tmp_path: Path) -> None:
     (tmp_path / "g0.jsonl").write_bytes(b"\xff\xfe\n")
     with pytest.raises(RequestLogError, match=r"g0\.jsonl, line 1"):
         read_requests(tmp_path)
+    (tmp_path / "g0.jsonl").write_bytes(b"[" * 100_000 + b"\n")
+    with pytest.raises(RequestLogError, match=r"g0\.jsonl, line 1: maximum recursion depth"):
+        read_requests(tmp_path)
     (tmp_path / "g0.jsonl").write_bytes(b"[]\n")
     with pytest.raises(RequestLogError, match=r"g0\.jsonl, line 1: format is None, not 1"):
         read_requests(tmp_path)

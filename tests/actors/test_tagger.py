@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import stat
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from blockwright.actors.tagger.model_file import TaggerFile, TaggerFileError, re
 from blockwright.policies.prediction.length_history import LengthHistory
 from blockwright.policies.prediction.length_models import restored
 from blockwright.policies.prediction.length_regression import LengthRegression
-from blockwright.policies.prediction.lengths import Features, Lesson
+from blockwright.policies.prediction.lengths import TERMS, Accuracy, Features, Lesson
 from blockwright.runtime import ManualClock, Node
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import decode, encode, pack, unpack
@@ -26,6 +27,7 @@ from blockwright.tests.waiting import until
 
 OF = Features("m", 10, 500, terms=(1, 2, 3))
 LESSONS = [Lesson(OF, 40, True)] * 30
+UNTRAINED = LengthRegression.untrained().snapshot()
 
 
 class House:
@@ -145,12 +147,17 @@ async def test_a_setting_that_changed_begins_anew_and_so_does_a_damaged_file(
         ({"schema": 7}, "schema is 7, not 1"),
         ({"estimator": 3}, "estimator and figures are no objects"),
         ({"estimator": {"kind": "trained", "weights": [1]}}, "weights has 1, not 1024 numbers; train it again"),
+        ("[" * 100_000, "maximum recursion depth exceeded"),
+        ({"estimator": {"kind": ["trained"]}}, r"estimator.kind is \['trained'\], not a name"),
+        ({"estimator": UNTRAINED | {"weights": [10**400] * TERMS}}, "int too large to convert to float; train it again"),
+        ({"figures": {"history": dict.fromkeys(Accuracy().figures(), 10**400)}}, "figures.history is .*, without one of"),
+        ({"figures": {"history": dict.fromkeys(Accuracy().figures(), math.nan)}}, "figures.history is .*, without one of"),
         ({"figures": {"history": {"requests": 3}}}, "figures.history is .*, without one of requests, mean_error"),
     ],
 )
 def test_a_file_that_cannot_be(tmp_path: Path, content: object, message: str) -> None:
     path = tmp_path / "model.json"
-    good = {"schema": 1, "figures": {}, "estimator": LengthRegression.untrained().snapshot()}
+    good = {"schema": 1, "figures": {}, "estimator": UNTRAINED}
     if content is not None:
         path.write_text(content if isinstance(content, str) else json.dumps(good | content))  # type: ignore[operator]
     with pytest.raises(TaggerFileError, match=f"model.json: .*{message}"):

@@ -194,7 +194,8 @@ def chosen(seen: Seen) -> None:
     note(seen, metrics.render({}).decode())
     forecast = Candidate(route="m@w1", home="w1", forecast=Forecast(1.0, 2.0, 0.0, 0, 1))
     silent = {"late": 1, "dead": 1, "absent": 1}
-    for number, reason in enumerate(["", "no_forecast", "no_answer", "dispatcher_late", "dispatcher_dead", "route_gone"]):
+    late = ["no_answer", "dispatcher_late", "dispatcher_dead", "route_gone"]
+    for number, reason in enumerate(["", "no_forecast", "poor_estimates", *late]):
         name, route = f"r{number}", {"route_gone": "m@w2", "": "m@w1"}.get(reason, "")
         bench.generate(name, max_tokens=1)
         said = "" if reason == "route_gone" else reason

@@ -108,12 +108,51 @@ def test_fields_can_be_set_from_outside(tmp_path: Path) -> None:
         ("rate = 2.5", "rate = 1\nlength_error = 1000", r"line 5: workload.length_error is 1000; give at most 10"),
         ("kv_bytes = 64", "kv_bytes = 64\nshare = 0", r"line 11: models\[0\].share is 0 for every model"),
         ('name = "big"', 'name = "instance"', r"line 17: instances\[1\].name is 'instance' twice; give each entry its own"),
+        (
+            "blocks = 10",
+            "blocks = 10\ncount = 10_000",
+            r"line 15: instances\[0\].count makes 10,001 devices in all; describe at most",
+        ),
+        ("blocks = 10", "blocks = 10\ncount = 10_000_000", r"line 15: instances\[0\].count makes 10,000,001 devices in all"),
+        ("1_000_000", "1_000_000\nmax_rows = 100_000", r"line 20: instances\[1\].max_rows is 100000; give at most 16,384"),
+        ("blocks = 10", "blocks = 10_000_001", r"line 14: instances\[0\].blocks is 10000001; give at most 10,000,000"),
+        ("rate = 2.5", "rate = 1\ncount = 1_000_000_000_000", r"line 5: workload.count is 1000000000000; give at most"),
+        (
+            "input_tokens = 10",
+            "input_tokens = 100_000_000",
+            r"line 5: workload.input_tokens is 100000000; give at most 16,777",
+        ),
+        ("seed = 3", "[dispatch]\ndispatchers = 1_000_000", r"line 2: dispatch.dispatchers is 1000000; give at most 256"),
         ("seed = 3", "seed = ", r"c.toml: this is no TOML \(.*line 1"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, says: str) -> None:
     with pytest.raises(DescriptionError, match=says):
         read(write(tmp_path, GOOD.replace(old, new)))
+
+
+@pytest.mark.parametrize("chunk", [1, 99_991, 1 << 40])
+def test_memory_that_is_mapped_in_pieces_without_number_is_refused(tmp_path: Path, chunk: int) -> None:
+    text = GOOD.replace("kv_bytes = 64", "kv_bytes = 524288").replace("1_000_000", f"1_000_000\nmemory_chunk = {chunk}")
+    says = rf"line 20: instances\[1\].memory_chunk is {chunk:,}; with KV pages of 8,388,608 bytes .* give a power of two"
+    with pytest.raises(DescriptionError, match=says):
+        read(write(tmp_path, text))
+    found, _ = read(write(tmp_path, text.replace(f"chunk = {chunk}", "chunk = 2_097_152")))
+    assert found.instances[1].memory_chunk == 2 << 20
+
+
+def test_what_parsers_give_up_on_is_refused(tmp_path: Path) -> None:
+    for text, name in (
+        (f"seed = {'[' * 100_000}", "c.toml"),
+        ('{"seed": ' * 100_000, "c.json"),
+        (f'{{"seed": {"1" * 5000}}}', "c.json"),
+    ):
+        with pytest.raises(DescriptionError, match=rf"{name}: this is no {name[2:].upper()} \("):
+            read(write(tmp_path, text, name))
+    found, source = read(write(tmp_path, GOOD))
+    (tmp_path / "p.json").write_text('{"coefficients": ' * 100_000)
+    with pytest.raises(DescriptionError, match=r"p.json: "):
+        profile(found.instances[0], 0, source)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -83,3 +83,13 @@ def test_forecasts_are_wrong_by_a_factor() -> None:
     factors = [other[0] / one[0] for one, other in zip(exact, wrong, strict=True)]
     assert factors[0] != factors[1]
     assert all(0.1 <= factor <= 5.0 for factor in factors)
+
+
+def test_where_lengths_are_estimated_badly_what_can_be_counted_decides() -> None:
+    """As soon as the answers that have ended say how wrong estimates are."""
+    scenario = described(dispatch={"policy": "ours"}, instances={"prefix_cache": False})
+    for expected, trusted in ((20, True), (14, True), (4, False), (90, False)):
+        arrivals = [Demand(n, n * 0.5, "m0", 8, 20, allowed=100, expected=expected) for n in range(60)]
+        told = [entry["loads"] for entry in run(scenario, arrivals=arrivals)[1] if entry["what"] == "dispatched"]
+        assert {len(load) for load in told[0]} == {3}, "no answer has ended: the forecasts decide"
+        assert {len(load) for load in told[-1]} == {3 if trusted else 1}

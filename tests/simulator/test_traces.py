@@ -122,6 +122,16 @@ def test_rates_of_clients_give_their_requests_within_their_windows(tmp_path: Pat
         ('{"timestamp":0,"input_length":6,"output_length":5,"hash_ids":["a"]}', Clients(), "line 1: hash_ids is"),
         (RATES, Clients(), "t.csv has rates of clients and no lengths; name the file of their quantiles"),
         (RATES.replace("0.05,78", "0,78"), Clients(Path("q.csv")), "t.csv, line 3: iat_shape is '0'; give more than 0"),
+        (
+            RATES.replace("Weibull,0.4", "Weibull,1e-300"),
+            Clients(Path("q.csv")),
+            "iat_shape is '1e-300'; give more than 0, at",
+        ),
+        (
+            RATES.replace("0,0.5,2", "0,1e14,2"),
+            Clients(Path("q.csv")),
+            "t.csv, line 2: rate_rps is '1e14'; give at most 10,0",
+        ),
         (RATES.replace("m-a,0,0,", ",0,0,"), Clients(Path("q.csv")), "t.csv, line 2: model is ''; give a name"),
         (RATES, Clients(Path("q.csv"), "m-b"), "q.csv has no quantiles of the lengths of m-b's clients"),
         (RATES, Clients(Path("/none")), "/none cannot be read"),
@@ -138,6 +148,15 @@ def test_files_that_are_no_traces(tmp_path: Path, text: str, clients: Clients, s
         read_trace(file, clients)
     with pytest.raises(TraceError, match="cannot be read"):
         read_trace(tmp_path / "none")
+
+
+def test_what_a_refusal_quotes_is_short(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    for text in ("input_tokens,output_tokens\n1," + "9" * 50_000, ",".join(f"column {n}" for n in range(9000))):
+        file.write_text(text)
+        with pytest.raises(TraceError) as refused:
+            read_trace(file)
+        assert len(str(refused.value)) < 300
 
 
 def test_a_part_of_a_trace_at_another_speed() -> None:

@@ -49,11 +49,20 @@ def test_the_plot_has_points_where_they_belong() -> None:
     assert "100 ms" in lines[-1]
 
 
+def test_repeats_are_within_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+    for count in (3, 1001, 10**30):
+        with pytest.raises(SystemExit) as left:
+            main(["profile", "m", "--repeats", str(count)])
+        assert left.value.code == 2
+        assert f"is {count}; give at least 4, whose middle is compared, and at most 1,000" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["nowhere/at/all"], "nowhere"),
         (["m", "-o", "no/such/folder/p.json"], "lies in no folder"),
+        (["m", "-o", "."], "--output . is a folder; name a file in it"),
     ],
 )
 def test_what_cannot_be_profiled_is_one_sentence(

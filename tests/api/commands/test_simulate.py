@@ -12,6 +12,7 @@ import pytest
 from blockwright.actors.worker.event_log_file import Header, encode_header, entry_encoder
 from blockwright.api.commands.cli import main
 from blockwright.api.commands.simulate_report import WIDTH, cumulative, plot
+from blockwright.policies.sweep.event_log import Began
 from blockwright.tests.policies.event_tape import Driver, Tape, make_state
 
 ROOT = Path(__file__).parents[3]
@@ -172,6 +173,7 @@ def test_event_logs(
     ("change", "says"),
     [
         ("workload.rate=9", "--set workload.rate changes nothing with --from; of the workload set workload.start,"),
+        ('workload={"arrivals": "log", "rate": 9}', "--set workload changes nothing with --from; of the workload set"),
         ("workload.arrivals=poisson", "--set workload.arrivals changes nothing with --from"),
         ("instances.0.max_row=9", "blockwright: --set: instances[0].max_row does not exist; there are: name, count"),
         ("models.0.name=other", "--set: models lack 'base', which the logs have requests for; describe it, too"),
@@ -182,6 +184,15 @@ def test_changes_that_do_not_fit_logs(event_log: Path, capsys: pytest.CaptureFix
     code, out, err = simulate(capsys, "--from", event_log, "--set", change)
     assert (code, out) == (2, "")
     assert says in err
+
+
+def test_a_log_of_another_release(event_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header = encode_header(Header(version="0.1.0", worker="w0", incarnation=1, part=1, written=0.0))
+    event_log.write_bytes(header + entry_encoder()(Began({"config": 3})))
+    code, out, err = simulate(capsys, "--from", event_log)
+    assert (code, out) == (2, "")
+    assert f"{event_log}, byte {len(header)}: the state with which it begins is none of this blockwright (" in err
+    assert "; blockwright 0.1.0 wrote it" in err
 
 
 def test_plots() -> None:

@@ -41,7 +41,7 @@ def test_loads(policy: str, full: tuple[float, ...], quiet: tuple[float, ...]) -
     choice = choose(policy, [FULL, QUIET], 0.0, targets=Targets(1.0, 2.0))
     assert choice.loads == [full, quiet]
     assert choice.index == int(quiet < full)
-    assert not choice.fell_back
+    assert not choice.reason
 
 
 def test_a_cached_prompt_draws_its_request_unless_the_load_is_too_uneven() -> None:
@@ -69,9 +69,25 @@ def test_ties_are_broken_by_the_draw() -> None:
 def test_who_has_no_forecast_is_taken_only_where_none_has(policy: str) -> None:
     mute = [replace(FULL, forecast=None), replace(QUIET, forecast=None)]
     choice = choose(policy, [mute[0], QUIET], 0.0)
-    assert (choice.index, choice.loads[0], choice.fell_back) == (1, None, False)
+    assert (choice.index, choice.loads[0], choice.reason) == (1, None, "")
     choice = choose(policy, mute, 0.0)
-    assert (choice.index, choice.fell_back) == (1 if policy == "ours" else 0, True)
+    assert (choice.index, choice.reason) == (1 if policy == "ours" else 0, "no_forecast")
+
+
+def test_forecasts_by_poor_estimates_are_not_trusted() -> None:
+    def estimated(full: float, quiet: float) -> list[Candidate]:
+        pairs = ((FULL, full), (QUIET, quiet))
+        return [replace(one, forecast=replace(one.forecast, spread=spread)) for one, spread in pairs if one.forecast]
+
+    for full, quiet in ((0.3, 0.3), (0.5, 0.5), (0.9, 0.1), (0.0, 0.0)):
+        choice = choose("ours", estimated(full, quiet), 0.0, targets=Targets(1.0, 2.0))
+        assert (choice.index, choice.reason) == (0, ""), "its first token would come sooner"
+    for full, quiet in ((0.6, 0.6), (1.2, 0.0)):
+        choice = choose("ours", estimated(full, quiet), 0.0, targets=Targets(1.0, 2.0))
+        assert (choice.index, choice.loads, choice.reason) == (1, [(-0.4,), (-35.0,)], "poor_estimates")
+    choice = choose("ours", [estimated(1.2, 0)[0], replace(QUIET, forecast=None)], 0.0)
+    assert (choice.index, choice.reason) == (1, "poor_estimates"), "what is counted is known of all"
+    assert choose("predicted-latency", estimated(2.0, 2.0), 0.0).reason == "", "the paper's goes by forecasts, always"
 
 
 def test_an_endless_forecast_is_the_last_choice() -> None:

@@ -152,6 +152,13 @@ def test_the_short_way_leads_to_the_same_course() -> None:
     assert preempted > 5, "memory was never short"
 
 
+def test_a_forecast_says_how_wrong_its_estimates_are() -> None:
+    present = Present(LiveWorker().state, COSTS, spread=0.7)
+    for most in (20, 1 << 40):  # the second one can never run there
+        found = Forecaster([present], 0.0).forecast(submission("x", [1, 2, 3], most, ROUTES["base"].id))
+        assert (found.spread, found.last_token == NEVER) == (0.7, most > 20)
+
+
 def test_offline_sequences_keep_no_forecast_from_the_short_way() -> None:
     """What it says is what the machine says that plays them all but for the offline ones, and neither changes the worker."""
     plain = 0
