@@ -116,7 +116,7 @@ class Moving:
 
     def _full(self, record: RequestRecord) -> int:
         """Its pages that are full, and have KV."""
-        return min(record.computed, len(record.tokens) - 1) // self._state.page_size
+        return min(record.reached, len(record.tokens) - 1) // self._state.page_size
 
     def targets(self, source: Route, target: Route) -> Mapping[str, list[PageTarget]]:
         """For each worker that lives what it sends to whom; of an application that is served no more nothing."""
