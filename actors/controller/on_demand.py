@@ -8,7 +8,7 @@ and the swap under way; what follows for blocks and routes is ``state.py``'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -31,9 +31,10 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.cluster.demand import Occupant, Use, choose, lacking_bytes
+from blockwright.policies.cluster.demand import Occupant, Use, choose, lacking_bytes, withheld
 
 LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
+WITHHELD = "parameters are dropped there in a burst, and what they took is for KV"
 NOBODY = Use(0, float("inf"))  # what is not in the answers of gateways was never used
 
 
@@ -45,8 +46,21 @@ class Want:
     tokens: int
 
 
+class Pipelines(Protocol):
+    """``DroppedGroup``, as far as it matters here."""
+
+    @property
+    def workers(self) -> Collection[str]: ...
+
+    @property
+    def applications(self) -> Collection[str]: ...
+
+
 class DroppedParameters(Protocol):
     """``ParameterDrops``, as far as it matters here."""
+
+    @property
+    def groups(self) -> Mapping[str, Pipelines]: ...
 
     def forget(self, application: str) -> None: ...
 
@@ -93,6 +107,7 @@ class OnDemand:
         self._lacks: dict[str, int] = {}  # worker -> bytes for want of which ``coming`` could not be loaded there
         self._since: dict[str, float] = {}  # application -> when it became resident, of those that were on demand
         self._asking = self._looking = False
+        self._withheld: set[str] = set()  # applications that were not loaded where parameters are dropped
         self._alone = False  # nobody is left to give way to ``coming``, which was refused all the same
 
     def handle(self, event: DemandEvent, now: float) -> None:
@@ -123,6 +138,9 @@ class OnDemand:
             self.wanted[name] = replace(known, tokens=max(tokens, known.tokens))
         elif served is None or not served.deployed:
             return
+        elif name in self._withheld and not any(planned.whole for planned in served.planned):
+            self._park(name)  # where it was loaded nobody is left
+            self.wanted[name] = Want(now, tokens)
         elif served.parked or not self._ended(name) or self._short(name, tokens):
             self.wanted[name] = Want(now, tokens)
 
@@ -155,6 +173,7 @@ class OnDemand:
                 continue  # its worker is down, or was asked what is left
             self.coming = name
             break
+        self._withhold()
         if self.coming and self._ended(self.coming) and not self._looking:
             self._ask()
 
@@ -162,6 +181,7 @@ class OnDemand:
         """It is served no more, or cannot be loaded."""
         self.wanted.pop(name, None)
         self._since.pop(name, None)
+        self._withheld.discard(name)
         if name == self.coming:
             self._end()
         elif name == self.leaving:
@@ -180,6 +200,7 @@ class OnDemand:
         self._state.end_extras(lambda extra: extra.served is served)
         self._state.overload.forget(name)
         served.parked = served.on_demand = True
+        self._withheld.discard(name)
         self._state.vacate(served)
 
     def _bring(self, name: str) -> None:
@@ -188,13 +209,32 @@ class OnDemand:
         self._state.offer(name)
         self._state.catalog()
 
+    def _withhold(self) -> None:
+        """What comes is not loaded on workers of pipelines, as if they had no room; once they are none any more, it is."""
+        planned = self._served[self.coming].planned if self.coming else ()
+        workers = withheld((hop.worker for one in planned for hop in one.route.hops), self._pipelines())
+        for worker in workers:
+            if self._residency[worker].lacks(self.coming):
+                self._residency[worker].refuse(self.coming, WITHHELD)
+                self._lacks[worker] = 1
+                self._withheld.add(self.coming)
+                self._ask()
+        if self.coming in self._withheld and not workers:
+            self._withheld.discard(self.coming)
+            self._try_again()
+
+    def _pipelines(self) -> list[Collection[str]]:
+        return [group.workers for group in self._state.overload.groups.values()]
+
     def _pause(self, name: str, paused: bool) -> None:
         """Gateways start no request of it, workers go on; or as before."""
-        self._state.table.pause(self._served[name].planned, paused)
+        self._state.table.pause(self._served[name].planned, paused, "demand")
 
     def _ended(self, name: str) -> bool:
+        """It is wherever its workers are up. Where it is loaded in another place, what is withheld is not waited for."""
         up = [p for p in self._served[name].planned if all(self._state.workers[hop.worker].alive for hop in p.route.hops)]
-        return bool(up) and all(map(is_known, up))
+        free = [p for p in up if not withheld((hop.worker for hop in p.route.hops), self._pipelines())]
+        return bool(up) and all(map(is_known, free if name in self._withheld and free else up))
 
     def _end(self) -> None:
         self.coming, self._lacks = "", {}
@@ -239,13 +279,13 @@ class OnDemand:
             self._look_later()
 
     def _give_way(self, lacking: Mapping[str, int], uses: Mapping[str, Use], now: float) -> None:
-        residents = []
+        residents, dropped = [], {name for group in self._state.overload.groups.values() for name in group.applications}
         for name, served in self._served.items():
             here = any(name in self._residency[worker].resident for worker in lacking)
             if here and served.here and served.shown and name not in (self.coming, self.leaving):
                 owned = {worker: self._residency[worker].owned.get(name, 0) for worker in lacking}
                 age = now - self._since.get(name, float("-inf"))
-                residents.append(Occupant(name, uses.get(name, NOBODY), age, owned))
+                residents.append(Occupant(name, uses.get(name, NOBODY), age, owned, name in dropped))
         choice = choose(lacking, residents, now - self.wanted[self.coming].since)
         for name in choice.unload:
             self._park(name)

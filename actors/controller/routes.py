@@ -39,6 +39,7 @@ class Routes:
         self.version = 0  # of the last publication
         self.touched: dict[str, PlannedRoute] = {}  # by id: they may be in force now and were not, or the other way round
         self.paused: set[str] = set()  # ids of routes that gateways are not told of, though workers serve them
+        self._pausing: dict[str, set[str]] = {}  # the same, by who wants it
         self.applications: dict[str, None] = {}  # whose routes in force changed with the last event
         self._chains: list[Chain] = []  # of all applications that were ever served
         self._withdrawn: list[str] = []  # of these, those that are not deployed
@@ -72,11 +73,13 @@ class Routes:
     def touch(self, routes: Iterable[PlannedRoute]) -> None:
         self.touched.update((planned.route.id, planned) for planned in routes)
 
-    def pause(self, routes: Iterable[PlannedRoute], paused: bool) -> None:
-        """Gateways start nothing on these, or may again; what runs goes on."""
-        ids = {planned.route.id for planned in routes}
-        self._turned |= ids & self.paused ^ ids if paused else ids & self.paused
-        self.paused = self.paused | ids if paused else self.paused - ids
+    def pause(self, routes: Iterable[PlannedRoute], paused: bool, by: str) -> None:
+        """Gateways start nothing on these, or may again as far as who asks ("drain", "drop", "demand") is concerned; what
+        runs goes on."""
+        ids, own = {planned.route.id for planned in routes}, self._pausing.get(by, set())
+        self._pausing[by] = own | ids if paused else own - ids
+        before, self.paused = self.paused, set[str]().union(*self._pausing.values())
+        self._turned |= before ^ self.paused
 
     def settle(self) -> tuple[str, ...] | None:
         """Bring routes into force and out of it. None when nothing has to be published, else the workers of new routes.

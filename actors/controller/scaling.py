@@ -186,7 +186,7 @@ class Scaling:
         return [p for served in self._state.served.values() for p in served.planned if p.is_on(worker)]
 
     def _pause(self, worker: str, paused: bool) -> None:
-        self._state.table.pause(self._routes(worker), paused)
+        self._state.table.pause(self._routes(worker), paused, "drain")
 
     def _enlist(self, name: str) -> None:
         """Known from now on; what fits there is planned there, and loaded when it is up."""

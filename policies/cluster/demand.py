@@ -3,15 +3,20 @@
 What nobody uses goes first. Where all that is resident is in use, the one that asks waits ``PATIENCE``; then the application
 that has been resident for longest, and for a ``TURN`` at least, starts nothing new and goes when what runs has ended. So
 everyone gets a turn, requests that wait for one application share its load, and swaps are bounded in time. The same makes
-room for a sequence that is longer than what parameters leave. Pure.
+room for a sequence that is longer than what parameters leave.
+
+Where parameters are dropped (``policies/overload``) the memory that this frees is for KV: nothing is loaded there until they
+are back, or what dropped them gives way like any other. While it is in use that takes ``BURST_PATIENCE``, as most bursts end
+earlier. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 PATIENCE = 0.3  # seconds that an application waits before one in use has to make room for it
+BURST_PATIENCE = 10.0  # before one in use of which parameters are dropped has to
 TURN = 1.0  # seconds that an application is resident before that is asked of it
 
 
@@ -32,6 +37,7 @@ class Occupant:
     use: Use
     age: float  # seconds since it came
     owned: Mapping[str, int]  # worker -> bytes of packed tensors that nobody else needs there
+    dropped: bool = False  # it serves as a pipeline, as parameters of it are dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +85,24 @@ def combined(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:
     return found
 
 
+def withheld(workers: Iterable[str], pipelines: Iterable[Container[str]]) -> list[str]:
+    """On which of its workers an application is not loaded now: those that parameters were dropped on for KV. ``pipelines``:
+    the workers of each that serves since then."""
+    pipelines = list(pipelines)
+    return sorted({worker for worker in workers if any(worker in members for members in pipelines)})
+
+
 def choose(lacking: Mapping[str, int], residents: Iterable[Occupant], waited: float) -> GivingWay:
     """Who gives way so that ``lacking`` bytes become free on each of these workers, for an application that has ``waited``
-    so many seconds. What two applications alone share is nobody's own: where nothing else helps they go one by one."""
+    so many seconds. What two applications alone share is nobody's own: where nothing else helps they go one by one. Of those
+    of which parameters are dropped none goes in vain: memory comes free with the last of them."""
+    residents = list(residents)
+    burst = any(one.dropped and one.use.active for one in residents)
     order = sorted(residents, key=lambda one: (-one.use.idle, -one.age, one.name))
+    idlers = [one for one in order if not one.use.active and not (one.dropped and burst)]
     rest = {worker: nbytes for worker, nbytes in lacking.items() if nbytes > 0}
     unload = []
-    for one in (one for one in order if not one.use.active):
+    for one in idlers:
         if not rest:
             break
         if any(one.owned.get(worker) for worker in rest):
@@ -94,14 +111,14 @@ def choose(lacking: Mapping[str, int], residents: Iterable[Occupant], waited: fl
             rest = {worker: nbytes for worker, nbytes in left if nbytes > 0}
     if not rest:
         return GivingWay(tuple(unload))
-    mute = [one.name for one in order if not one.use.active and one.name not in unload]
+    mute = [one.name for one in idlers if one.name not in unload]
     if mute:
         return GivingWay((*unload, mute[0]))
     active = [one for one in order if one.use.active]
     if unload and any(nbytes > sum(one.owned.get(worker, 0) for one in active) for worker, nbytes in rest.items()):
         return GivingWay((unload[0],))  # only what several share is enough, and that comes free with the last of them
-    busy = [one for one in active if one.age >= TURN]
-    if waited < PATIENCE or not busy:
+    busy = [one for one in active if one.age >= TURN and waited >= (BURST_PATIENCE if one.dropped else PATIENCE)]
+    if not busy:
         return GivingWay()
     useful = [one for one in busy if any(one.owned.get(worker) for worker in rest)]
     return GivingWay(drain=max(useful or busy, key=lambda one: one.age).name)
