@@ -7,7 +7,7 @@ Gateways and workers are told what changed since the version that they have, a w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from blockwright.actors.controller.residency import PlannedRoute, Served
@@ -80,6 +80,10 @@ class Routes:
         self._pausing[by] = own | ids if paused else own - ids
         before, self.paused = self.paused, set[str]().union(*self._pausing.values())
         self._turned |= before ^ self.paused
+
+    def paused_by(self, by: str) -> Set[str]:
+        """Ids of those that it wants paused, whoever else does."""
+        return self._pausing.get(by, frozenset())
 
     def settle(self) -> tuple[str, ...] | None:
         """Bring routes into force and out of it. None when nothing has to be published, else the workers of new routes.

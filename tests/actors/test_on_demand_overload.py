@@ -1,4 +1,4 @@
-"""Applications on demand beside parameters that are dropped: memory that a drop frees is for KV, and nobody loads into it."""
+"""Applications on demand beside parameters that are dropped: memory that a drop frees is for KV, nobody loads into it."""
 
 from __future__ import annotations
 
@@ -158,6 +158,16 @@ def test_nobody_opens_what_somebody_else_has_paused(tight: Tight, stage: str) ->
     tight.end("b")
     tight.look(0.03)
     assert tight.open() == before
+
+
+def test_not_all_workers_are_drained_while_everything_gives_way(tight: Tight) -> None:
+    """Of a model that started nothing new for a moment no route counted."""
+    tight.want("b")
+    tight.look(PATIENCE + 0.01)
+    assert (tight.awaited, tight.open()) == (["a"], [])
+    assert tight.state.scaling.undrainable("w0") == ""
+    tight(DrainWorker("w0", True))
+    assert "would have no route left" in tight.state.scaling.undrainable("w1")
 
 
 def test_who_serves_again_opens_nothing_that_is_to_give_way(tight: Tight) -> None:
