@@ -90,6 +90,8 @@ class Moving:
             under = self.moves.get(record.id)
             if under is not None and worker not in workers_of(under.move.route):
                 continue  # it is leaving
+            if under is not None and not under.pauses:
+                self.left(record)  # it goes on from where it is, and not to there
             try:
                 self.begin(self.plan(record.id, "", "", now), now)
             except RequestRefused as refused:  # it moves already, or must wait until it is given back
