@@ -13,7 +13,7 @@ from blockwright.actors.controller.additions import Additions
 from blockwright.actors.controller.messages import Effect, Fatal, LoadFailed
 from blockwright.actors.controller.on_demand import ControllerParts, OnDemand
 from blockwright.actors.controller.residency import Served
-from blockwright.policies.cluster.load_failure import LoadFailure, without_folders
+from blockwright.policies.requests.load_failure import LoadFailure, without_folders
 
 
 class FailingParts(ControllerParts, Protocol):

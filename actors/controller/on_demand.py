@@ -8,7 +8,7 @@ and the swap under way; what follows for blocks and routes is ``state.py``'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -31,9 +31,10 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
 from blockwright.actors.controller.routes import Routes
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.cluster.demand import Coming, Occupant, Use, choose, coming, in_vain, lacking_bytes
+from blockwright.policies.cluster.demand import Coming, Occupant, Use, choose, coming, in_vain, lacking_bytes, withheld
 
 LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
+WITHHELD = "parameters are dropped there in a burst, and what they took is for KV"
 NOBODY = Use(0, float("inf"))  # what is not in the answers of gateways was never used
 
 
@@ -45,8 +46,21 @@ class Want:
     tokens: int
 
 
+class Pipelines(Protocol):
+    """``DroppedGroup``, as far as it matters here."""
+
+    @property
+    def workers(self) -> Collection[str]: ...
+
+    @property
+    def applications(self) -> Collection[str]: ...
+
+
 class DroppedParameters(Protocol):
     """``ParameterDrops``, as far as it matters here."""
+
+    @property
+    def groups(self) -> Mapping[str, Pipelines]: ...
 
     def forget(self, application: str) -> None: ...
 
@@ -92,9 +106,10 @@ class OnDemand:
         self.wanted: dict[str, Want] = {}  # parked, coming, or without room for what waits, by application
         self.coming = ""  # is being made resident
         self.leaving = ""  # takes no new requests, so that it can be parked for ``coming``
-        self._lacks: dict[str, LoadRefused] = {}  # worker -> why ``coming`` could not be loaded there
+        self._lacks: dict[str, LoadRefused | None] = {}  # worker -> why ``coming`` is not there; None: withheld
         self._since: dict[str, float] = {}  # application -> when it became resident, of those that were on demand
         self._asking = self._looking = False
+        self._withheld: set[str] = set()  # applications that were not loaded where parameters are dropped
         self._alone = False  # nobody is left to give way to ``coming``, which was refused all the same
         self._alone_since: float | None = None  # and since when
 
@@ -126,6 +141,9 @@ class OnDemand:
             self.wanted[name] = replace(known, tokens=max(tokens, known.tokens))
         elif served is None or not served.deployed or (served.failure is not None and served.failure.final):
             return
+        elif name in self._withheld and not any(planned.whole for planned in served.planned):
+            self.park(name)  # where it was loaded nobody is left
+            self.wanted[name] = Want(now, tokens)
         elif served.parked or not self._ended(name) or self._short(name, tokens):
             self.wanted[name] = Want(now, tokens)
 
@@ -158,6 +176,7 @@ class OnDemand:
                 continue  # its worker is down, or was asked what is left
             self.coming = name
             break
+        self._withhold()
         if self.coming and self._ended(self.coming) and not self._looking:
             self._ask()
 
@@ -165,6 +184,7 @@ class OnDemand:
         """It is served no more, or cannot be loaded."""
         self.wanted.pop(name, None)
         self._since.pop(name, None)
+        self._withheld.discard(name)
         if name == self.coming:
             self._end()
         elif name == self.leaving:
@@ -184,6 +204,7 @@ class OnDemand:
         self._state.end_extras(lambda extra: extra.served is served)
         self._state.overload.forget(name)
         served.parked = served.on_demand = True
+        self._withheld.discard(name)
         self._state.vacate(served)
 
     def _bring(self, name: str) -> None:
@@ -192,13 +213,32 @@ class OnDemand:
         self._state.offer(name)
         self._state.catalog()
 
+    def _withhold(self) -> None:
+        """What comes is not loaded on workers of pipelines, as if they had no room; once they are none any more, it is."""
+        planned = self._served[self.coming].planned if self.coming else ()
+        workers = withheld((hop.worker for one in planned for hop in one.route.hops), self._pipelines())
+        for worker in workers:
+            if self._residency[worker].lacks(self.coming):
+                self._residency[worker].refuse(self.coming, WITHHELD)
+                self._lacks[worker] = None
+                self._withheld.add(self.coming)
+                self._ask()
+        if self.coming in self._withheld and not workers:
+            self._withheld.discard(self.coming)
+            self._try_again()
+
+    def _pipelines(self) -> list[Collection[str]]:
+        return [group.workers for group in self._state.overload.groups.values()]
+
     def _pause(self, name: str, paused: bool) -> None:
         """Gateways start no request of it, workers go on; or as before."""
-        self._state.table.pause(self._served[name].planned, paused)
+        self._state.table.pause(self._served[name].planned, paused, "demand")
 
     def _ended(self, name: str) -> bool:
+        """It is wherever its workers are up. Where it is loaded in another place, what is withheld is not waited for."""
         up = [p for p in self._served[name].planned if all(self._state.workers[hop.worker].alive for hop in p.route.hops)]
-        return bool(up) and all(map(is_known, up))
+        free = [p for p in up if not withheld((hop.worker for hop in p.route.hops), self._pipelines())]
+        return bool(up) and all(map(is_known, free if name in self._withheld and free else up))
 
     def _end(self) -> None:
         self.coming, self._lacks, self._alone_since = "", {}, None
@@ -218,7 +258,8 @@ class OnDemand:
     def _lacking(self) -> dict[str, int]:
         """Bytes for parameters, by worker."""
         known = self._lacks.items()
-        return {worker: max(1, one.why.lacking) for worker, one in known if self.coming in self._residency[worker].refused}
+        refused = [(worker, one) for worker, one in known if self.coming in self._residency[worker].refused]
+        return {worker: max(1, one.why.lacking) if one is not None else 1 for worker, one in refused}
 
     def _short(self, name: str, tokens: int) -> dict[str, int]:
         """Bytes for a sequence, by worker, that others can make free."""
@@ -247,6 +288,7 @@ class OnDemand:
     def _give_way(self, lacking: Mapping[str, int], uses: Mapping[str, Use], now: float) -> None:
         residents, those = [], {worker: self._residency[worker] for worker in lacking}
         kept = {worker: residency.wanted_parts(self.coming) for worker, residency in those.items()}
+        dropped = {name for group in self._state.overload.groups.values() for name in group.applications}
         for name, served in self._served.items():
             if name in (self.coming, self.leaving) or not any(name in residency.resident for residency in those.values()):
                 continue
@@ -254,7 +296,7 @@ class OnDemand:
             if served.here and served.shown:
                 owned = {worker: residency.owned.get(name, 0) for worker, residency in those.items()}
                 age = now - self._since.get(name, float("-inf"))
-                residents.append(Occupant(name, uses.get(name, NOBODY), age, owned, parts))
+                residents.append(Occupant(name, uses.get(name, NOBODY), age, owned, parts, name in dropped))
             else:
                 for worker in lacking:
                     kept[worker] |= parts[worker]  # of what is being added
@@ -298,7 +340,7 @@ class OnDemand:
 
     def _give_up(self) -> None:
         """It has all the memory, and that is too little."""
-        for told in [self._lacks[worker] for worker in self._lacking()]:
+        for told in filter(None, [self._lacks[worker] for worker in self._lacking()]):
             self._state.news(LoadFailed(told.worker, told.incarnation, told.load, told.why.message, True))
 
     def _look_later(self) -> None:

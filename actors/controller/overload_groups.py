@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from blockwright.actors.controller.dropped_group import GroupStage, name_of, together
+from blockwright.actors.controller.on_demand import OnDemand
 from blockwright.actors.controller.overload_messages import (
     BreakOffRestore,
     DropParameters,
@@ -29,6 +30,7 @@ class OverloadedParts(OverloadParts, Protocol):
     """``ControllerState``, with the groups."""
 
     overload: ParameterDrops
+    demand: OnDemand
 
 
 def unfit(state: OverloadParts, worker: str) -> str:
@@ -108,8 +110,12 @@ def refused_workers(state: OverloadedParts) -> dict[str, str]:
 
 def refusal(state: OverloadedParts, order: MemoryOrder) -> str:
     """Why an order cannot be carried out, as things are now: a sentence, or empty."""
-    groups = state.overload.groups
+    groups, leaving = state.overload.groups, state.demand.leaving
     match order:
+        case DropParameters(application) if leaving and leaving in application.split(", "):
+            return f"model {leaving} gives way to one that is loaded on demand"
+        case RestoreParameters(name) if name in groups and leaving in groups[name].applications:
+            return f"model {leaving} gives way to one that is loaded on demand"
         case DropParameters():
             worst = {hop.worker: unfit(state, hop.worker) for hop in order.hops}
             return undroppable(order.application, order.hops, _parameter_groups(state), worst)

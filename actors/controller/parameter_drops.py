@@ -140,8 +140,8 @@ class ParameterDrops:
         self._number += 1
         group.order = self._number
         self._of_order[group.order] = group.change
-        self._state.table.pause(leaving, True)
-        self._state.table.pause(to, False)
+        self._state.table.pause(leaving, True, "drop")
+        self._state.table.pause(to, False, "drop")
         ended, target = ([one.route.id for one in routes] for routes in (leaving, to))
         self._state.after.append(SwitchGateways(group.order, ended, target, dropped))
 
@@ -202,7 +202,7 @@ class ParameterDrops:
 
     def _return(self, group: DroppedGroup, whole: Sequence[PlannedRoute], now: float) -> None:
         """Requests go to the replicas; those that are not whole follow by themselves."""
-        self._state.table.pause(group.replicas, False)
+        self._state.table.pause(group.replicas, False, "drop")
         if not all(pipeline.whole for pipeline in group.pipelines):
             self._end(group, "is given up: a replica is whole")
             return
@@ -252,7 +252,7 @@ class ParameterDrops:
             gone = group.leave(application)
             for one in replicas:
                 one.suspended = False
-            self._state.table.pause([*replicas, *gone], False)
+            self._state.table.pause([*replicas, *gone], False, "drop")
             self._state.end_routes(gone)
             self.version += 1
 
@@ -263,7 +263,7 @@ class ParameterDrops:
         if group.stage is GroupStage.LEAVING:  # everything is still there
             del self.groups[group.name]
             self._of_order.pop(group.order, None)
-            self._state.table.pause(group.leaving, False)
+            self._state.table.pause(group.leaving, False, "drop")
             self._state.end_routes(group.pipelines)
             for one in group.before:
                 self.groups[one.name] = one
@@ -294,7 +294,7 @@ class ParameterDrops:
         """Its pipeline goes, its replicas are what they were."""
         del self.groups[group.name]
         self._resume(group)
-        self._state.table.pause([*group.replicas, *group.pipelines, *group.leaving], False)
+        self._state.table.pause([*group.replicas, *group.pipelines, *group.leaving], False, "drop")
         self._state.end_routes([*group.pipelines, *(one for before in group.before for one in before.pipelines)])
         self.version += 1
         self._tell(group.name, text)

@@ -14,10 +14,10 @@ from blockwright.actors.controller.messages import Application
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.cluster.application_life import first_missing, serving_one
 from blockwright.policies.cluster.demand import HopRoom
-from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.model.chain import Block, Hop, Route
 from blockwright.policies.requests.admission import capacity_tokens, cramped
 from blockwright.policies.requests.dispatch import UNKNOWN
+from blockwright.policies.requests.load_failure import LoadFailure
 
 
 @dataclass(slots=True, eq=False)

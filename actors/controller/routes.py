@@ -7,13 +7,13 @@ Gateways and workers are told what changed since the version that they have, a w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from blockwright.actors.controller.residency import PlannedRoute, Served
-from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.requests.dispatch import workers_of
+from blockwright.policies.requests.load_failure import LoadFailure
 from blockwright.policies.sweep.events import RoutesChanged
 
 KEPT = 64  # publications that a difference can go back
@@ -41,6 +41,7 @@ class Routes:
         self.touched: dict[str, PlannedRoute] = {}  # by id: they may be in force now and were not, or the other way round
         self.paused: set[str] = set()  # ids of routes that gateways are not told of, though workers serve them
         self.resumed = False  # routes were planned, or are paused no more, since that was last looked at (``Scaling``)
+        self._pausing: dict[str, set[str]] = {}  # the same, by who wants it
         self.applications: dict[str, None] = {}  # whose routes in force changed with the last event
         self._chains: list[Chain] = []  # of all applications that were ever served
         self._withdrawn: list[str] = []  # of these, those that are not deployed
@@ -78,12 +79,18 @@ class Routes:
     def touch(self, routes: Iterable[PlannedRoute]) -> None:
         self.touched.update((planned.route.id, planned) for planned in routes)
 
-    def pause(self, routes: Iterable[PlannedRoute], paused: bool) -> None:
-        """Gateways start nothing on these, or may again; what runs goes on."""
-        ids = {planned.route.id for planned in routes}
-        self._turned |= ids & self.paused ^ ids if paused else ids & self.paused
-        self.resumed |= not paused and not ids.isdisjoint(self.paused)
-        self.paused = self.paused | ids if paused else self.paused - ids
+    def pause(self, routes: Iterable[PlannedRoute], paused: bool, by: str) -> None:
+        """Gateways start nothing on these, or may again as far as who asks ("drain", "drop", "demand") is concerned; what
+        runs goes on."""
+        ids, own = {planned.route.id for planned in routes}, self._pausing.get(by, set())
+        self._pausing[by] = own | ids if paused else own - ids
+        before, self.paused = self.paused, set[str]().union(*self._pausing.values())
+        self._turned |= before ^ self.paused
+        self.resumed |= not paused and not ids.isdisjoint(own)
+
+    def paused_by(self, by: str) -> Set[str]:
+        """Ids of those that it wants paused, whoever else does."""
+        return self._pausing.get(by, frozenset())
 
     def settle(self) -> tuple[str, ...] | None:
         """Bring routes into force and out of it. None when nothing has to be published, else the workers of new routes.

@@ -31,7 +31,7 @@ from blockwright.actors.controller.on_demand import ControllerParts
 from blockwright.actors.controller.placement import Placement
 from blockwright.actors.controller.residency import PlannedRoute, Residency
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.cluster.draining import needed_by, spare
+from blockwright.policies.cluster.draining import needed_by, relied_on, spare
 from blockwright.policies.cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
 from blockwright.policies.requests.dispatch import workers_of
 
@@ -108,7 +108,7 @@ class Scaling:
             return "it serves as a part of a pipeline until a burst is over; wait for the restore"
         if worker not in self.drained and worker in self.draining:
             return "the autoscaler does that already, and stops it"
-        if model := needed_by(worker, self._serving(self._state.table.paused)):
+        if model := needed_by(worker, self._serving(self._state.table.paused_by("drain"))):
             return f"model {model} would have no route left; add a worker, or remove the model first"
         return ""
 
@@ -176,18 +176,21 @@ class Scaling:
         free = {n: one for n, one in self._state.workers.items() if self._state.overload.group_of(n) is None}
         return spare({name: one.running + one.waiting for name, one in free.items()}, self._serving(()))
 
-    def _serving(self, paused: Container[str]) -> dict[str, list[tuple[str, ...]]]:
-        """By application the workers of each route that serves, but for those that are ``paused``."""
+    def _serving(self, drained: Container[str]) -> dict[str, list[Sequence[str]]]:
+        """By application the workers of each route that it relies on, but for those that are ``drained``."""
         return {
-            name: [workers_of(p.route) for p in served.planned if p.whole and p.route.id not in paused]
+            name: relied_on(
+                (workers_of(p.route), p.whole) for p in served.planned if not p.suspended and p.route.id not in drained
+            )
             for name, served in self._state.served.items()
+            if served.deployed
         }
 
     def _routes(self, worker: str) -> list[PlannedRoute]:
         return [p for served in self._state.served.values() for p in served.planned if p.is_on(worker)]
 
     def _pause(self, worker: str, paused: bool) -> None:
-        self._state.table.pause(self._routes(worker), paused)
+        self._state.table.pause(self._routes(worker), paused, "drain")
 
     def _enlist(self, name: str) -> None:
         """Known from now on; what fits there is planned there, and loaded when it is up."""

@@ -90,6 +90,8 @@ class Moving:
             under = self.moves.get(record.id)
             if under is not None and worker not in workers_of(under.move.route):
                 continue  # it is leaving
+            if under is not None and not under.pauses:
+                self.left(record)  # it goes on from where it is, and not to there
             try:
                 self.begin(self.plan(record.id, "", "", now), now)
             except RequestRefused as refused:  # it moves already, or must wait until it is given back
@@ -116,7 +118,7 @@ class Moving:
 
     def _full(self, record: RequestRecord) -> int:
         """Its pages that are full, and have KV."""
-        return min(record.computed, len(record.tokens) - 1) // self._state.page_size
+        return min(record.reached, len(record.tokens) - 1) // self._state.page_size
 
     def targets(self, source: Route, target: Route) -> Mapping[str, list[PageTarget]]:
         """For each worker that lives what it sends to whom; of an application that is served no more nothing."""

@@ -50,6 +50,7 @@ class RequestRecord:
     planned: bool = False  # the current attempt's home has reported a first plan
     computed: int = 0  # tokens with KV in the current attempt
     cached: int = 0  # tokens found and not computed in the first attempt
+    requeued: bool = False  # its home has preempted it and not started it again: its KV is gone
     begun: float | None = None  # when the first plan that was reported began
     preemptions: int = 0
     deaths: Deaths = field(default_factory=Deaths)
@@ -104,12 +105,12 @@ class RequestRecord:
     @property
     def decodes(self) -> bool:
         """Whether all of its tokens but the newest have KV in the current attempt."""
-        return self.planned and self.computed >= len(self.tokens) - 1
+        return self.planned and not self.requeued and self.computed >= len(self.tokens) - 1
 
     @property
     def reached(self) -> int:
-        """Tokens that the current attempt has come to; 0: nothing was computed for it."""
-        return len(self.tokens) if self.decodes else self.computed
+        """Tokens that the current attempt has come to; 0: it has no KV, not yet or because it was preempted."""
+        return 0 if self.requeued else len(self.tokens) if self.decodes else self.computed
 
     @property
     def unscored(self) -> int:
@@ -156,13 +157,14 @@ class RequestRecord:
             self.note(now, "asked", candidates=len(decision.chosen.candidates), **found)
         self.state, self.route, self.workers = "running", route, workers_of(route)
         self.alone, self.planned, self.computed, self.room = self.deaths.suspect, False, 0, 0
+        self.requeued = False
         hops = [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in route.hops]
         self.note(now, "dispatched", attempt=self.attempt, route=route.id, hops=hops)
 
     def wait(self) -> None:
         """The attempt is over and nothing of it counts any more but its tokens."""
         self.state, self.workers = "waiting", ()
-        self.alone, self.planned, self.computed = False, False, 0
+        self.alone, self.planned, self.requeued, self.computed = False, False, False, 0
 
     def end(self, state: str, now: float, event: str, **detail: Any) -> None:
         self.state, self.workers = state, ()
@@ -184,6 +186,7 @@ class RequestRecord:
         """The home has KV of ``computed`` tokens, ``cached`` of them found and not computed."""
         begun = self.planned
         self.plan_seen(now, swept)
+        self.requeued = self.requeued and computed != cached  # it starts, or a chunk ends in which it was preempted
         self.computed = computed
         if self.attempt == 1:
             self.cached = max(self.cached, cached)
@@ -208,6 +211,7 @@ class RequestRecord:
 
     def preempted(self, now: float) -> None:
         self.preemptions += 1
+        self.requeued = True
         self.note(now, "preempted")
 
     def submission(self, gateway: str, page_size: int, timeout: float) -> Submission:

@@ -35,7 +35,7 @@ class Mover(Protocol):
 
 @dataclass(slots=True)
 class Switch:
-    """``stale``: requests that do not run on a new route yet; ``fresh``: those of which nothing was computed, which lose
+    """``stale``: requests that do not run on a new route yet; ``fresh``: those that have no KV, which lose
     nothing; ``left``: those that have left at once; ``back``: those that move in turn."""
 
     order: SwitchRoutes

@@ -3,16 +3,21 @@
 What nobody uses goes first. Where all that is resident is in use, the one that asks waits ``PATIENCE``; then the application
 that has been resident for longest, and for a ``TURN`` at least, starts nothing new and goes when what runs has ended. So
 everyone gets a turn, requests that wait for one application share its load, and swaps are bounded in time. The same makes
-room for a sequence that is longer than what parameters leave. Pure.
+room for a sequence that is longer than what parameters leave.
+
+Where parameters are dropped (``policies/overload``) the memory that this frees is for KV: nothing is loaded there until they
+are back, or what dropped them gives way like any other. While it is in use that takes ``BURST_PATIENCE``, as most bursts end
+earlier. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 
 PATIENCE = 0.3  # seconds that an application waits before one in use has to make room for it
+BURST_PATIENCE = 10.0  # before one in use of which parameters are dropped has to
 TURN = 1.0  # seconds that an application is resident before that is asked of it
 SETTLING = 2.0  # seconds in which the memory of those that went becomes free
 
@@ -36,6 +41,7 @@ class Occupant:
     age: float  # seconds since it came
     owned: Mapping[str, int]  # worker -> bytes of packed tensors that nobody else needs there
     parts: Mapping[str, Set[bytes]]  # worker -> ids of its components and deltas there
+    dropped: bool = False  # it serves as a pipeline, as parameters of it are dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +116,28 @@ def in_vain(alone: float) -> bool:
     return alone >= SETTLING
 
 
+def withheld(workers: Iterable[str], pipelines: Iterable[Container[str]]) -> list[str]:
+    """On which of its workers an application is not loaded now: those that parameters were dropped on for KV. ``pipelines``:
+    the workers of each that serves since then."""
+    pipelines = list(pipelines)
+    return sorted({worker for worker in workers if any(worker in members for members in pipelines)})
+
+
 def choose(
     lacking: Mapping[str, int], residents: Iterable[Occupant], waited: float, kept: Mapping[str, Set[bytes]]
 ) -> GivingWay:
     """Who gives way so that ``lacking`` bytes become free on each of these workers, for an application that has ``waited``
     so many seconds. What two applications alone share is nobody's own: where nothing else helps they go one by one. Nobody
-    goes all of whose parts are ``kept`` or have others in use; only where nobody else is left, for what lies between."""
+    goes all of whose parts are ``kept`` or have others in use; only where nobody else is left, for what lies between. Of
+    those of which parameters are dropped none goes in vain: memory comes free with the last of them."""
+    residents = list(residents)
+    burst = any(one.dropped and one.use.active for one in residents)
     order = sorted(residents, key=lambda one: (-one.use.idle, -one.age, one.name))
     rest = {worker: nbytes for worker, nbytes in lacking.items() if nbytes > 0}
-    active, idle = [one for one in order if one.use.active], [one for one in order if not one.use.active]
-    staying = {worker: _parts(active, worker).union(kept.get(worker, ())) for worker in rest}
+    active = [one for one in order if one.use.active]
+    idle = [one for one in order if not (one.use.active or (one.dropped and burst))]
+    stay = [one for one in order if one not in idle]
+    staying = {worker: _parts(stay, worker).union(kept.get(worker, ())) for worker in rest}
     useful = [one for one in idle if any(not one.parts.get(worker, set()) <= staying[worker] for worker in rest)]
     unload = []
     for one in useful:
@@ -136,8 +154,8 @@ def choose(
         return GivingWay((*unload, mute[0]))
     if unload and any(nbytes > sum(one.owned.get(worker, 0) for one in active) for worker, nbytes in rest.items()):
         return GivingWay((unload[0],))  # only what several share is enough, and that comes free with the last of them
-    busy = [one for one in active if one.age >= TURN]
-    if waited < PATIENCE or not busy:
+    busy = [one for one in active if one.age >= TURN and waited >= (BURST_PATIENCE if one.dropped else PATIENCE)]
+    if not busy:
         return GivingWay()
     useful = [one for one in busy if any(one.owned.get(worker) for worker in rest)]
     return GivingWay(drain=max(useful or busy, key=lambda one: one.age).name)

@@ -5,12 +5,19 @@ Pure. That a worker takes nothing new and is emptied follows elsewhere (``actors
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+
+def relied_on(routes: Iterable[tuple[Sequence[str], bool]]) -> list[Sequence[str]]:
+    """Of an application's routes, as workers and whether they serve, those that it must not lose all of: those that serve,
+    or, while none does, all that could."""
+    known = list(routes)
+    return [workers for workers, serves in known if serves] or [workers for workers, _ in known]
 
 
 def needed_by(worker: str, routes: Mapping[str, Sequence[Container[str]]]) -> str:
     """An application all of whose routes pass the worker; "" where it can be spared. ``routes``: by application the workers
-    of each that serves; one without any loses none."""
+    of each that it relies on; one without any loses none."""
     return next((name for name, own in routes.items() if own and all(worker in workers for workers in own)), "")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import Protocol, TypeVar
 
-from blockwright.policies.cluster.load_failure import LoadFailure
+from blockwright.policies.requests.load_failure import LoadFailure
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.routing_table import RoutingTable

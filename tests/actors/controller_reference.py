@@ -13,12 +13,12 @@ from blockwright.actors.controller import messages as m
 from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.worker.messages import LoadBlock
 from blockwright.policies.binary_size import binary_size
-from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.cluster.restart_policy import HOPELESS
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, hop_borders, place
 from blockwright.policies.requests.admission import capacity_tokens
 from blockwright.policies.requests.dispatch import UNKNOWN, workers_of
+from blockwright.policies.requests.load_failure import LoadFailure
 from blockwright.policies.sweep.events import RoutesChanged
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blockwright.actors.controller.draining import drain_worker
-from blockwright.actors.controller.messages import DrainWorker, ResumeWorker, StopWorker, Vacated, VacateWorker
+from blockwright.actors.controller.messages import DrainWorker, ResumeWorker, Serve, StopWorker, Vacated, VacateWorker
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.gateway.port import DrainAnswered
 from blockwright.policies.requests.refusal import Refusal
@@ -50,6 +50,20 @@ def test_the_last_route_of_a_model_is_kept() -> None:
     answer, _ = asked(pair, "w1")
     assert answer.refused is not None
     assert "model a would have no route left" in answer.refused.message
+
+
+def test_the_last_worker_is_kept_also_while_nothing_is_loaded() -> None:
+    """Both could be drained while a model was being loaded, and it was served nowhere then."""
+    bench = Bench("w0", "w1")
+    bench.manual = True
+    bench(Serve((application("a"),)))
+    bench.up("w0")
+    assert asked(bench, "w0")[0].refused is None, "the other one will have it"
+    answer, _ = asked(bench, "w1")
+    assert answer.refused is not None
+    assert "model a would have no route left" in answer.refused.message
+    assert asked(bench, "w0", drain=False)[0].refused is None
+    assert asked(bench, "w1")[0].refused is None
 
 
 def test_a_worker_that_does_not_exist() -> None:

@@ -178,6 +178,40 @@ def test_who_is_leaving_a_worker_that_is_drained_is_not_said_to_stay() -> None:
     assert bench.story("not_moved") == []
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_who_has_just_come_to_a_worker_that_is_drained_leaves_it_too(begun: bool) -> None:
+    """It counted as moving there until its first token had come, and stayed until it was given back without its pages."""
+    bench = Mover(whole("w1"), whole("w2"))
+    bench.decode(4)
+    bench.move("w1")
+    assert submits(bench.exported("w0", 1, 3)) == [("w1", "r", 2)]
+    if begun:
+        bench.report("w1", progressed("r", 2, 12, 12), progressed("r", 2, 13, 12), now=2.0)
+    bench.publish([whole("w0"), whole("w2")], [target()], now=2.0)
+    effects = bench(Vacate("w1"), 2.0)
+    if begun:
+        assert [(one.worker, len(one.wanted.hashes)) for one in exports(effects)] == [("w1", 3)], "with its pages"
+        assert submits(bench(ExportUnsent("w1", Exported(GATEWAY, "r", 2, 3, 3 * PAGE_BYTES, 0, "")), 3.0)) in (
+            [("w0", "r", 3)],
+            [("w2", "r", 3)],
+        )
+    else:
+        assert [(request, attempt) for _, request, attempt in submits(effects)] == [("r", 3)]
+    assert not bench.story("not_moved")
+
+
+def test_a_target_that_is_drained_is_left_out_while_pages_are_copied_there() -> None:
+    bench = Mover(whole("w1"))
+    bench.decode(4)
+    bench.move("w1")
+    bench.publish([whole("w0")], [target()], now=1.5)
+    assert bench(Vacate("w1"), 1.5) == []
+    assert submits(bench.exported("w0", 1, 3)) == []
+    assert bench.story("not_moved") == [{"reason": "route m@w1 is gone"}]
+    bench.report("w0", emitted("r", 1, 14, [4]), now=3.0)
+    assert not bench.state.moving.moves
+
+
 def test_a_target_that_dies_leaves_the_request_where_it_is() -> None:
     bench = Mover(whole("w1"))
     bench.decode(3)

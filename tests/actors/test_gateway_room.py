@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from blockwright.actors.gateway.messages import Effect, End, Fail, GatewayTick, WantRoutes, WorkerEnded, WorkerJoined
-from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.requests.admission import CROWDED, REFUSED
 from blockwright.policies.requests.dispatch import UNKNOWN
+from blockwright.policies.requests.load_failure import LoadFailure
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.tests.actors.fake_fleet import generation, route
 from blockwright.tests.actors.gateway_bench import Bench, given_back, submits

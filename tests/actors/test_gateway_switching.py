@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from blockwright.actors.gateway.messages import (
     CancelAt,
     End,
@@ -20,7 +22,7 @@ from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRout
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.sweep.page_events import Exported, Unhold
 from blockwright.tests.actors.fake_fleet import GATEWAY
-from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed, submits
+from blockwright.tests.actors.gateway_bench import Bench, emitted, preempted, progressed, submits
 from blockwright.tests.actors.test_gateway_moving import PAGE_BYTES, target, whole
 
 PIPELINE = Route("m@w0+w1", 1, "m", (Hop("w0", 0, 3), Hop("w1", 3, 6)))
@@ -126,6 +128,28 @@ def test_of_whom_nothing_was_computed_yet_nobody_waits() -> None:
     assert bench.story("d", "rerouted") == [{**told, "reason": "parameters were dropped"}]
     assert bench.story("d", "moved") == [{**told, "pages": 0, "bytes": 0, "recomputed": 0, "paused": 0.0}]
     assert not bench.story("d", "paused")
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_who_was_preempted_has_no_kv_and_pauses_for_nothing(dropped: bool) -> None:
+    """What its plan in flight told afterwards is no KV either; b has started again, and has what it found and computed."""
+    bench = Switched(REPLICAS)
+    bench.report("w1", preempted("c"), emitted("c", 1, 10, [4]), preempted("b"), progressed("b", 1, 8, 0), now=0.5)
+    bench.report("w1", progressed("b", 1, 4, 4), progressed("b", 1, 12, 4), emitted("b", 1, 12, [4]), now=0.5)
+    effects = bench.switch([PIPELINE], dropped=dropped)
+    assert bench.switching.figures(7).stale == 2
+    if not dropped:
+        assert submits(effects) == [("w0", "c", 2)], "nothing is copied that it could wait for"
+        return
+    asked = {effect.request: len(effect.holds[0][1].hashes) for effect in effects if isinstance(effect, HoldAt)}
+    assert asked == {"a": 3, "b": 3, "c": 0}
+    assert submits(bench(HoldAnswered("c", 2, expects=False, room=False), 1.0)) == [("w0", "c", 2)]
+    assert bench.story("c", "rerouted")
+    assert not bench.story("c", "paused")
+    bench.report("w0", progressed("c", 2, 0), progressed("c", 2, 11), emitted("c", 2, 11, [5]), now=9.0)
+    assert bench.story("c", "moved")[0]["paused"] == 0.0
+    assert bench.story("c", "moved")[0]["recomputed"] == 0
+    assert bench.switching.figures(7) == SwitchFigures(7, stale=2)
 
 
 def test_who_finds_no_room_waits_and_in_the_end_one_is_computed_again() -> None:

@@ -9,6 +9,7 @@ import signal
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientSession, ClientTimeout
@@ -123,6 +124,13 @@ class Client:
         """Have a request go on on another worker."""
         async with self._session.post(f"/admin/requests/{name}/move", json=to) as response:
             return response.status, await response.json()
+
+    async def add(self, name: str, checkpoint: Path) -> dict[str, Any]:
+        """Have one more model served; what the server says of it."""
+        async with self._session.post("/admin/apps", json={"name": name, "path": str(checkpoint)}) as response:
+            answer: dict[str, Any] = await response.json()
+            assert response.status == 200, answer
+            return answer
 
     async def drain(self, worker: str, **options: bool) -> tuple[int, Any]:
         """Have a worker emptied, or used again."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from blockwright.policies.cluster import demand
 from blockwright.policies.cluster.demand import (
+    BURST_PATIENCE,
     PATIENCE,
     TURN,
     Coming,
@@ -15,6 +16,7 @@ from blockwright.policies.cluster.demand import (
     combined,
     coming,
     lacking_bytes,
+    withheld,
 )
 
 
@@ -89,6 +91,20 @@ def test_what_is_in_use_goes_only_after_a_while_and_the_oldest_resident_first():
     assert choose({"w0": 10}, residents, PATIENCE / 2) == GivingWay()
     assert choose({"w0": 10}, residents, PATIENCE) == GivingWay(drain="b")
     assert choose({"w0": 10}, residents[2:], PATIENCE) == GivingWay(), "it came a moment ago"
+
+
+def test_of_which_parameters_are_dropped_waits_for_the_end_of_its_burst_and_goes_whole():
+    tune, base = replace(resident("tune", idle=9), dropped=True), replace(resident("base", active=1), dropped=True)
+    other = resident("other", active=1)
+    assert choose({"w0": 1}, [tune, base], PATIENCE) == GivingWay(), "the tune alone would free nothing that is not KV"
+    assert choose({"w0": 1}, [tune, base], BURST_PATIENCE) == GivingWay(drain="base")
+    assert choose({"w0": 1}, [tune, base, other], PATIENCE) == GivingWay(drain="other")
+    assert choose({"w0": 1}, [tune], 0.0) == GivingWay(("tune",))
+
+
+def test_nothing_is_loaded_where_parameters_are_dropped():
+    assert withheld(["w2", "w1", "w0", "w1"], [["w1", "w3"], ["w2"]]) == ["w1", "w2"]
+    assert withheld(["w0"], [["w1", "w3"]]) == withheld(["w0"], []) == []
 
 
 def test_nothing_idle_goes_in_vain():

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from blockwright.policies.cluster.load_failure import LoadFailure
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
+from blockwright.policies.requests.load_failure import LoadFailure
 from blockwright.policies.requests.queue import WaitingQueue
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.request_timeout import RETRY_SECONDS, SOON, RequestTimeout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.cluster.load_failure import without_folders
+from blockwright.policies.requests.load_failure import without_folders
 
 
 @pytest.mark.parametrize(

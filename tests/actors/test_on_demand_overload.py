@@ -1,0 +1,179 @@
+"""Applications on demand beside parameters that are dropped: memory that a drop frees is for KV, nobody loads into it."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockwright.actors.controller.messages import DrainWorker, Load, Quiet, WorkerDown
+from blockwright.actors.controller.overload_groups import refusal, refused_workers, serving_groups
+from blockwright.actors.controller.overload_messages import (
+    DropParameters,
+    RequestsSwitched,
+    RestoreParameters,
+    RoutesLeft,
+)
+from blockwright.policies.cluster.demand import BURST_PATIENCE, PATIENCE
+from blockwright.policies.model.chain import Hop
+from blockwright.tests.actors.test_on_demand import House, application
+
+PAIR = DropParameters("a", (Hop("w0", 0, 3), Hop("w1", 3, 6)), "throttling")
+BEGINNING = 100.0  # seconds: everything has been resident for long
+
+
+class Tight(House):
+    """``a`` and ``b`` do not fit beside each other, but ``b`` fits into what a drop of ``a`` frees."""
+
+    def __init__(self, *workers: str) -> None:
+        super().__init__(9, workers)
+        self.start(application("a", "abcdef"), application("b", "uvwxyz"))
+        assert self.states() == {"a": "ready", "b": "on demand"}
+        self.active, self.now = {"a": 1}, BEGINNING
+
+    def stage(self) -> str:
+        return " ".join(group.stage for group in self.state.overload.groups.values())
+
+    def drop(self) -> None:
+        assert refusal(self.state, PAIR) == ""
+        self(PAIR)
+        self.left()
+        self.switched()
+        assert self.stage() == "pipeline"
+
+    def left(self) -> None:
+        (group,) = self.state.overload.groups.values()
+        self(RoutesLeft(group.order, 1))
+
+    def switched(self) -> None:
+        (group,) = self.state.overload.groups.values()
+        self(RequestsSwitched(group.order, ()))
+
+    def restore(self) -> None:
+        self(RestoreParameters("w0+w1", {}))
+        assert self.stage() == "returning", "all of it is there again"
+        self.left()
+
+    def loads(self, name: str) -> list[str]:
+        """Workers that were told to load some of it, in this life of the controller."""
+        return [effect.worker for effect in self.log if isinstance(effect, Load) and effect.load.holder == name]
+
+    def open(self) -> list[str]:
+        return sorted(route.id.partition("#")[0] for route in self.state.table.news().routes)
+
+
+@pytest.fixture
+def tight() -> Tight:
+    made = Tight("w0", "w1")
+    made.log.clear()
+    return made
+
+
+def test_nothing_is_loaded_into_memory_that_a_drop_has_freed(tight: Tight) -> None:
+    """It was: it took the memory from those for whom it was freed, they lacked it again, and what was dropped had no room to
+    come back in."""
+    tight.drop()
+    tight.want("b")
+    for _ in range(9):
+        tight.look(1.0)
+    assert (tight.loads("b"), tight.stage(), tight.told()) == ([], "pipeline", ["a"])
+    assert tight.state.demand.coming == "b", "it waits"
+    tight.restore()
+    assert tight.loads("b"), "it is tried as soon as the parameters are back"
+    assert (tight.stage(), tight.awaited, tight.open()) == ("", ["a"], []), "and a gives way as it always does"
+    tight.end("a")
+    tight(Quiet("a"))
+    assert tight.told() == ["b", "b"]
+
+
+def test_what_nobody_uses_any_more_gives_way_without_a_restore(tight: Tight) -> None:
+    tight.drop()
+    tight.end("a")
+    tight.want("b")
+    assert (tight.stage(), tight.told()) == ("", ["b", "b"])
+
+
+def test_a_burst_without_end_gives_way_after_a_while(tight: Tight) -> None:
+    tight.drop()
+    tight.want("b")
+    tight.look(BURST_PATIENCE - 0.01)
+    assert tight.awaited == []
+    tight.look(0.01)
+    assert (tight.awaited, tight.open()) == (["a"], [])
+    assert refusal(tight.state, RestoreParameters("w0+w1", {})) == "model a gives way to one that is loaded on demand"
+    assert refusal(tight.state, PAIR) == "model a gives way to one that is loaded on demand"
+    tight.end("a")
+    tight(Quiet("a"))
+    assert (tight.stage(), tight.told()) == ("", ["b", "b"])
+
+
+def test_who_asked_and_went_changes_nothing(tight: Tight) -> None:
+    tight.drop()
+    tight.want("b")
+    tight.look(BURST_PATIENCE)
+    assert tight.open() == []
+    tight.end("b")
+    tight.look(0.03)
+    assert (tight.stage(), tight.open(), tight.state.demand.coming) == ("pipeline", ["a@w0+w1"], "")
+    tight.restore()
+    assert tight.open() == ["a@w0", "a@w1"]
+    assert tight.states()["b"] == "on demand"
+
+
+def test_it_is_loaded_where_nothing_is_dropped() -> None:
+    made = Tight("w0", "w1", "w2")
+    made.drop()
+    made.log.clear()
+    made.room = 12  # of the workers
+    made.want("b")
+    assert (made.loads("b"), made.stage(), made.open()) == (["w2"], "pipeline", ["a@w0+w1", "a@w2", "b@w2"])
+    assert made.state.demand.coming == "", "it is served, and does not wait for the burst"
+    made.look(2 * BURST_PATIENCE)
+    assert made.awaited == []
+    made(WorkerDown("w2", 1, "killed"))
+    made.want("b")
+    made.look(2 * BURST_PATIENCE)
+    assert made.awaited == ["a"], "now it is served nowhere else"
+
+
+def test_a_drop_does_not_begin_while_something_comes(tight: Tight) -> None:
+    tight.want("b")
+    assert serving_groups(tight.state) == []
+    assert refused_workers(tight.state)["w0"] == "model b is loaded on demand, as not all models fit"
+    tight.look(PATIENCE + 0.01)
+    assert tight.awaited == ["a"]
+
+
+@pytest.mark.parametrize("stage", ["leaving", "returning"])
+def test_nobody_opens_what_somebody_else_has_paused(tight: Tight, stage: str) -> None:
+    """Gateways were to leave these routes, and one that was to give way, and then was not, opened them again."""
+    if stage == "leaving":
+        tight(PAIR)
+    else:
+        tight.drop()
+        tight(RestoreParameters("w0+w1", {}))
+    assert tight.stage() == stage
+    before = tight.open()
+    tight.want("b")
+    tight.look(BURST_PATIENCE)
+    assert (tight.awaited, tight.open()) == (["a"], [])
+    tight.end("b")
+    tight.look(0.03)
+    assert tight.open() == before
+
+
+def test_not_all_workers_are_drained_while_everything_gives_way(tight: Tight) -> None:
+    """Of a model that started nothing new for a moment no route counted."""
+    tight.want("b")
+    tight.look(PATIENCE + 0.01)
+    assert (tight.awaited, tight.open()) == (["a"], [])
+    assert tight.state.scaling.undrainable("w0") == ""
+    tight(DrainWorker("w0", True))
+    assert "would have no route left" in tight.state.scaling.undrainable("w1")
+
+
+def test_who_serves_again_opens_nothing_that_is_to_give_way(tight: Tight) -> None:
+    tight(DrainWorker("w0", True))
+    tight.want("b")
+    tight.look(PATIENCE + 0.01)
+    assert (tight.awaited, tight.open()) == (["a"], [])
+    tight(DrainWorker("w0", False))
+    assert tight.open() == []
