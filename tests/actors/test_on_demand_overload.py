@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from blockwright.actors.controller.messages import DrainWorker, Load, Quiet, WorkerDown
+from blockwright.actors.controller.messages import DrainWorker, Effect, Event, Load, Quiet, WorkerDown, WorkerUp
 from blockwright.actors.controller.overload_groups import refusal, refused_workers, serving_groups
 from blockwright.actors.controller.overload_messages import (
+    AwaitSwitched,
     DropParameters,
     RequestsSwitched,
     RestoreParameters,
     RoutesLeft,
+    SwitchGateways,
 )
 from blockwright.policies.cluster.demand import BURST_PATIENCE, PATIENCE
 from blockwright.policies.model.chain import Hop
@@ -24,10 +28,19 @@ class Tight(House):
     """``a`` and ``b`` do not fit beside each other, but ``b`` fits into what a drop of ``a`` frees."""
 
     def __init__(self, *workers: str) -> None:
+        self.asked: list[Event] = []  # what gateways have not answered
         super().__init__(9, workers)
         self.start(application("a", "abcdef"), application("b", "uvwxyz"))
         assert self.states() == {"a": "ready", "b": "on demand"}
         self.active, self.now = {"a": 1}, BEGINNING
+
+    def answers(self, effect: Effect) -> list[Event]:
+        match effect:
+            case SwitchGateways(number):
+                self.asked.append(RoutesLeft(number, 1))
+            case AwaitSwitched(number):
+                self.asked.append(RequestsSwitched(number, ()))
+        return super().answers(effect)
 
     def stage(self) -> str:
         return " ".join(group.stage for group in self.state.overload.groups.values())
@@ -177,3 +190,54 @@ def test_who_serves_again_opens_nothing_that_is_to_give_way(tight: Tight) -> Non
     assert (tight.awaited, tight.open()) == (["a"], [])
     tight(DrainWorker("w0", False))
     assert tight.open() == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_dropped_and_asked_for_everything_is_served_in_the_end(seed: int) -> None:
+    """Orders, requests that come and end, deaths, drains: invariants after each, nothing loaded into a pipeline's memory,
+    and in the end no route is paused for anybody."""
+    source, made = Random(seed), Tight("w0", "w1", "w2")
+    for _ in range(150):
+        made.look(source.choice([0.03, 0.3, 3.0]))
+        state, name, worker = made.state, source.choice("ab"), source.choice(["w0", "w1", "w2"])
+        groups = state.overload.groups
+        match source.randrange(9):
+            case 0 if not refusal(state, PAIR):
+                made(PAIR)
+            case 1 | 2 if made.asked:
+                made(made.asked.pop(source.randrange(len(made.asked))))
+            case 3 if groups and not refusal(state, RestoreParameters("w0+w1", {})):
+                made(RestoreParameters("w0+w1", {}))
+            case 4 | 5:
+                made.want(name)
+            case 6 | 7 if made.active.get(name):
+                made.end(name)
+                if made.state.demand.leaving == name and not made.active[name]:
+                    made(Quiet(name))
+            case 8 if source.random() < 0.5:
+                drain = worker not in state.scaling.drained
+                if not drain or not state.scaling.undrainable(worker):
+                    made(DrainWorker(worker, drain))
+            case 8 if state.workers[worker].alive:
+                made.held[worker].clear()
+                made(WorkerDown(worker, state.workers[worker].incarnation, "killed"))
+                made(WorkerUp(worker, state.workers[worker].last + 1))
+        members = {one for group in made.state.overload.groups.values() for one in group.workers}
+        assert not any("b" in made.names(one) for one in members), "memory of a burst"
+    for name in sorted(made.state.scaling.drained):
+        made(DrainWorker(name, False))
+    for _ in range(40):
+        made.active = {"a": 0, "b": 0}
+        if made.state.demand.leaving:
+            made(Quiet(made.state.demand.leaving))
+        while made.asked:
+            made(made.asked.pop())
+        if made.state.overload.groups and not refusal(made.state, RestoreParameters("w0+w1", {})):
+            made(RestoreParameters("w0+w1", {}))
+        made.look(3.0)
+    assert (made.stage(), made.state.demand.coming, made.state.demand.leaving) == ("", "", "")
+    for name in "ab":
+        made.active = {}
+        made.want(name)
+        assert made.open() == [f"{name}@w0", f"{name}@w1", f"{name}@w2"]
+        made.end(name)
