@@ -176,7 +176,8 @@ class OnDemand:
                 continue  # its worker is down, or was asked what is left
             self.coming = name
             break
-        self._withhold()
+        if self.coming:
+            self._withhold()
         if self.coming and self._ended(self.coming) and not self._looking:
             self._ask()
 
@@ -215,7 +216,7 @@ class OnDemand:
 
     def _withhold(self) -> None:
         """What comes is not loaded on workers of pipelines, as if they had no room; once they are none any more, it is."""
-        planned = self._served[self.coming].planned if self.coming else ()
+        planned = self._served[self.coming].planned
         workers = withheld((hop.worker for one in planned for hop in one.route.hops), self._pipelines())
         for worker in workers:
             if self._residency[worker].lacks(self.coming):

@@ -99,7 +99,8 @@ class MemoryCoordinator:
         # when the last drop, or what was broken off, and the last restore had ended; when each group had dropped
         self._dropped = self._restored = SETTLED
         self._since: dict[str, float] = {}
-        self._told = ""
+        self._told = ""  # why plans do not do, as was told last
+        self._called: dict[str, float] = {}  # such reasons -> when each was told last
 
     def read(self, at: float, readings: Mapping[str, DemandReading]) -> list[Decision]:
         """What follows from the KV of all groups, by name; it counts as begun."""
@@ -148,8 +149,11 @@ class MemoryCoordinator:
             self.groups[drop.group.name], self.state[drop.group.name] = drop.group, GroupState.DROPPING
         decisions: list[Decision] = [BeginDrop(drop) for drop in plan.drops]
         if everybody and plan.why != self._told:  # else what is under way may free it
-            self._told = plan.why
-            decisions += [CallForHelp(plan.lacking, plan.why)] if plan.why else []
+            if not plan.why:
+                self._told = ""
+            elif at - self._called.get(plan.why, SETTLED) >= HYSTERESIS:  # two that take turns are no news
+                self._told, self._called[plan.why] = plan.why, at
+                decisions.append(CallForHelp(plan.lacking, plan.why))
         return decisions
 
     # what came of it -------------------------------------------------------------------------------------------------

@@ -61,6 +61,25 @@ def test_a_drop_follows_a_drop_and_a_restore_waits() -> None:
     assert drops(told(of, 9.0 + HYSTERESIS, FULL)) == ["w0+w1"]
 
 
+def test_reasons_that_take_turns_are_told_once_in_a_while() -> None:
+    """They filled the list of changes that people see, and called for a worker each time."""
+    of, seen = coordinator(), list[str]()
+    while found := drops(told(of, 0.0, FULL)):
+        for name in found:
+            of.dropped(name, -1.0)
+    pairs = dict.fromkeys(of.groups.values(), GroupState.PIPELINE)
+    one = dict(list(pairs.items())[:1])  # a worker of the others is drained again and again
+    for number in range(8):
+        at = 10.0 + number / 2
+        of.adopt(at, one if number % 2 else pairs)
+        found = of.read(at + SETTLE, dict.fromkeys(of.groups, FULL))
+        seen += [one.why for one in found if isinstance(one, CallForHelp)]
+    assert len(seen) == len({*seen}) == 2
+    of.adopt(20.0, one)
+    assert len(of.read(21.0, dict.fromkeys(of.groups, FULL))) == 1, "long after"
+    assert not of.read(31.0, dict.fromkeys(of.groups, FULL)), "it is so still"
+
+
 def test_who_lacks_memory_drops_and_does_not_wait_for_others_who_do() -> None:
     of, some = coordinator(), DemandReading(used=5, total=10)
     assert drops(of.read(0.0, {"w0": some, "w1": FULL, "w2": some, "w3": some})) == ["w1+w0"]
