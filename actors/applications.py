@@ -21,7 +21,7 @@ from blockwright.actors.controller.messages import Application
 from blockwright.actors.gateway.port import ApplicationView, NewApplication, RefusedChange
 from blockwright.actors.sizing import WorkerLimits, check_model
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.adapter import is_adapter
+from blockwright.gpu.weights.adapter import is_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.runtime.actor.actor import Actor
@@ -50,6 +50,14 @@ def open_application(new: NewApplication, roots: str, base: str) -> Checkpoint:
         message = f"{folder} is an adapter, but {why}; {remedy}"
         raise RequestRefused(Refusal.INVALID, message, param="base")
     return open_source(folder, base)
+
+
+def base_name(new: NewApplication, roots: str) -> str:
+    """What an adapter says that it was trained on; "" also for what ``open_application`` refuses."""
+    try:
+        return trained_on(folder_below(roots, new.path))
+    except RequestRefused:
+        return ""
 
 
 def _tell_refusal(name: str, task: asyncio.Task[ApplicationView | RefusedChange]) -> None:
@@ -131,7 +139,8 @@ class Applications(Actor):
         controller = self.node.ref(self._controller, Controller)
         try:
             check_name(new.name)
-            checkpoint, application = await self._read(new, await controller.base(new.base))
+            named = "" if new.base else await asyncio.to_thread(base_name, new, self._settings.app_roots)
+            checkpoint, application = await self._read(new, await controller.base(new.base, named))
             name = await controller.add(application, replace=new.replace, grace=self._settings.drain_timeout)
             self._held.setdefault(name, checkpoint)  # before a worker reads it, and whatever becomes of who asks
             self._watch(name)

@@ -8,8 +8,9 @@ from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.sizing import max_lengths, serving_dtype, spans
 from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.weights.adapter import is_adapter, open_adapter
+from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.cluster.application_life import default_base
 from blockwright.zoo.source import open_source
 
 
@@ -24,7 +25,9 @@ def open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
         if name in opened:
             found[name] = opened[name]
             continue
-        base = settings.bases.get(name) or next(iter(opened), "")
+        wholes = {settings.applications[one]: one for one in reversed(opened)}  # of two of one folder the first
+        ordered = [(one, settings.applications[one]) for one in opened]
+        base = settings.bases.get(name) or wholes.get(default_base(trained_on(path), ordered), "")
         if base not in opened:
             if not opened:
                 raise SettingsError(

@@ -112,9 +112,9 @@ class Controller(Actor):
         return name
 
     @endpoint
-    async def base(self, model: str) -> str:
-        """The whole checkpoint that a model is served from (without a name: the first that is); "" where there is none."""
-        return whole_checkpoint(self._state.served, model)
+    async def base(self, model: str, trained_on: str = "") -> str:
+        """The whole checkpoint that a model is served from (without a name: see ``whole_checkpoint``); "": there is none."""
+        return whole_checkpoint(self._state.served, model, trained_on)
 
     @endpoint(concurrent=True)
     async def settled(self, application: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.worker.messages import LoadBlock
-from blockwright.policies.cluster.application_life import first_missing, serving_one
+from blockwright.policies.cluster.application_life import default_base, first_missing, serving_one
 from blockwright.policies.cluster.demand import HopRoom
 from blockwright.policies.model.chain import Block, Hop, Route
 from blockwright.policies.requests.admission import capacity_tokens, cramped
@@ -112,11 +112,11 @@ def serving(served: Mapping[str, Served], model: str) -> Served | None:
     return serving_one(s for s in served.values() if s.application.served_as == model)
 
 
-def whole_checkpoint(served: Mapping[str, Served], model: str) -> str:
-    """What an adapter of ``model`` is read over; without a name of the first model that is no adapter. "": there is none."""
+def whole_checkpoint(served: Mapping[str, Served], model: str, trained_on: str) -> str:
+    """What an adapter of ``model`` is read over; without a name as ``default_base`` says. "": there is none."""
     candidates = [serving(served, model)] if model else [one for one in served.values() if one.deployed]
     whole = (one.application for one in candidates if one is not None and not one.application.changed)
-    return next((application.checkpoint for application in whole), "")
+    return default_base("" if model else trained_on, ((one.served_as, one.checkpoint) for one in whole))
 
 
 def not_served(served: Mapping[str, Served], model: str) -> LookupError:

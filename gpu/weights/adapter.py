@@ -46,6 +46,15 @@ def is_adapter(source: str | Path) -> bool:
         return False
 
 
+def trained_on(source: str | Path) -> str:
+    """The last name of the base that an adapter says it was trained on; "" where it says none, or cannot be read."""
+    try:
+        fields = Fields.read(Path(source).expanduser() / CONFIG)
+        return fields.text("base_model_name_or_path").rstrip("/").rpartition("/")[2]
+    except (CheckpointError, OSError, RuntimeError, ValueError):
+        return ""  # whoever opens it says why
+
+
 def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
     """The variant of ``base`` that an adapter makes. Raises CheckpointError: it cannot be served, or is another base's."""
     folder = locate(source)

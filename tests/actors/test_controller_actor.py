@@ -170,6 +170,8 @@ async def test_an_adapter_belongs_to_the_first_whole_model_unless_another_is_nam
     rig.controller.handle(Serve((stored, saved, later)))
     await turns()
     assert await rig.controller.base("") == application("a", "xy").checkpoint
+    assert await rig.controller.base("", "later") == "/later", "it was trained on that"
+    assert await rig.controller.base("", "saved") == application("a", "xy").checkpoint, "an adapter is no base"
     del rig.state.served["a"], rig.state.served["b"]
     assert await rig.controller.base("") == "/later"
     assert [await rig.controller.base(name) for name in ("stored", "saved", "later", "nobody")] == ["", "", "/later", ""]

@@ -34,7 +34,7 @@ class Desk(Actor):
         return self.left.setdefault(name, asyncio.Event())
 
     @endpoint
-    async def base(self, model: str) -> str:
+    async def base(self, model: str, trained_on: str) -> str:
         return ""
 
     @endpoint

@@ -136,13 +136,12 @@ async def test_a_stalled_worker_is_replaced(checkpoint, fate):
         assert (worker["cause"], worker["incarnation"], worker["restarts"]) == ("stalled", 2, 1)
 
 
-async def test_without_workers_requests_wait_and_then_fail_with_503(checkpoint, fate):
+async def test_requests_for_what_can_never_be_loaded_do_not_wait(checkpoint, fate):
     fate.room = 0
-    async with cluster({"m": checkpoint()}, ready=False, workers=1, worker_wait=0.01) as running:
-        with pytest.raises(RequestRefused) as caught:
+    async with cluster({"m": checkpoint()}, ready=False, workers=1, worker_wait=3600.0) as running:
+        with pytest.raises(RequestRefused, match="'m' cannot be loaded: worker w0: component needs 9 bytes") as caught:
             await collect(running.port.generate(generation()))
-        assert caught.value.why is Refusal.UNAVAILABLE
-        assert caught.value.retry_after
+        assert (caught.value.why, caught.value.retry_after) == (Refusal.UNAVAILABLE, None)
 
 
 async def test_what_does_not_fit_is_said_in_one_sentence(checkpoint, fate):

@@ -17,6 +17,7 @@ from blockwright.actors.config import SettingsError
 from blockwright.api.commands.cli import main
 from blockwright.api.commands.zoo_tables import added_line, list_table, list_view
 from blockwright.api.settings.options import make_settings
+from blockwright.tests.adapters import make_adapter
 from blockwright.tests.zoo.models import doubled, tensor_files, variant
 from blockwright.zoo.add import AddedModel
 from blockwright.zoo.profiles import add_profile
@@ -175,3 +176,15 @@ def test_an_adapter_alone_is_told_what_to_do(tmp_path: Path) -> None:
     settings = make_settings(str(tmp_path / "lora"))
     with pytest.raises(SettingsError, match=r"lora is an adapter, but no whole checkpoint is served; .* --app lora=.*lora$"):
         open_checkpoints(settings)
+
+
+def test_an_adapter_is_read_over_what_it_was_trained_on(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    """Of equal shapes, so that the first one would do."""
+    base = checkpoint("llama")
+    other = variant(base, tmp_path / "other", {"up_proj": doubled})
+    adapter = make_adapter(other, tmp_path / "adapter")
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    for named, expected in (("acme/other", other), ("acme/unknown", base)):
+        (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": named}))
+        settings = make_settings(str(base), apps=[f"o={other}", f"a={adapter}"])
+        assert open_checkpoints(settings)["a"].path == expected

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.adapter import is_adapter, open_adapter
+from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.adapters import make_adapter
 from blockwright.zoo.source import open_source
@@ -189,3 +189,19 @@ def test_a_pickle_is_never_loaded(folder: Folder, made: tuple[Path, Path]) -> No
     (folder.path / "adapter_model.bin").unlink()
     with pytest.raises(CheckpointError, match=r"has adapter_config.json but no adapter_model.safetensors"):
         open_source(folder.path, made[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('{"base_model_name_or_path": "meta-llama/Llama-3-8B"}', "Llama-3-8B"),
+        ('{"base_model_name_or_path": "/home/ann/base/"}', "base"),
+        ('{"base_model_name_or_path": null}', ""),
+        ('{"base_model_name_or_path": 7}', ""),
+        ("{", ""),
+    ],
+)
+def test_what_it_was_trained_on_is_a_name_without_folders(tmp_path: Path, text: str, name: str) -> None:
+    (tmp_path / "adapter_config.json").write_text(text)
+    assert trained_on(tmp_path) == name
+    assert trained_on(tmp_path / "nothing") == ""
