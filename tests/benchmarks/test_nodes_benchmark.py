@@ -20,5 +20,11 @@ async def test_a_crash_is_timed_and_a_wrong_cause_is_an_error(monkeypatch: pytes
             await nodes.milliseconds_to_down(cluster, "w0", "crash", "hung")
 
 
+def test_what_hung_may_be_told_with_the_cause() -> None:
+    assert nodes.is_cause("hung: endpoint stop_the_loop of actor stuck has held the event loop", "hung")
+    assert not nodes.is_cause("unreachable", "hung")
+    assert not nodes.is_cause("hung", "exited -9")
+
+
 def test_the_import_is_timed_in_processes_of_their_own() -> None:
     assert all(milliseconds > 0 for milliseconds in nodes.import_milliseconds(1))
