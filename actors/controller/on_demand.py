@@ -302,13 +302,13 @@ class OnDemand:
                 for worker in lacking:
                     kept[worker] |= parts[worker]  # of what is being added
         offline = uses.get(self.coming, NOBODY).offline
-        choice = choose(lacking, residents, 0.0 if offline else now - self.wanted[self.coming].since, kept)
+        choice = choose(lacking, residents, now - self.wanted[self.coming].since, kept, offline=offline)
         for name in choice.unload:
             self.park(name)
         if choice.unload:
             self._try_again()
             return
-        if offline and residents:
+        if choice.step_back:
             self._step_back()
             return
         if choice.drain and not self.leaving:

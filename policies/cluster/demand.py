@@ -46,10 +46,12 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class GivingWay:
-    """``unload``: now. ``drain``: takes no new requests from now on, and goes when it has none; "": none does."""
+    """``unload``: now. ``drain``: takes no new requests from now on, and goes when it has none; "": none does.
+    ``step_back``: nobody gives way, and who asks is not to hold up others who wait."""
 
     unload: tuple[str, ...] = ()
     drain: str = ""
+    step_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +126,18 @@ def withheld(workers: Iterable[str], pipelines: Iterable[Container[str]]) -> lis
 
 
 def choose(
-    lacking: Mapping[str, int], residents: Iterable[Occupant], waited: float, kept: Mapping[str, Set[bytes]]
+    lacking: Mapping[str, int],
+    residents: Iterable[Occupant],
+    waited: float,
+    kept: Mapping[str, Set[bytes]],
+    *,
+    offline: bool = False,
 ) -> GivingWay:
     """Who gives way so that ``lacking`` bytes become free on each of these workers, for an application that has ``waited``
     so many seconds. What two applications alone share is nobody's own: where nothing else helps they go one by one. Nobody
     goes all of whose parts are ``kept`` or have others in use; only where nobody else is left, for what lies between. Of
-    those of which parameters are dropped none goes in vain: memory comes free with the last of them."""
+    those of which parameters are dropped none goes in vain: memory comes free with the last of them. For requests that are
+    ``offline`` nobody in use gives way."""
     residents = list(residents)
     burst = any(one.dropped and one.use.active for one in residents)
     order = sorted(residents, key=lambda one: (-one.use.idle, -one.age, one.name))
@@ -154,6 +162,8 @@ def choose(
         return GivingWay((*unload, mute[0]))
     if unload and any(nbytes > sum(one.owned.get(worker, 0) for one in active) for worker, nbytes in rest.items()):
         return GivingWay((unload[0],))  # only what several share is enough, and that comes free with the last of them
+    if offline:
+        return GivingWay(step_back=bool(residents))
     busy = [one for one in active if one.age >= TURN and waited >= (BURST_PATIENCE if one.dropped else PATIENCE)]
     if not busy:
         return GivingWay()

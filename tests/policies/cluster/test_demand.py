@@ -169,3 +169,11 @@ def test_what_comes_is_served_given_up_or_made_room_for():
     assert coming(gone, here=True, lacks=False) is Coming.SERVED, "it keeps its room though who asked is gone"
     assert coming(gone, here=False, lacks=True) is Coming.UNWANTED
     assert coming(gone, here=False, lacks=False) is Coming.LOADING
+
+
+def test_nobody_in_use_gives_way_to_offline_requests_and_they_hold_up_nobody():
+    busy, idle = resident("busy", active=1), resident("idle", idle=9)
+    kept = {"w0": set[bytes]()}
+    assert demand.choose({"w0": 5}, [busy, idle], 60.0, kept, offline=True) == GivingWay(("idle",))
+    assert demand.choose({"w0": 5}, [busy], 60.0, kept, offline=True) == GivingWay(step_back=True)
+    assert demand.choose({"w0": 5}, [], 60.0, kept, offline=True) == GivingWay(), "what went has not ended yet: it waits"
