@@ -116,6 +116,7 @@ SEARCHES = (
     ("deadline", "runtime/base/scope.py"),
     ("deadlock", "policies/sweep/pipeline.py"),
     ("defragmentation", "policies/memory/compaction.py"),
+    ("deserialization", "runtime/base/decoding.py"),
     ("deterministic simulation", "runtime/testing/simulation.py"),
     ("detokenizing", "api/text/detokenize.py"),
     ("draining", "policies/cluster/draining.py"),

@@ -328,7 +328,7 @@ class Controller(Actor):
     def _beat(self, peer: PeerInfo) -> None:
         name = peer.id.name
         if name in self._state.workers:
-            said = (peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running", "routes"))
+            said = [peer.payload.get(key, 0) for key in ("sweep_age", "waiting", "running", "routes")]
             self.handle(m.Beat(name, peer.id.incarnation, *said))
         elif (address := f"{name}/gateway") in self._gateways:
             self._taken[address] = peer.payload.get("routes", 0)

@@ -62,7 +62,8 @@ from blockwright.policies.sweep.local_routes import merged
 from blockwright.policies.sweep.page_events import Export, HoldPages, MoveSlots, SendPages, Unhold
 from blockwright.policies.sweep.state import SweepState
 from blockwright.runtime import Actor, Down, endpoint
-from blockwright.runtime.base.codec import decode, unpack
+from blockwright.runtime.base.codec import unpack
+from blockwright.runtime.base.decoding import decode
 from blockwright.transport.link import Traffic
 
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified

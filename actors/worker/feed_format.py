@@ -8,7 +8,7 @@ import msgpack
 
 from blockwright.actors.worker.event_log_file import plain
 from blockwright.policies.sweep.feed import FeedEntry
-from blockwright.runtime.base.codec import decode
+from blockwright.runtime.base.decoding import decode
 from blockwright.runtime.base.errors import DecodeError
 
 

@@ -17,7 +17,8 @@ from blockwright.gpu.executor import Executor
 from blockwright.policies.sweep.events import Event
 from blockwright.policies.sweep.page_events import MoveSlots, PagesArrived, PagesUnsent, SendPages
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.runtime.base.codec import encode, pack, unpack
+from blockwright.runtime.base.decoding import decode
 from blockwright.transport.link import Slot, Traffic
 
 log = logging.getLogger(__name__)

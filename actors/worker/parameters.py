@@ -19,7 +19,8 @@ from blockwright.policies.cluster.parameter_fetch import STALL, BatchPart, Param
 from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPiece
 from blockwright.runtime.actor.actor import ActorNode
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.runtime.base.codec import encode, pack, unpack
+from blockwright.runtime.base.decoding import decode
 from blockwright.transport.link import Slot, Traffic, Transfer
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Concatenate, overload
 
 from blockwright.runtime.actor.typed_endpoint import CallEndpoint, Decorator, P, R, StreamEndpoint
-from blockwright.runtime.base.codec import Decoder, decoder
+from blockwright.runtime.base.decoding import Decoder, decoder
 from blockwright.runtime.base.errors import DecodeError
 
 RESERVED = frozenset(("node", "name", "incarnation", "life", "address", "ref"))  # of a Ref

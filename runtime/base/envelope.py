@@ -46,7 +46,7 @@ _SHAPES: dict[int, tuple[type, ...]] = {
     BOOK: (list,),
     DOWN: (str, int, str),
     STOP: (),
-    HEARTBEAT: (object, dict),
+    HEARTBEAT: (list, dict),
     CALL: (int, str, str, float, bytes, list, dict),
     CAST: (int, str, str, bytes, list, dict),
     REPLY: (int, bool, object),

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.runtime.base.codec import encode, pack, unpack
+from blockwright.runtime.base.decoding import decode
 from blockwright.runtime.base.names import import_module
 from blockwright.runtime.cluster.launcher import NodeSpec
 from blockwright.runtime.node.node import Node

@@ -16,9 +16,11 @@ from typing import Any
 
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import decode, encode, field_names, pack, unpack
+from blockwright.runtime.base.codec import encode, pack, unpack
+from blockwright.runtime.base.decoding import decode
 from blockwright.runtime.base.errors import DecodeError, EncodeError
 from blockwright.runtime.base.names import import_module, import_name
+from blockwright.runtime.base.schema import field_names
 
 
 def load_class(name: str) -> type[Actor]:

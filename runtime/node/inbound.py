@@ -11,8 +11,8 @@ from collections import Counter
 from typing import Any
 
 from blockwright.runtime.base import envelope
-from blockwright.runtime.base.codec import decode
 from blockwright.runtime.base.dead_letters import DeadLetters
+from blockwright.runtime.base.decoding import decoder
 from blockwright.runtime.base.errors import DecodeError, fault_to_wire
 from blockwright.runtime.node.heartbeat import Heartbeat
 from blockwright.runtime.node.incoming_calls import IncomingCalls
@@ -28,6 +28,7 @@ from blockwright.transport.errors import AddressError, KeysError
 from blockwright.transport.link_table import LinkTable
 from blockwright.transport.wire import Buffer, WireError
 
+_heartbeat, _payload = decoder(Heartbeat), decoder(dict[str, Any])  # a head of a thousand reads two thousand a second
 MOST_OF_STRANGERS = 4096  # bytes of a message that is looked at before its sender is known: a HELLO
 
 
@@ -173,7 +174,7 @@ class Inbound:
             self._remote.on_seen(peer, *fields)
         elif tag == envelope.HEARTBEAT:
             peer.heartbeat_at = self._clock.now()
-            peer.heartbeat, peer.payload = decode(Heartbeat, fields[0]), decode(dict[str, Any], fields[1])
+            peer.heartbeat, peer.payload = _heartbeat(fields[0]), _payload(fields[1])
             self._table.beat(peer)
         else:
             self._peering.on_system(peer, tag, fields)

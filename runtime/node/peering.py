@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from blockwright.runtime.base import envelope
-from blockwright.runtime.base.codec import decode
+from blockwright.runtime.base.decoding import decode
 from blockwright.runtime.base.down import Down
 from blockwright.runtime.base.errors import DecodeError, NodeDown
 from blockwright.runtime.node.membership import Membership

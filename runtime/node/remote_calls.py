@@ -13,8 +13,9 @@ from typing import Any
 from blockwright.runtime.base import envelope
 from blockwright.runtime.base.address import Address
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import bare, encode, pack, received
+from blockwright.runtime.base.codec import bare, encode, pack
 from blockwright.runtime.base.dead_letters import DeadLetters
+from blockwright.runtime.base.decoding import received
 from blockwright.runtime.base.errors import DecodeError, EncodeError, NodeDown, fault_from_wire
 from blockwright.runtime.node.peers import Peer
 from blockwright.runtime.node.requests import Requests

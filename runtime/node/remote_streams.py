@@ -23,7 +23,8 @@ from blockwright.runtime.actor.streams import Inlet, LocalOutlet
 from blockwright.runtime.base import envelope
 from blockwright.runtime.base.address import Address
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import encode, pack, received
+from blockwright.runtime.base.codec import encode, pack
+from blockwright.runtime.base.decoding import received
 from blockwright.runtime.base.errors import DecodeError, EncodeError, RuntimeFault, fault_to_wire
 from blockwright.runtime.base.scope import inherited_deadline
 from blockwright.runtime.base.window import WINDOW_BYTES, WINDOW_ITEMS, Window

@@ -15,7 +15,8 @@ from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.sweep.events import Submission
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.runtime.base.codec import encode, pack, unpack
+from blockwright.runtime.base.decoding import decode
 from blockwright.runtime.testing import Simulation
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.fake_fleet import generation, reference

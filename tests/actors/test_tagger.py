@@ -22,7 +22,8 @@ from blockwright.policies.prediction.length_regression import LengthRegression
 from blockwright.policies.prediction.lengths import TERMS, Accuracy, Features, Lesson
 from blockwright.runtime import ManualClock, Node
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.runtime.base.codec import encode, pack, unpack
+from blockwright.runtime.base.decoding import decode
 from blockwright.tests.waiting import until
 
 OF = Features("m", 10, 500, terms=(1, 2, 3))

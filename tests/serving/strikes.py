@@ -16,8 +16,8 @@ from typing import get_args
 import msgpack
 
 from blockwright.policies.sweep.events import PeerMessage
-from blockwright.runtime.base.codec import schema_tag
 from blockwright.runtime.base.envelope import CALL, CAST, FAULT, REPLY
+from blockwright.runtime.base.schema import schema_tag
 from blockwright.runtime.testing import Delay, Drop, Duplicate, Fault, Kill
 from blockwright.transport.address import PeerId
 from blockwright.transport.handshake import Lane

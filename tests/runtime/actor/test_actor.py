@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from blockwright.runtime import Actor, DecodeError, Node, endpoint
-from blockwright.runtime.base.codec import schema_tag
+from blockwright.runtime.base.schema import schema_tag
 
 
 def test_endpoints_are_collected_and_inherited():

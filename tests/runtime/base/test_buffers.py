@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from blockwright.runtime.base.buffers import ARRAY_EXT, INLINE_BYTES, TENSOR_EXT, Sink, ext_hook
-from blockwright.runtime.base.codec import decode, encode, pack, unpack
+from blockwright.runtime.base.codec import encode, pack, unpack
+from blockwright.runtime.base.decoding import decode
 from blockwright.runtime.base.errors import DecodeError, EncodeError
 
 

@@ -18,8 +18,10 @@ from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind,
 from blockwright.policies.plan import sweep_plan as plan_types
 from blockwright.policies.plan.sweep_plan import SetPages, SweepPlan, WriteTokens
 from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import MAX_CONTAINERS, MAX_ITEMS, decode, encode, pack, schema_tag, unpack
+from blockwright.runtime.base.codec import MAX_CONTAINERS, MAX_ITEMS, encode, pack, unpack
+from blockwright.runtime.base.decoding import decode
 from blockwright.runtime.base.errors import DecodeError, EncodeError
+from blockwright.runtime.base.schema import schema_tag
 
 
 class Colour(StrEnum):

@@ -1,0 +1,20 @@
+"""How two nodes know that they mean the same dataclass: its name and the fields that travel."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from functools import cache
+
+
+@cache
+def field_names(kind: type) -> tuple[str, ...]:
+    """Fields that travel, in order."""
+    return tuple(f.name for f in dataclasses.fields(kind) if f.init)
+
+
+@cache
+def schema_tag(kind: type) -> int:
+    """32 bits that identify a dataclass by its name and field names."""
+    text = f"{kind.__qualname__}({','.join(field_names(kind))})"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest())
