@@ -166,7 +166,7 @@ static float most_of(const float *scores, int first, int last, span seen) {
 static float weigh_row(const float *scores, at *weights, int first, int last, span seen, float scale, float top) {
     vf sum = splat(0.0f);
     for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW) {
-        vf weight = as_stored(pick(in_span(seen, c), vexp(load(scores + c) * scale - top), splat(0.0f)));
+        vf weight = as_stored(pick(in_span(seen, c), vexp(mul_add(load(scores + c), splat(scale), splat(-top))), splat(0.0f)));
         sum = sum + weight;
         store_at(weights + c, weight);
     }

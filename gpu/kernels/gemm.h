@@ -165,7 +165,7 @@ static patch patch_of(const product *g, int piece) {
 AI vf activate(int kind, vf v) {
     if (kind == BW_GELU)
         return v * 0.5f * (1.0f + verf(v * 0.70710678118654752f));
-    vf z = kind == BW_SILU ? v : v * (1.59576912160573071f + v * v * 0.0713548162726f);
+    vf z = kind == BW_SILU ? v : v * mul_add(v * v, splat(0.0713548162726f), splat(1.59576912160573071f));
     return v / (1.0f + vexp(-z));
 }
 

@@ -4,8 +4,8 @@
 AI void rotate_as(const int step, const float *x, const float *cos, const float *sin, int half, int apart, float *to) {
     for (int i = 0; i < half; i++) {
         float a = x[i * step], b = x[i * step + apart];
-        to[i * step] = a * cos[i] - b * sin[i];
-        to[i * step + apart] = b * cos[i] + a * sin[i];
+        to[i * step] = mul_add1(a, cos[i], -(b * sin[i]));
+        to[i * step + apart] = mul_add1(b, cos[i], a * sin[i]);
     }
 }
 

@@ -27,11 +27,11 @@ AI float squares(const int floats, const void *x, int width, float mean) {
     int whole = width / VW * VW, part = width - whole;
     for (int i = 0; i < whole; i += VW) {
         vf v = norm_in(floats, x, i, VW) - mean;
-        sum = v * v + sum;
+        sum = mul_add(v, v, sum);
     }
     if (part) {
         vf v = pick(lanes() < part, norm_in(floats, x, whole, part) - mean, splat(0.0f));
-        sum = v * v + sum;
+        sum = mul_add(v, v, sum);
     }
     return lanes_sum(sum);
 }
@@ -58,7 +58,7 @@ AI void norm_row(const int floats, const void *x, int width, const norm *g, void
         if (g->kind == BW_RMS)
             v = v * factor * weight;
         else
-            v = (v - mean) * factor * weight + load(g->bias + i);
+            v = mul_add((v - mean) * factor, weight, load(g->bias + i));
         norm_out(floats, to, i, width - i, v);
     }
 }

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -44,6 +44,24 @@ AI vf splat(float value) {
 }
 AI vf load(const float *p) { return *(const vf_u *)p; }
 AI void store(float *p, vf v) { *(vf_u *)p = v; }
+/* a * b + c, rounded once where the instruction set can. Compilers are not allowed to make this of a product and a sum
+ * (-ffp-contract=off): GCC does it in one copy of a loop and not in another, and a row's bits would depend on its neighbours. */
+AI vf mul_add(vf a, vf b, vf c) {
+#if VW == 16
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif VW == 8
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+AI float mul_add1(float a, float b, float c) {
+#if VW > 4
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
 AI vf pick(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
 
 AI vf vmax(vf a, vf b) {
@@ -145,17 +163,18 @@ AI float lanes_max(vf v) {
 AI vf vexp(vf x) {
     x = pick(x < -87.0f, splat(-87.0f), x);
     x = pick(x > 87.0f, splat(87.0f), x);
-    vf shifted = x * 1.44269504088896341f + 12582912.0f; /* 1.5 * 2^23: the low bits become the rounded integer */
+    /* 1.5 * 2^23: the low bits become the rounded integer */
+    vf shifted = mul_add(x, splat(1.44269504088896341f), splat(12582912.0f));
     vf n = shifted - 12582912.0f;
-    vf r = x - n * 0.693359375f;
-    r = r - n * -2.12194440e-4f;
+    vf r = mul_add(n, splat(-0.693359375f), x);
+    r = mul_add(n, splat(2.12194440e-4f), r);
     vf y = splat(1.9875691500e-4f);
-    y = y * r + 1.3981999507e-3f;
-    y = y * r + 8.3334519073e-3f;
-    y = y * r + 4.1665795894e-2f;
-    y = y * r + 1.6666665459e-1f;
-    y = y * r + 5.0000001201e-1f;
-    y = y * (r * r) + (r + 1.0f);
+    y = mul_add(y, r, splat(1.3981999507e-3f));
+    y = mul_add(y, r, splat(8.3334519073e-3f));
+    y = mul_add(y, r, splat(4.1665795894e-2f));
+    y = mul_add(y, r, splat(1.6666665459e-1f));
+    y = mul_add(y, r, splat(5.0000001201e-1f));
+    y = mul_add(y, r * r, r + 1.0f);
     return (vf)((vu)y + ((vu)shifted << 23));
 }
 /* tanh and erf as quotients of polynomials (those of Eigen), within 7 units in the last place. */
@@ -163,31 +182,31 @@ AI vf vtanh(vf x) {
     x = pick(x < -7.90531110f, splat(-7.90531110f), x);
     x = pick(x > 7.90531110f, splat(7.90531110f), x);
     vf s = x * x;
-    vf p = s * -2.76076847742355e-16f + 2.00018790482477e-13f;
-    p = p * s + -8.60467152213735e-11f;
-    p = p * s + 5.12229709037114e-08f;
-    p = p * s + 1.48572235717979e-05f;
-    p = p * s + 6.37261928875436e-04f;
-    p = p * s + 4.89352455891786e-03f;
-    vf q = s * 1.19825839466702e-06f + 1.18534705686654e-04f;
-    q = q * s + 2.26843463243900e-03f;
-    q = q * s + 4.89352518554385e-03f;
+    vf p = mul_add(s, splat(-2.76076847742355e-16f), splat(2.00018790482477e-13f));
+    p = mul_add(p, s, splat(-8.60467152213735e-11f));
+    p = mul_add(p, s, splat(5.12229709037114e-08f));
+    p = mul_add(p, s, splat(1.48572235717979e-05f));
+    p = mul_add(p, s, splat(6.37261928875436e-04f));
+    p = mul_add(p, s, splat(4.89352455891786e-03f));
+    vf q = mul_add(s, splat(1.19825839466702e-06f), splat(1.18534705686654e-04f));
+    q = mul_add(q, s, splat(2.26843463243900e-03f));
+    q = mul_add(q, s, splat(4.89352518554385e-03f));
     return x * p / q;
 }
 AI vf verf(vf x) {
     x = pick(x < -4.0f, splat(-4.0f), x);
     x = pick(x > 4.0f, splat(4.0f), x);
     vf s = x * x;
-    vf p = s * -2.72614225801306e-10f + 2.77068142495902e-08f;
-    p = p * s + -2.10102402082508e-06f;
-    p = p * s + -5.69250639462346e-05f;
-    p = p * s + -7.34990630326855e-04f;
-    p = p * s + -2.95459980854025e-03f;
-    p = p * s + -1.60960333262415e-02f;
-    vf q = s * -1.45660718464996e-05f + -2.13374055278905e-04f;
-    q = q * s + -1.68282697438203e-03f;
-    q = q * s + -7.37332916720468e-03f;
-    q = q * s + -1.42647390514189e-02f;
+    vf p = mul_add(s, splat(-2.72614225801306e-10f), splat(2.77068142495902e-08f));
+    p = mul_add(p, s, splat(-2.10102402082508e-06f));
+    p = mul_add(p, s, splat(-5.69250639462346e-05f));
+    p = mul_add(p, s, splat(-7.34990630326855e-04f));
+    p = mul_add(p, s, splat(-2.95459980854025e-03f));
+    p = mul_add(p, s, splat(-1.60960333262415e-02f));
+    vf q = mul_add(s, splat(-1.45660718464996e-05f), splat(-2.13374055278905e-04f));
+    q = mul_add(q, s, splat(-1.68282697438203e-03f));
+    q = mul_add(q, s, splat(-7.37332916720468e-03f));
+    q = mul_add(q, s, splat(-1.42647390514189e-02f));
     return x * p / q;
 }
 AI float exp1(float x) { return vexp(splat(x))[0]; }
@@ -220,9 +239,8 @@ AI vf dot(vf sum, pair w, pair x) {
 #if DP
     return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w.low, (__m512bh)x.low);
 #elif BF16
-    sum = w.low * x.low + sum;
-    return w.high * x.high + sum;
+    return mul_add(w.high, x.high, mul_add(w.low, x.low, sum));
 #else
-    return w.low * x.low + sum;
+    return mul_add(w.low, x.low, sum);
 #endif
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from blockwright.gpu.errors import BackendError
 
+LIBRARY = Path(__file__).parents[1] / "kernels" / "_cpu.so"
 EMBEDDING, ATTENTION, MLP, HEAD = range(4)
 RMS, LAYER = range(2)
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "gelu_new": 2, "gelu_fast": 2}
@@ -90,7 +91,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 @cache
 def library() -> ctypes.CDLL:
     """The library with its functions declared. Raises ``BackendError`` when it was not built or is of another version."""
-    path = Path(__file__).parents[1] / "kernels" / "_cpu.so"
+    path = LIBRARY
     if not path.exists():
         raise BackendError("the native kernels were not built; install gcc and install the package again")
     handle = ctypes.CDLL(str(path))
