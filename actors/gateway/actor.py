@@ -328,6 +328,7 @@ class Gateway(Actor):
                 await self._idle.wait()
         except TimeoutError:
             self._handle(m.Drain(now=True))
+        await self._tagging.flush(self.node)
 
     # the shell
 

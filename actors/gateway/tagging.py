@@ -42,16 +42,21 @@ class Tagging:
         if self._tagger:
             self._sharing = asyncio.create_task(self._share(node, lessons))
 
-    async def stop(self, node: ActorNode) -> None:
+    async def flush(self, node: ActorNode) -> None:
         """Share and write what is left."""
         if self._sharing is not None:
             await asyncio.gather(self._sharing, return_exceptions=True)
         lessons = self._lengths.take()
-        if self._log is not None:
+        if self._log is not None and lessons:
             self._log.write(lessons)
-            await asyncio.to_thread(self._log.close)
         if self._tagger and lessons:
             await self._share(node, lessons)
+
+    async def stop(self, node: ActorNode) -> None:
+        """As ``flush``, and close the log. The tagger may be gone: the head's actors stop before processes of gateways."""
+        await self.flush(node)
+        if self._log is not None:
+            await asyncio.to_thread(self._log.close)
 
     async def _share(self, node: ActorNode, lessons: list[Lesson]) -> None:
         try:

@@ -161,8 +161,9 @@ def test_it_decides_what_a_computation_from_scratch_decides(seed: int) -> None:
 
 
 def operations(state: ControllerState, event: Event, now: float = 0.0) -> int:
-    """Bytecode instructions that the interpreter executes to handle an event."""
-    count, before = 0, sys.gettrace()
+    """Bytecode instructions that the interpreter executes to handle an event. Another state handles it first: from Python
+    3.12 on all instructions are told only of functions that were traced before."""
+    count, before, another = 0, sys.gettrace(), at_rest(1, 1)
 
     def trace(frame: FrameType, what: str, _: Any) -> Any:
         nonlocal count
@@ -172,6 +173,8 @@ def operations(state: ControllerState, event: Event, now: float = 0.0) -> int:
 
     sys.settrace(trace)
     try:
+        another.handle(event, now)
+        count = 0
         state.handle(event, now)
     finally:
         sys.settrace(before)

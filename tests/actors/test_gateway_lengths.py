@@ -125,3 +125,18 @@ async def test_a_cluster_learns_from_what_it_serves_and_logs_it(checkpoint: Any,
         }  # fmt: skip
     assert [(one.length, one.expected) for one in read_requests(folder)] == [(length, 0)] * 5 + [(length, length)]
     assert json.loads((tmp_path / "kept" / "tagger.json").read_text())["origin"] == "history"
+
+
+async def test_what_a_gateway_of_its_own_learned_last_is_kept(checkpoint: Any, tmp_path: Path) -> None:
+    """The tagger is on the head, whose actors stop before other nodes: what a drain ends is told before that."""
+    fate, kept = fake_worker.reset(), tmp_path / "kept"
+    settings = {"tagger": "history", "tagger_folder": str(kept), "gateway_in_head": "no", "http": Http(Quiet(), 0)}
+    async with cluster({"m": checkpoint()}, workers=1, **settings) as running:
+        await running.answering.until(bool)
+        gateway = fate.gateways["g0"]
+        await until(lambda: gateway.ready)
+        stop = reference(generation("r", max_tokens=6))[-1]
+        await collect(gateway.generate(generation("r", max_tokens=40, stop_tokens=[stop])))
+        await gateway.drain(5.0)
+        assert gateway.state.lengths.take() == []
+    assert json.loads((kept / "tagger.json").read_text())["estimator"]["kind"] == "history"

@@ -29,6 +29,7 @@ from blockwright.tests.waiting import PATIENCE, until_now
 MARK = "BLOCKWRIGHT_SYSTEM_TEST"
 # What a busy machine must not bring about where a test does not mean it.
 CALM = {"silence": PATIENCE, "stall_timeout": PATIENCE, "worker_wait": PATIENCE, "drain_timeout": PATIENCE}
+ANYWHERE = {"gateway_in_head": "yes"}  # the same processes on any number of cores; where it is ``no``, a test says so
 
 
 class Program:
@@ -109,7 +110,13 @@ class Server(Program):
         **settings: Any,
     ) -> None:
         self.event_logs = EventLogs()
-        own = {"memory": "32MiB", "threads": 1, "check": "true", "event_log": self.event_logs.folder}
+        own = {
+            "memory": "32MiB",
+            "threads": 1,
+            "check": "true",
+            "event_log": self.event_logs.folder,
+            "gateway_in_head": "no",
+        }
         values = {**own, **CALM, **SERVED, **settings}
         command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers), *arguments]
         command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]

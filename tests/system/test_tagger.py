@@ -55,7 +55,7 @@ def test_what_was_served_trains_what_serves(tmp_path: Path, capsys: pytest.Captu
     assert sorted(one.length for one in read_requests(logs)) == lengths, "all of them, once the server has ended"
     assert main(["tagger", "train", str(logs), "-o", str(model)]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:4]] == ["constant", "history", "trained"]
-    server = Server(MODEL, workers=1, tagger=f"trained:{model}", tagger_folder=kept)
+    server = Server(MODEL, workers=1, tagger=f"trained:{model}", tagger_folder=kept, gateway_in_head="no")
     try:
         server.whole()
         until_now(lambda: b'"expected_tokens"' in story(server, prompts(2, 1)[0])[0], "a gateway with the model")
