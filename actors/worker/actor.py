@@ -231,8 +231,7 @@ class Worker(Actor):
         flight: Flight = decode(Flight, unpack(header))
         self._flights += 1
         local = Flight(flight.home, self._flights, flight.width, flight.rows)
-        tokens = sum(row.count for row in local.rows)
-        self._do(lambda ex: ex.put_flight(local.number, buffers[0], tokens, local.width))
+        self._do(lambda ex: ex.put_flight(local.number, buffers[0], sum(row.count for row in local.rows), local.width))
         self._apply(local)
 
     def _watch(self, node: str) -> None:
