@@ -257,6 +257,8 @@ def _folder(source: str | Path) -> Path | None:
         beside = (path.parent / "config.json").is_file()
         folder = f"its folder, {path.parent}" if beside else "the folder that holds config.json"
         raise CheckpointError(f"{source} is a file; name {folder}")
+    if path.is_symlink():
+        raise CheckpointError(f"{source} is a link that leads nowhere, or to itself; mend it, or name the folder itself")
     if near := _near(path):  # before the hub is asked, which may take its time
         raise CheckpointError(f"there is no folder {source}; did you mean {path.parent / near}?")
     if (address := HUB_ADDRESS.match(str(source))) and HUB_ID.fullmatch(address[1]):
