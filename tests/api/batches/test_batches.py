@@ -259,6 +259,34 @@ async def test_what_can_never_be_answered_is_an_error_of_the_line(start: Start, 
     assert "it is too large" in failed["response"]["body"]["error"]["message"]
 
 
+async def test_a_model_that_fails_to_load_is_waited_for_and_then_the_line_has_the_reason(start: Start, say: Any) -> None:
+    rig, port = await start(say("x"))
+    said = "model 'tiny' cannot be loaded: a tensor is damaged"
+
+    def refuse(number: int) -> None:
+        port.refuse = RequestRefused(Refusal.UNAVAILABLE, said, 5.0, failure=number)
+
+    refuse(1)
+    id = await rig.create([line(name) for name in "abc"])
+
+    async def begun() -> bool:
+        await rig.ref.look()
+        return (await rig.view(id))["status"] == "in_progress"
+
+    await until(begun)
+    for number in range(1, 40):
+        refuse(number)
+        rig.clock.advance(100.0)
+        await rig.ref.look()
+        if (await rig.view(id))["request_counts"]["failed"]:
+            break
+    assert number > 5, "it is given time"
+    batch = await rig.ended(id)
+    assert batch["request_counts"] == {"total": 3, "completed": 0, "failed": 3}
+    responses = [one["response"] for one in (await rig.lines(batch["error_file_id"])).values()]
+    assert {(one["status_code"], one["body"]["error"]["message"]) for one in responses} == {(503, said)}
+
+
 async def test_a_batchs_output_is_no_input_and_its_input_stays(start: Start, say: Any, tmp_path: Path) -> None:
     rig, port = await start(say("x"))
     port.refuse = RequestRefused(Refusal.UNAVAILABLE, "no worker", 60.0)
