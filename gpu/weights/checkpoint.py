@@ -153,7 +153,19 @@ class Checkpoint:
                 progress(done, total)
 
         ordered = sorted(places, key=lambda ref: (ref.path, ref.offset))
-        return {ref: self.known.get(ref) or hash_tensor(ref, advance) for ref in ordered}
+        found = {ref: self.known.get(ref) or hash_tensor(ref, advance) for ref in ordered}
+        self._check_terms()
+        return found
+
+    def _check_terms(self) -> None:
+        """What the two halves of an adapter's terms make is as finite as they are, unless that was found before."""
+        from blockwright.gpu.weights.finite import check_product  # brings numpy
+
+        for change, roles in self.deltas.values():
+            for term in change.lora:
+                a, b = roles[f"{term.role}.a"], roles[f"{term.role}.b"]
+                if a not in self.known or b not in self.known:
+                    check_product(a, b, term.scale)
 
     def ids(self, hashes: Mapping[TensorRef, bytes]) -> list[bytes]:
         """The identities of the components (of an adapter, those that it shares), whose tensors have these hashes."""

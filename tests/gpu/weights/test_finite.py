@@ -83,3 +83,22 @@ def test_a_checkpoint_and_an_adapter_are_refused(tmp_path: Path) -> None:
     name = spoil(adapter / "adapter_model.safetensors", "lora_B")
     with pytest.raises(CheckpointError, match=name):
         open_adapter(adapter, opened).specs(16, "float32")
+
+
+@pytest.mark.parametrize(("values", "alpha", "fits"), [(1e9, 4, True), (1e9, 256, False), (1e15, 4, False)])
+def test_halves_of_an_adapter_that_are_finite_and_together_are_not(
+    tmp_path: Path, values: float, alpha: int, fits: bool
+) -> None:
+    base = make_checkpoint(tmp_path / "base")
+    adapter = make_adapter(base, tmp_path / "adapter", lora_alpha=alpha)
+    file = adapter / "adapter_model.safetensors"
+    tensors = load_file(file)
+    for name in [name for name in tensors if "layers.1.mlp.down_proj" in name]:
+        tensors[name].view(-1)[-1] = -values
+    save_file(tensors, file, metadata={"format": "pt"})
+    opened = Checkpoint.open(base)
+    if fits:
+        open_adapter(adapter, opened).specs(16, "float32")
+        return
+    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.down_proj\.lora_A\.weight and lora_B together, with alpha"):
+        open_adapter(adapter, opened).specs(16, "float32")
