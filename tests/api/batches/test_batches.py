@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -261,27 +262,22 @@ async def test_what_can_never_be_answered_is_an_error_of_the_line(start: Start, 
 
 async def test_a_model_that_fails_to_load_is_waited_for_and_then_the_line_has_the_reason(start: Start, say: Any) -> None:
     rig, port = await start(say("x"))
-    said = "model 'tiny' cannot be loaded: a tensor is damaged"
+    said, numbers, waits = "model 'tiny' cannot be loaded: a tensor is damaged", count(1), set[str]()
 
-    def refuse(number: int) -> None:
-        port.refuse = RequestRefused(Refusal.UNAVAILABLE, said, 5.0, failure=number)
-
-    refuse(1)
-    id = await rig.create([line(name) for name in "abc"])
-
-    async def begun() -> bool:
-        await rig.ref.look()
-        return (await rig.view(id))["status"] == "in_progress"
-
-    await until(begun)
-    for number in range(1, 40):
-        refuse(number)
+    async def ended() -> bool:
+        port.refuse = RequestRefused(Refusal.UNAVAILABLE, said, 5.0, failure=next(numbers))
         rig.clock.advance(100.0)
         await rig.ref.look()
-        if (await rig.view(id))["request_counts"]["failed"]:
-            break
-    assert number > 5, "it is given time"
-    batch = await rig.ended(id)
+        found = await rig.view(id)
+        waits.update(one["waits"] for one in found["blockwright"].get("models", {}).values())
+        return found["status"] == "completed"
+
+    port.refuse = RequestRefused(Refusal.UNAVAILABLE, said, 5.0, failure=99)
+    id = await rig.create([line(name) for name in "abc"])
+    await until(ended)
+    assert next(numbers) > 5, "it is given time"
+    assert said in waits
+    batch = await rig.view(id)
     assert batch["request_counts"] == {"total": 3, "completed": 0, "failed": 3}
     responses = [one["response"] for one in (await rig.lines(batch["error_file_id"])).values()]
     assert {(one["status_code"], one["body"]["error"]["message"]) for one in responses} == {(503, said)}
