@@ -113,12 +113,18 @@ def add(
 
 def _base(root: Path, source: str, base: str) -> str:
     """What an adapter is opened over; "" for a whole model. Raises ZooError where there is no such base."""
-    folder = Zoo(root).folder(base) if base else ""
+    names = Zoo(root).names() if Layout(root).mark.is_file() else []
+    there = f"there are: {', '.join(names) or 'none'}"
+    if base and base not in names:
+        raise ZooError(f"zoo {root} has no application {shown(base)}; {there}; add the one that --base names first")
     if not is_adapter(locate(source)):
         return ""
     if not base:
-        raise ZooError(f"{source} is an adapter; name the application of the zoo that it changes with --base")
-    return str(folder)
+        raise ZooError(
+            f"{source} is an adapter; name the application of the zoo that it changes with --base, or add that one first; "
+            f"{there}"
+        )
+    return str(Zoo(root).folder(base))
 
 
 def _there(layout: Layout, chain: StoredChain) -> bool:
@@ -196,6 +202,8 @@ def _files(folder: Path) -> dict[str, bytes]:
     found = {}
     for name in FILES:
         path = folder / name
+        if path.is_symlink() and not path.is_file():
+            raise ZooError(f"{path} is a link that leads to no file; mend it, or download the checkpoint again")
         if path.is_file():
             if path.stat().st_size > LONGEST:
                 raise ZooError(f"{path} has {path.stat().st_size} bytes, more than {LONGEST}; download the checkpoint again")

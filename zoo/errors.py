@@ -16,6 +16,7 @@ _REMEDIES = {
     errno.ENOSPC: "free some room on that disk",
     errno.EDQUOT: "free some room in your quota",
     errno.EROFS: "the disk is read-only; name a zoo that can be written",
+    errno.ELOOP: "it is a link that leads to itself; mend it or name another zoo",
     errno.EACCES: "you may not write there; change its permissions or name another zoo",
     errno.EPERM: "you may not write there; change its permissions or name another zoo",
 }

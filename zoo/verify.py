@@ -126,7 +126,7 @@ class _Verification:
         if found.hex() != path.stem:
             raise ZooDamaged(path, f"the hash {path.stem}", found.hex())
         if garbage is not None:
-            raise ZooDamaged(path, "finite values", "NaN or infinity")
+            raise ZooDamaged(path, "finite values", "NaN or infinity, or 1.8e19 and more")
         if path in self.claims:
             place(self.layout, self.claims[path])
 

@@ -32,6 +32,7 @@ from blockwright.actors.batches.messages import (
 from blockwright.actors.batches.port import Answered, BatchDesk, BatchEnding, LineJob, LoadedBatch, NotNow
 from blockwright.actors.batches.state import BatchesState
 from blockwright.policies.offline.feed import OfflineFeed, PlacedRequest
+from blockwright.policies.requests.load_failure import without_folders
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.clock import Timer
@@ -163,7 +164,8 @@ class Batches(Actor):
         for batch in batches:
             drivers = self._drivers.get(batch, {})
             if drivers:
-                figures = figures_of({name: driver.progress() for name, driver in drivers.items()})
+                waits = {name: without_folders(driver.waits, ()) for name, driver in drivers.items()}
+                figures = figures_of({name: driver.progress() for name, driver in drivers.items()}, waits)
                 await self._desk.tell(batch, figures)
 
 

@@ -44,6 +44,7 @@ class FeedDriver:
         self._error: BaseException | None = None
         self._began = clock.now()
         self._not_before = self._began
+        self.waits = ""  # why what was sent last could not be answered; empty: it was
 
     async def run(self) -> None:
         """Until every request is done, or ``stop`` was called and what ran then has ended. Being cancelled cancels that."""
@@ -118,9 +119,10 @@ class FeedDriver:
         try:
             found = await self._answer(placed, lambda: self._sent(placed.request))
             self._feed.finished(placed.request, found.output_tokens, found.cached)
+            self.waits = ""
         except NotNow as later:
             self._feed.given_back(placed.request)
-            self._not_before = max(self._not_before, self._clock.now() + later.retry_after)
+            self.waits, self._not_before = str(later), max(self._not_before, self._clock.now() + later.retry_after)
             self._clock.call_at(self._not_before, self._wake.set)
         except Exception as error:
             self._error = self._error or error

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from blockwright.policies.offline.job_account import FeedProgress
 
 
-def figures_of(progress: Mapping[str, FeedProgress]) -> dict[str, Any]:
-    """``progress``: by model. Plain data: sums over the models, and what there is of each."""
+def figures_of(progress: Mapping[str, FeedProgress], waits: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """``progress``: by model; ``waits``: why what was sent last could not be answered. Plain data: sums over the models, and
+    what there is of each."""
     seconds = [one.remaining_seconds for one in progress.values()]
     known = [one for one in seconds if one is not None]
     return {
         "running": sum(one.running for one in progress.values()),
         "remaining_tokens": round(sum(one.remaining_tokens for one in progress.values())),
         "remaining_seconds": round(max(known), 1) if known and len(known) == len(seconds) else None,
-        "models": {name: _rounded(dataclasses.asdict(one)) for name, one in progress.items()},
+        "models": {n: {**_rounded(dataclasses.asdict(one)), "waits": waits.get(n, "")} for n, one in progress.items()},
     }
 
 

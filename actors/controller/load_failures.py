@@ -1,8 +1,8 @@
 """Load failures: what becomes of an application that a worker cannot load, and what those who ask for it are told.
 
-What is being added is given up. What is on demand and fails wherever it belongs is parked with the reason, and tried again
-when it is asked for; where that cannot help, as it fits on no worker or nobody would try, the failure is final. Owns the
-number of the last one.
+What is being added is given up. What is on demand and fails wherever it belongs is parked with the reasons, and tried again
+when it is asked for; where that cannot help, as it fits on no worker or nobody would try, the failure is final. While it can
+still come elsewhere nobody is told. Owns the number of the last failure, and which cannot be mended.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Protocol
 from blockwright.actors.controller.additions import Additions
 from blockwright.actors.controller.messages import Effect, Fatal, LoadFailed
 from blockwright.actors.controller.on_demand import ControllerParts, OnDemand
-from blockwright.actors.controller.residency import Served
-from blockwright.policies.requests.load_failure import LoadFailure, without_folders
+from blockwright.actors.controller.residency import Residency, Served
+from blockwright.policies.requests.load_failure import LoadFailure, blocked, reasons, without_folders
 
 
 class FailingParts(ControllerParts, Protocol):
@@ -34,6 +34,7 @@ class LoadFailures:
     def __init__(self, state: FailingParts) -> None:
         self._state = state
         self._number = 0  # of the last failure
+        self._final: set[tuple[str, str]] = set()  # worker and application, where trying again is in vain
 
     def failed(self, event: LoadFailed) -> None:
         state, worker, name = self._state, event.worker, event.load.holder
@@ -41,42 +42,61 @@ class LoadFailures:
         if residency.loading is not None and residency.loading.holder == name:
             residency.loading = None
         state.touched[worker] = None
-        state.demand.forget(name)
         if name in state.additions:
+            state.demand.forget(name)
             state.reject(name, f"worker {worker} cannot load it: {event.message}")
         elif name in state.served:
             residency.refuse(name, event.message)
+            (self._final.add if event.final else self._final.discard)((worker, name))
             state.overload.failed(worker, name)
             state.end_extras(lambda extra: extra.route.application == name and extra.is_on(worker))
-            self.note(name, f"worker {worker}: {event.message}", final=event.final)
+            if not state.demand.goes_on(name, worker):
+                state.demand.forget(name)
+                self._note(name)
         if name in state.never_ready:
             state.perform(Fatal(f"worker {worker} cannot load {name}: {event.message}"))
 
-    def note(self, name: str, why: str, *, final: bool) -> None:
+    def _note(self, name: str) -> None:
         """An application could not be loaded on a worker; news where it now can come nowhere."""
         served = self._state.served[name]
-        if not served.here or not served.shown or not _blocked(served):
+        refusals = self._refusals(served)
+        if not served.here or not served.shown or not blocked(_routes(served), refusals):
             return
         self._number += 1
-        told = without_folders(why, (served.application.checkpoint, served.application.base))
+        told = without_folders(reasons(refusals), (served.application.checkpoint, served.application.base))
+        final = blocked(_routes(served), {worker for worker in refusals if (worker, name) in self._final})
         served.failure = LoadFailure(name, self._number, told, final or not served.on_demand)
         if served.on_demand:
             self._state.demand.park(name)
         else:
             self._state.catalog()
 
+    def willing(self, name: str, *, anew: bool) -> list[Residency]:
+        """The workers that are to load it; ``anew``: also those where that failed for good."""
+        if anew:
+            self.forget(name)
+        return [one for worker, one in self._state.residency.items() if (worker, name) not in self._final]
+
+    def forget(self, name: str) -> None:
+        """It is offered anew, or gone."""
+        self._final = {one for one in self._final if one[1] != name}
+
     def cleared(self, worker: str) -> None:
         """A worker ended or begins anew: what belongs there is loaded then, whatever became of it before."""
+        self._final = {one for one in self._final if one[0] != worker}
         those = [self._state.served[name] for name in self._state.residency[worker].hops]
-        again = [served for served in those if served.failure is not None and served.here and not _blocked(served)]
+        again = [s for s in those if s.failure is not None and s.here and not blocked(_routes(s), self._refusals(s))]
         for served in again:
             served.failure = None
         if again:
             self._state.catalog()
 
+    def _refusals(self, served: Served) -> dict[str, str]:
+        """Why it could not be loaded, by worker."""
+        name = served.application.name
+        return {worker: one.refused[name] for worker, one in self._state.residency.items() if name in one.refused}
 
-def _blocked(served: Served) -> bool:
-    """Each of its routes passes a worker that cannot load it."""
-    name = served.application.name
-    routes = [planned for planned in served.planned if not planned.ended]
-    return all(any(name in hop.residency.refused for hop in planned.hops) for planned in routes)
+
+def _routes(served: Served) -> list[list[str]]:
+    """The workers of each of its routes."""
+    return [[hop.worker for hop in planned.route.hops] for planned in served.planned if not planned.ended]

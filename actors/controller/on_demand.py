@@ -91,7 +91,7 @@ class ControllerParts(Protocol):
 
     def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None: ...
 
-    def offer(self, name: str) -> None: ...
+    def offer(self, name: str, *, anew: bool = True) -> None: ...
 
     def catalog(self) -> None: ...
 
@@ -181,6 +181,12 @@ class OnDemand:
         if self.coming and self._ended(self.coming) and not self._looking:
             self._ask()
 
+    def goes_on(self, name: str, failed: str) -> bool:
+        """It comes, and still can elsewhere though worker ``failed`` cannot load it."""
+        if name == self.coming:
+            self._lacks.pop(failed, None)
+        return name == self.coming and bool(self._up(name))
+
     def forget(self, name: str) -> None:
         """It is served no more, or cannot be loaded."""
         self.wanted.pop(name, None)
@@ -209,9 +215,9 @@ class OnDemand:
         self._state.vacate(served)
 
     def _bring(self, name: str) -> None:
-        """Let the workers load it, again where they had no room."""
+        """Let the workers load it, again where they had no room; not where it never has."""
         self._served[name].parked = False
-        self._state.offer(name)
+        self._state.offer(name, anew=False)
         self._state.catalog()
 
     def _withhold(self) -> None:
@@ -236,10 +242,20 @@ class OnDemand:
         self._state.table.pause(self._served[name].planned, paused, "demand")
 
     def _ended(self, name: str) -> bool:
-        """It is wherever its workers are up. Where it is loaded in another place, what is withheld is not waited for."""
-        up = [p for p in self._served[name].planned if all(self._state.workers[hop.worker].alive for hop in p.route.hops)]
+        """It is wherever it can be now. Where it is loaded in another place, what is withheld is not waited for."""
+        up = self._up(name)
         free = [p for p in up if not withheld((hop.worker for hop in p.route.hops), self._pipelines())]
         return bool(up) and all(map(is_known, free if name in self._withheld and free else up))
+
+    def _up(self, name: str) -> list[PlannedRoute]:
+        """Its routes over workers that are up and have not failed to load it."""
+        return [p for p in self._served[name].planned if all(self._can(name, hop.worker) for hop in p.route.hops)]
+
+    def _can(self, name: str, worker: str) -> bool:
+        """Who lacks room for it, or withholds it, has not failed."""
+        lacks = name == self.coming and worker in self._lacks
+        failed = not lacks and self._residency[worker].refused.get(name, WITHHELD) != WITHHELD
+        return self._state.workers[worker].alive and not failed
 
     def _end(self) -> None:
         self.coming, self._lacks, self._alone_since = "", {}, None

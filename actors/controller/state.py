@@ -253,9 +253,10 @@ class ControllerState:
         """Before the publication that the event ends with."""
         self._effects.append(effect)
 
-    def offer(self, name: str) -> None:
+    def offer(self, name: str, *, anew: bool = True) -> None:
+        """It is to be served. ``anew``: also by workers that it failed to load on for good."""
         self.served[name].deployed, self.served[name].failure = True, None
-        for residency in self.residency.values():
+        for residency in self.failures.willing(name, anew=anew):
             residency.want(name)
         self.touched.update(dict.fromkeys(self.workers))
 
@@ -275,6 +276,7 @@ class ControllerState:
         """Out of service, and its components out of the workers; ``forget``: for good."""
         served.deployed = served.parked = False
         self.demand.forget(served.application.name)
+        self.failures.forget(served.application.name)
         self.vacate(served, forget=forget)
 
     def vacate(self, served: Served, *, forget: bool = False) -> None:

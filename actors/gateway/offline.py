@@ -114,7 +114,7 @@ class OfflineBook:
     def credits(self, application: str) -> list[Credit]:
         """See ``GatewayPort``."""
         table = self._state.table
-        if table.absent(application):
+        if table.absent(application) or table.given_up(application):
             return self._first(application)
         routes = {route.home: route for route in table.routes.get(application, [])}
         found = []
@@ -131,7 +131,7 @@ class OfflineBook:
         return found
 
     def _first(self, application: str) -> list[Credit]:
-        """For one request of an application that is on demand and in no worker, for which it is loaded."""
+        """For one request of an application that is in no worker: it is loaded for it, or refuses it."""
         waits = any(self._state.active[id].application == application for those in self._waiting.values() for id in those)
         length = self._state.table.chains[application].max_length
         return [] if waits else [Credit(worker="", rows=1, positions=1, room=length)]

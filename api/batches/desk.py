@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from blockwright.api.batches.store_thread import StoreThread
 from blockwright.api.errors import ApiError
 from blockwright.api.http.auth import ApiCaller
 from blockwright.api.http.context import Front, OfflinePlace
+from blockwright.policies.offline.load_tries import LoadTries
 
 log = logging.getLogger(__name__)
 AGAIN = 1.0  # seconds until a full disk is tried once more
@@ -34,11 +36,12 @@ TRIES = 300  # after which a line has an error, where that has more room than it
 
 @dataclass(slots=True)
 class _OpenedBatch:
-    """A batch that is worked on. ``keeping``: results on their way to the disk."""
+    """A batch that is worked on. ``keeping``: results on their way to the disk; ``tries``: to load its models."""
 
     record: BatchRecord
     file: InputFile
     keeping: set[asyncio.Task[None]] = field(default_factory=set)
+    tries: defaultdict[str, LoadTries] = field(default_factory=lambda: defaultdict(LoadTries))
 
 
 class Desk:
@@ -117,7 +120,8 @@ class Desk:
             found, model = lines.refused(error), ""
         else:
             sent()
-            found, model = await lines.answer(prepared, OfflinePlace(home, side)), prepared.application
+            model, place = prepared.application, OfflinePlace(home, side)
+            found = await lines.answer(prepared, place, opened.tries[model])
         result = make_result(batch, line, parsed.custom_id, found, model)
         keeping = asyncio.create_task(self._keep(result, parsed.custom_id))
         opened.keeping.add(keeping)

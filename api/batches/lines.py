@@ -26,6 +26,7 @@ from blockwright.api.openai.chat import CHAT
 from blockwright.api.openai.completions import COMPLETIONS
 from blockwright.api.openai.generate import GenerateHandler, GeneratingEndpoint, whole_answer
 from blockwright.gpu.errors import CheckpointError
+from blockwright.policies.offline.load_tries import LoadTries
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 
 log = logging.getLogger(__name__)
@@ -157,18 +158,19 @@ async def prepare(front: Front, caller: ApiCaller, line: BatchLine) -> PreparedL
     )
 
 
-async def answer(prepared: PreparedLine, place: OfflinePlace | None = None) -> LineAnswer:
-    """Generate it, once; ``place``: where. A failure is an answer, too, as it is to a client. Raises NotNow, with nothing
-    left behind; leaving it (a cancelled task) ends its sequences at the next sweep."""
+async def answer(prepared: PreparedLine, place: OfflinePlace, tries: LoadTries) -> LineAnswer:
+    """Generate it, once. A failure is an answer, too, as it is to a client. Raises NotNow, with nothing left behind; leaving
+    it (a cancelled task) ends its sequences at the next sweep. ``tries``: of its job to have the model loaded."""
     call = prepared.call
-    call.request[OFFLINE] = place or OfflinePlace()
+    call.request[OFFLINE] = place
     try:
         body = await whole_answer(call)
     except (ApiError, RequestRefused) as raised:
-        return refused(_refusal(raised), call.id)
+        return refused(_refusal(raised, tries), call.id)
     except Exception:
         log.exception("line %s of a batch failed", call.id)
         return refused(ApiError(500, "internal error; the server's log has the details"), call.id)
+    tries.loaded()
     usage = call.usage()
     return LineAnswer(
         status=200,
@@ -186,11 +188,14 @@ def refused(error: ApiError, request_id: str = "") -> LineAnswer:
     return LineAnswer(status=error.status, request_id=request_id or f"req-{secrets.token_hex(12)}", body=error_body(error))
 
 
-def _refusal(raised: ApiError | RequestRefused | CheckpointError) -> ApiError:
-    """Raises NotNow for what another time would not be refused."""
+def _refusal(raised: ApiError | RequestRefused | CheckpointError, tries: LoadTries | None = None) -> ApiError:
+    """Raises NotNow for what another time would not be refused, or, of a model that cannot be loaded, might not."""
     if isinstance(raised, RequestRefused):
         if raised.why in _LATER and not raised.in_vain:
-            raise NotNow(raised.message, raised.retry_after or 1.0)
+            wait = raised.retry_after or 1.0
+            again = tries.failed(raised.failure, wait) if raised.failure and tries is not None else wait
+            if again is not None:
+                raise NotNow(raised.message, again)
         return in_words(raised)
     if isinstance(raised, CheckpointError):
         return ApiError(500, str(raised))

@@ -22,6 +22,7 @@ from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.estimates import PROBABILITY
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
 from blockwright.policies.offline.job_account import FeedProgress
+from blockwright.policies.offline.load_tries import LoadTries
 from blockwright.policies.offline.prefix_tree import packed
 from blockwright.runtime.base.clock import LoopClock
 
@@ -30,10 +31,11 @@ YIELD = 64  # lines that are checked between two turns of the loop
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Lines of one application, in the order of the feed's numbers."""
+    """Lines of one application, in the order of the feed's numbers. ``tries``: to load it."""
 
     lines: list[int]
     requests: list[OfflineRequest]
+    tries: LoadTries
 
 
 class LocalJob:
@@ -65,7 +67,7 @@ class LocalJob:
                 if line not in done:
                     self._keep(line, refused(error))
             else:
-                part = self._parts.setdefault(prepared.application, _Part([], []))
+                part = self._parts.setdefault(prepared.application, _Part([], [], LoadTries()))
                 part.lines.append(line)
                 part.requests.append(
                     OfflineRequest(prompt=packed(prepared.prompt), limit=prepared.limit, choices=prepared.choices)
@@ -103,18 +105,18 @@ class LocalJob:
             known=known,
             memory=max(info.rooms, default=0),
         )
-        lines = part.lines
+        lines, tries = part.lines, part.tries
 
         async def answering(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
-            return await self._answer(lines[placed.request], placed, sent)
+            return await self._answer(lines[placed.request], placed, sent, tries)
 
         return FeedDriver(self._front.port, application, feed, answering, LoopClock())
 
-    async def _answer(self, line: int, placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
+    async def _answer(self, line: int, placed: PlacedRequest, sent: Callable[[], None], tries: LoadTries) -> Answered:
         try:
             prepared = await prepare(self._front, self._caller, self._line_of(line))
             sent()
-            found = await answer(prepared, OfflinePlace(placed.worker, placed.side))
+            found = await answer(prepared, OfflinePlace(placed.worker, placed.side), tries)
         except ApiError as error:  # the model was removed meanwhile
             found = refused(error)
         self._keep(line, found)

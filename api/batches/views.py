@@ -83,7 +83,8 @@ class BatchUsage(TypedDict):
 
 class BatchAnswer(TypedDict):
     """Times are Unix times. ``blockwright`` shows the progress by model: ``remaining_seconds``, ``density``, ``sharing`` of
-    prompts, KV of the two ``sides``; it is empty before the batch runs."""
+    prompts, KV of the two ``sides``, ``waits`` (why nothing could be answered when it was last tried, if that is so); it is
+    empty before the batch runs."""
 
     id: str
     object: Literal["batch"]

@@ -3,7 +3,8 @@ the same plans.
 
 FILE is what a worker wrote to the folder of the setting event_log. The exit code
 is 0 if all plans and the final state agree, 1 if not (the first difference is
-printed, field by field), and 2 if the file cannot be read.
+printed, field by field), and 2 if the file cannot be read, or begins after the step
+of --until.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(str(error), 2) from error
     except OSError as error:
         raise CommandError(f"{arguments.file}: {error.strerror}", 2) from error
+    if report.later:
+        told = f"--until {arguments.until}: nothing was compared, as this log begins with sweep {report.later}"
+        raise CommandError(f"{told}; give that one or a later one", 2)
     if arguments.json:
         print(json.dumps(as_json(report), indent=1))
     else:

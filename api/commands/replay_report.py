@@ -9,7 +9,7 @@ from typing import Any
 
 from blockwright.actors.worker.event_log_file import EventLog, Header
 from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.sweep.event_log import Applied, Committed, Difference, Ended, Failed, Planned, Replayer
+from blockwright.policies.sweep.event_log import Applied, Committed, Difference, Ended, Entry, Failed, Planned, Replayer
 from blockwright.policies.sweep.state import SweepState
 
 MOST_FIELDS = 20  # of a difference that are shown
@@ -18,11 +18,15 @@ WIDTH = 160  # characters of a value that are shown
 
 @dataclass(slots=True)
 class Report:
-    """``sweeps`` to ``commits`` count what was replayed. ``byte``: offset of the entry that differs."""
+    """``sweeps`` to ``commits`` count what was replayed. ``byte``: offset of the entry that differs. ``wanted``: sweep to be
+    shown, ``until``: the last to be replayed, if not all. ``later``: the first sweep of a log that begins after
+    that one, so that nothing was compared; else 0."""
 
     file: Path
     header: Header
-    wanted: int | None = None  # sweep that is to be shown
+    wanted: int | None = None
+    until: int | None = None
+    later: int = 0
     sweeps: int = 0
     first: int = 0  # number of the first plan
     last: int = 0  # and of the last
@@ -44,8 +48,11 @@ class Report:
 def replay(path: Path, *, until: int | None = None, show: int | None = None) -> Report:
     """Replay up to the first difference, or until sweep ``until`` is planned. Raises EventLogError, OSError."""
     log = EventLog(path)
-    report, machine = Report(path, log.header, show), log.begin(Replayer)
+    report, machine = Report(path, log.header, show, until), log.begin(Replayer)
     for report.byte, entry in log:
+        if until is not None and not report.sweeps and (number := _number(entry)) > max(until, 0):
+            report.later = number
+            break
         report.differences = machine.feed(entry)
         match entry:
             case Applied():
@@ -61,12 +68,17 @@ def replay(path: Path, *, until: int | None = None, show: int | None = None) -> 
                 report.sweeps, report.last = report.sweeps + 1, plan.number
                 if plan.number == show:
                     report.shown = {"plan": _table(plan), "state": _summary(machine.state)}
-        if report.differences or (until is not None and report.last >= until):
+        if report.differences or (until is not None and report.sweeps and report.last >= until):
             break
     else:
         report.differences = machine.end()
         report.torn, report.complete = log.torn, True
     return report
+
+
+def _number(entry: Entry) -> int:
+    """Of the plan in an entry; 0: there is none."""
+    return entry.plan.number if isinstance(entry, Planned) and entry.plan is not None else 0
 
 
 def _table(plan: SweepPlan) -> dict[str, Any]:
@@ -95,7 +107,10 @@ def as_lines(report: Report) -> Iterator[str]:
     header = report.header
     yield f"{header.worker}, incarnation {header.incarnation}, part {header.part}, written by blockwright {header.version}"
     done = f"{report.sweeps} sweeps (up to {report.last}), {report.events} events, {report.commits} commits replayed"
-    yield f"{done}: {'all plans agree' if report.agrees else 'DIFFERENT'}"
+    agree = "all plans agree" if report.sweeps else "no plan was compared"
+    yield f"{done}: {agree if report.agrees else 'DIFFERENT'}"
+    if report.complete and report.until is not None and 0 < report.last < report.until:
+        yield f"sweep {report.until} is not in this log, which ends with sweep {report.last}"
     if report.wanted is not None and not report.shown:
         yield f"sweep {report.wanted} was not replayed, so it is not shown; replayed were {report.first} to {report.last}"
     for name, part in report.shown.items():

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from blockwright.actors.app_roots import check_name
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.policies.nearest import suggestion
+from blockwright.policies.requests.refusal import RequestRefused
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1}
@@ -47,6 +49,8 @@ def make_settings(
     for text in sets:
         _assign(values, text)
     named = _of_zoo(zoo, model) if zoo is not None else {model_id(model): model} if model else {}
+    for name in values.get("applications", {}):
+        _check_name(name, f"applications.{name[:60]}")
     applications = _with_apps(named, apps)
     values["applications"] = {**applications, **values.get("applications", {})}
     if need_model and not values["applications"]:
@@ -178,10 +182,19 @@ def _with_apps(named: dict[str, str], apps: Sequence[str]) -> dict[str, str]:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
             raise SettingsError(f"--app {text!r} is not NAME=PATH; write for instance --app tuned=/models/tuned")
+        _check_name(name, f"--app {text!r}")
         if name in named:
             raise SettingsError(f"the model id {name!r} is given twice; choose another NAME for --app {text}")
         named[name] = path
     return named
+
+
+def _check_name(name: str, where: str) -> None:
+    """The rule for what is added at run time. The name of a folder that is given alone is taken as it is."""
+    try:
+        check_name(name)
+    except RequestRefused as refused:
+        raise SettingsError(f"{where}: {refused.message}") from None
 
 
 def _of_zoo(folder: str, name: str | None) -> dict[str, str]:

@@ -153,7 +153,19 @@ class Checkpoint:
                 progress(done, total)
 
         ordered = sorted(places, key=lambda ref: (ref.path, ref.offset))
-        return {ref: self.known.get(ref) or hash_tensor(ref, advance) for ref in ordered}
+        found = {ref: self.known.get(ref) or hash_tensor(ref, advance) for ref in ordered}
+        self._check_terms()
+        return found
+
+    def _check_terms(self) -> None:
+        """What the two halves of an adapter's terms make is as finite as they are, unless that was found before."""
+        from blockwright.gpu.weights.finite import check_product  # brings numpy
+
+        for change, roles in self.deltas.values():
+            for term in change.lora:
+                a, b = roles[f"{term.role}.a"], roles[f"{term.role}.b"]
+                if a not in self.known or b not in self.known:
+                    check_product(a, b, term.scale)
 
     def ids(self, hashes: Mapping[TensorRef, bytes]) -> list[bytes]:
         """The identities of the components (of an adapter, those that it shares), whose tensors have these hashes."""
@@ -257,6 +269,8 @@ def _folder(source: str | Path) -> Path | None:
         beside = (path.parent / "config.json").is_file()
         folder = f"its folder, {path.parent}" if beside else "the folder that holds config.json"
         raise CheckpointError(f"{source} is a file; name {folder}")
+    if path.is_symlink():
+        raise CheckpointError(f"{source} is a link that leads nowhere, or to itself; mend it, or name the folder itself")
     if near := _near(path):  # before the hub is asked, which may take its time
         raise CheckpointError(f"there is no folder {source}; did you mean {path.parent / near}?")
     if (address := HUB_ADDRESS.match(str(source))) and HUB_ID.fullmatch(address[1]):

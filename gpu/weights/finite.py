@@ -1,6 +1,7 @@
-"""Whether weights are finite: a tensor with NaN or infinity makes every answer garbage, whoever shares it.
+"""Whether weights can be computed with: a tensor with NaN or infinity makes every answer garbage, whoever shares it. So do
+values of ``BEYOND`` and more, although float32 holds them: the norm after them squares what they make of any input.
 
-Looks at the exponent bits, which are all ones in NaN and infinity: as integers such values are the largest of their sign. So
+Looks at the bits without the sign: as integers they have the order of the values, and NaN and infinity are the largest. So
 two passes at the speed of the cache are enough, with no copy.
 """
 
@@ -8,15 +9,41 @@ from __future__ import annotations
 
 import numpy as np
 
-_EXPONENT = {"F32": 0x7F800000, "BF16": 0x7F80, "F16": 0x7C00}  # the least pattern that is not finite, by type
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.model.config import TensorRef
+from blockwright.gpu.weights.identity import pieces
+
+BEYOND = 2.0**64  # its square is more than float32 holds
+_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 
 
 def is_finite(content: memoryview, dtype: str) -> bool:
     """``content``: whole values; ``dtype`` in safetensors' spelling. Other types count as finite."""
-    exponent = _EXPONENT.get(dtype)
-    if exponent is None or not content.nbytes:
-        return True
-    size = 4 if dtype == "F32" else 2
+    return _largest(content, dtype) < BEYOND  # not so for NaN
+
+
+def check_product(a: TensorRef, b: TensorRef, scale: float) -> None:
+    """Of the term of a LoRA, each half of which is finite. Raises CheckpointError."""
+    most = abs(scale) * _largest_of(a) * _largest_of(b)
+    if not most < BEYOND:
+        raise CheckpointError(
+            f"{a.path}: {a.name} and lora_B together, with alpha by rank {scale:g}, have values of up to {most:.2g}, so "
+            f"large ({BEYOND:.1e} and more) that every answer would be garbage; train the adapter again, or lower its alpha"
+        )
+
+
+def _largest_of(ref: TensorRef) -> float:
+    return max((_largest(piece, ref.dtype) for piece in pieces(ref)), default=0.0)
+
+
+def _largest(content: memoryview, dtype: str) -> float:
+    """The largest value without its sign, or NaN where there is one; 0.0 where there is none, and of other types."""
+    size = _BYTES.get(dtype)
+    if size is None or not content.nbytes:
+        return 0.0
     values = np.frombuffer(content, np.dtype(f"<i{size}"))
-    sign = 1 << (8 * size - 1)
-    return bool(values.max() < exponent and values.view(np.dtype(f"<u{size}")).max() < sign + exponent)
+    unsigned = int(values.view(np.dtype(f"<u{size}")).max())
+    bits = max(int(values.max()), unsigned - (1 << (8 * size - 1)))
+    if dtype == "F16":
+        return float(np.uint16(bits).view(np.float16))
+    return float(np.uint32(bits << (16 if dtype == "BF16" else 0)).view(np.float32))

@@ -24,12 +24,12 @@ Progress = Callable[[int], None]  # is told how many bytes were hashed since it 
 
 
 class NotFinite(CheckpointError):
-    """A tensor has NaN or infinity. ``hash``: as ``hash_tensor`` would have given it."""
+    """A tensor has NaN or infinity, or what becomes that. ``hash``: as ``hash_tensor`` would have given it."""
 
     def __init__(self, ref: TensorRef, hash: bytes) -> None:
         super().__init__(
-            f"{ref.path}: tensor {ref.name} has values that are NaN or infinite, so that every answer would be garbage; "
-            "repair the model, or train it again"
+            f"{ref.path}: tensor {ref.name} has values that are NaN or infinite, or so large (1.8e19 and more) that they "
+            "become that, so that every answer would be garbage; repair the model, or train it again"
         )
         self.hash = hash
 

@@ -17,7 +17,7 @@ class Forecast:
     delayed: float  # seconds that others there would lose by it, summed over them
     preemptions: int  # until its last token
     sweeps: int  # the same
-    spread: float = 0.0  # how wrong the estimates of lengths were there (``LengthSpread``)
+    spread: float = 0.0  # how wrong the estimates of lengths were there (``LengthSpread``); 0: not known yet
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: made for each instance and request, and freezing would double that time

@@ -31,9 +31,9 @@ class Targets:
 class DispatchPolicy:
     """``load``: what is least where the request goes. ``fallback``: the policy that chooses where there is no forecast at
     all; empty for one that needs none. ``trusted``: it also chooses where the spread of the estimates of lengths is larger
-    in the mean of the candidates, as forecasts by such estimates are worse than what can be counted. ``delays``: a
-    forecast has to say what others lose, which takes twice as long. ``looks``: the load is what a worker has to tell; where
-    not, the dispatcher knows all by itself."""
+    in the mean of the candidates that know theirs (who began lately counts as the others do), as forecasts by such
+    estimates are worse than what can be counted. ``delays``: a forecast has to say what others lose, which takes twice as
+    long. ``looks``: the load is what a worker has to tell; where not, the dispatcher knows all by itself."""
 
     load: Callable[[Candidate, Targets], Load]
     fallback: str = ""
@@ -153,7 +153,8 @@ def choose(
     spreads = [candidate.forecast.spread for candidate in candidates if candidate.forecast] if chosen.fallback else [0.0]
     if not spreads:
         return DispatchChoice(choose(chosen.fallback, candidates, draw).index, [None] * len(candidates), "no_forecast")
-    if sum(spreads) / len(spreads) > chosen.trusted:
+    known = [spread for spread in spreads if spread]
+    if known and sum(known) / len(known) > chosen.trusted:
         return replace(choose(chosen.fallback, candidates, draw), reason="poor_estimates")
     loads = [None if chosen.fallback and c.forecast is None else chosen.load(c, targets) for c in candidates]
     least = min(load for load in loads if load is not None)

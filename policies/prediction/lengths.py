@@ -25,6 +25,7 @@ KNOWN = 0.01  # a spread below this is none
 FAR = 5.0  # standard deviations from which on a tail is its limit
 HALF_ROOT = math.sqrt(0.5)
 FEW, WINDOW = 16, 256  # answers before a spread is told, and that it is told of
+LEAST = 1e-9  # of a spread that is known: 0 is one that is not
 NOISE = (0.1, 5.0)  # bounds of a factor by which an estimate is made wrong, as in the paper's study of length error
 
 
@@ -163,8 +164,8 @@ class LengthSpread:
 
     @property
     def value(self) -> float:
-        """0.0 until enough have ended."""
-        return math.sqrt(self._square) if self._count >= FEW else 0.0
+        """0.0 until enough have ended, more from then on."""
+        return max(math.sqrt(self._square), LEAST) if self._count >= FEW else 0.0
 
 
 def clipped(factor: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 # an absolute path, up to what ends it in a sentence; its folders are the server's own business
@@ -27,3 +27,16 @@ def without_folders(message: str, checkpoints: Iterable[str]) -> str:
     for path in sorted((path.rstrip("/") for path in checkpoints if path.startswith("/")), key=len, reverse=True):
         message = message.replace(path, path.rpartition("/")[2])
     return _FOLDERS.sub("", message)
+
+
+def blocked(routes: Iterable[Iterable[str]], refusing: Container[str]) -> bool:
+    """Whether an application can come nowhere. ``routes``: the workers of each; ``refusing``: those that cannot load it."""
+    return all(any(worker in refusing for worker in route) for route in routes)
+
+
+def reasons(refusals: Mapping[str, str]) -> str:
+    """Why it cannot, in one sentence. ``refusals``: what each worker said."""
+    workers: dict[str, list[str]] = {}
+    for worker, why in refusals.items():
+        workers.setdefault(why, []).append(worker)
+    return "; ".join(f"worker{'s' * (len(those) > 1)} {', '.join(those)}: {why}" for why, those in workers.items())

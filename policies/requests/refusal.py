@@ -23,11 +23,15 @@ class Refusal(Enum):
 
 class RequestRefused(Exception):
     """``message``: one sentence with the numbers and the remedy. ``retry_after``: seconds, where trying again may help.
-    ``param``: what of the request is to blame, where ``why`` alone does not say it."""
+    ``param``: what of the request is to blame, where ``why`` alone does not say it. ``failure``: number of the load failure
+    that it tells of; 0: of none."""
 
-    def __init__(self, why: Refusal, message: str, retry_after: float | None = None, param: str | None = None) -> None:
+    def __init__(
+        self, why: Refusal, message: str, retry_after: float | None = None, param: str | None = None, failure: int = 0
+    ) -> None:
         super().__init__(message)
         self.why, self.message, self.retry_after, self.param = why, message, retry_after, param
+        self.failure = failure
 
     @property
     def in_vain(self) -> bool:

@@ -100,7 +100,8 @@ class RequestTimeout:
 
     def _unloadable(self, model: str, failure: LoadFailure) -> RequestRefused:
         message = f"model {model!r} cannot be loaded: {failure.why}"
-        return RequestRefused(Refusal.UNAVAILABLE, message, None if failure.final else RETRY_SECONDS)
+        wait = None if failure.final else RETRY_SECONDS
+        return RequestRefused(Refusal.UNAVAILABLE, message, wait, failure=failure.number)
 
     def _unserved(self, model: str, application: str, table: RoutingTable) -> RequestRefused:
         message = f"no worker could serve model {model!r} for {self.worker_wait:g} seconds; try again"

@@ -142,6 +142,11 @@ class RoutingTable:
         """It has no route because it is on demand and was not asked for, as far as is known."""
         return application in self.on_demand and not self.routes.get(application)
 
+    def given_up(self, application: str) -> bool:
+        """It has no route, and nobody tries to load it."""
+        failure, _ = self.failed.get(application, (None, 0.0))
+        return failure is not None and failure.final and not self.routes.get(application)
+
     def serves(self, worker: str) -> bool:
         """Whether a request may be sent through the worker: it passes a whole route that was published."""
         passes = _through(worker)

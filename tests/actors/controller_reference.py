@@ -18,7 +18,7 @@ from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.partition import cut_blocks, hop_borders, place
 from blockwright.policies.requests.admission import capacity_tokens
 from blockwright.policies.requests.dispatch import UNKNOWN, workers_of
-from blockwright.policies.requests.load_failure import LoadFailure
+from blockwright.policies.requests.load_failure import LoadFailure, reasons
 from blockwright.policies.sweep.events import RoutesChanged
 
 
@@ -116,7 +116,7 @@ class Reference:
                 held.loading, held.refused[load.holder] = None, message
                 if load.holder in self.deployed and self.blocked(load.holder):
                     self.number += 1
-                    why = f"worker {name}: {message}"
+                    why = reasons({one: h.refused[load.holder] for one, h in self.held.items() if load.holder in h.refused})
                     self.failures[load.holder] = LoadFailure(load.holder, self.number, why, final=True)
                 if load.holder in self.deployed - self.ever_ready:
                     self.effects.append(m.Fatal(f"worker {name} cannot load {load.holder}: {message}"))

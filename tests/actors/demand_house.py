@@ -55,7 +55,7 @@ class House:
         self.awaited: list[str] = []  # to become quiet
         self.looks = 0
         self.log: list[Effect] = []
-        self.broken: dict[str, str] = {}  # application -> why a worker cannot load it
+        self.broken: dict[str, str] = {}  # application, or application@worker -> why it cannot be loaded
 
     def __call__(self, event: Event) -> list[Effect]:
         effects = self.state.handle(event, self.now)
@@ -68,8 +68,10 @@ class House:
 
     def answers(self, effect: Effect) -> list[Event]:
         match effect:
-            case Load(worker, incarnation, load) if load.holder in self.broken:
-                return [LoadFailed(worker, incarnation, load, self.broken[load.holder])]
+            case Load(worker, incarnation, load) if why := self.broken.get(
+                load.holder, self.broken.get(f"{load.holder}@{worker}")
+            ):
+                return [LoadFailed(worker, incarnation, load, why)]
             case Load(worker, incarnation, load):
                 held = self.held[worker]
                 lacking = len(held.keys() | set(load.ids)) + self.ending - self.room

@@ -5,6 +5,7 @@ from __future__ import annotations
 from blockwright.actors.gateway.messages import Fail, GatewayTick, Heard, Submit, WantRoutes
 from blockwright.policies.requests.account import offline_account
 from blockwright.policies.requests.admission import YIELDED
+from blockwright.policies.requests.load_failure import LoadFailure
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.urgency import FIRST_OFFLINE
 from blockwright.policies.sweep.offline_room import OfflineRoom
@@ -124,3 +125,17 @@ def test_a_model_in_no_worker_is_loaded_for_one_request_and_the_others_follow() 
     assert bench.state.offline.grown > grown, "who drives a batch looks again"
     assert submits(heard(bench, "w0", 3)) == [("w0", "a", 1)]
     assert credit(bench)[0] == 2
+
+
+def test_lines_of_a_model_that_cannot_be_loaded_fail_with_the_reason_as_others_do() -> None:
+    """It is not on demand, so that nobody tries again: without credit they would wait until their batch is over."""
+    bench = Bench("w0", routes=[])
+    assert bench.state.offline.credits("m") == [], "its workers begin"
+    bench.publish([], failed=[LoadFailure("m", 4, "its checkpoint is gone", final=True)])
+    (one,) = bench.state.offline.credits("m")
+    assert (one.worker, one.rows) == ("", 1)
+    (refused,) = ask(bench, "a", home="")
+    assert isinstance(refused, Fail)
+    assert (refused.refused.in_vain, refused.refused.failure) == (True, 4)
+    bench.publish([route("w0")])
+    assert [one.worker for one in bench.state.offline.credits("m")] == ["w0"], "it was mended"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from blockwright.actors.controller.messages import (
     ApplicationsWanted,
     WorkerDown,
@@ -73,3 +75,33 @@ def test_what_is_not_on_demand_and_cannot_be_loaded_waits_for_its_workers():
     made.held["w0"] = {}
     made(WorkerUp("w0", 3))
     assert ("base" in made.told(), made.failed()) == (True, [])
+
+
+@pytest.mark.parametrize(("broken", "other"), [("w0", "w1"), ("w1", "w0")])
+def test_where_one_worker_cannot_load_it_others_give_way_on_the_other(broken: str, other: str):
+    made = house(workers=("w0", "w1"))
+    made.broken[f"t3@{broken}"] = "its disk is gone"
+    made.want("t3")
+    made.look(0.1)
+    assert made.names(other) > {"t3"}
+    assert ("t3" in made.told(), made.failed()) == (True, [])
+    assert made.state.demand.coming == "", "it is there, and the next can come"
+
+
+@pytest.mark.parametrize(("broken", "other"), [("w0", "w1"), ("w1", "w0")])
+def test_where_one_cannot_load_it_and_the_other_never_has_room_both_reasons_are_told(broken: str, other: str):
+    made = House(8, workers=("w0", "w1")).start(application("base", "abcd"), application("huge", "abcdefghi"))
+    made.broken[f"huge@{broken}"] = "/models/huge/model.safetensors is damaged"
+    made.want("huge")
+    for _ in range(4):
+        assert made.failed() == [], "what went may not have ended"
+        made.look(SETTLING / 4)
+    told = {f"worker {broken}: huge/model.safetensors is damaged", f"worker {other}: no room"}
+    ((name, why, final),) = made.failed()
+    assert (name, {*why.split("; ")}, final) == ("huge", told, False)
+    assert made.states()["huge"] == "on demand"
+    made.want("base")
+    assert made.told() == ["base", "base"]
+    made.end("huge")
+    made.want("huge")
+    assert (made.failed()[0][1], made.told()) == (why, ["base", "base"]), "nobody is unloaded for it again"

@@ -127,7 +127,7 @@ def test_what_does_not_exist_is_refused(dtype: str, threads: int, name: str) -> 
 
 
 def test_an_absent_library_is_a_backend_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_library, "__file__", "/elsewhere/native/library.py")
+    monkeypatch.setattr(native_library, "LIBRARY", Path("/elsewhere/_cpu.so"))
     with pytest.raises(BackendError, match="not built"):
         native_library.library.__wrapped__()
 

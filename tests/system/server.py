@@ -110,14 +110,8 @@ class Server(Program):
         **settings: Any,
     ) -> None:
         self.event_logs = EventLogs()
-        own = {
-            "memory": "32MiB",
-            "threads": 1,
-            "check": "true",
-            "event_log": self.event_logs.folder,
-            "gateway_in_head": "no",
-        }
-        values = {**own, **CALM, **SERVED, **settings}
+        own = {"memory": "32MiB", "threads": 1, "check": "true", "event_log": self.event_logs.folder}
+        values = {**own, **ANYWHERE, **CALM, **SERVED, **settings}
         command = ["-m", module, "serve", str(model), "--port", "0", "--workers", str(workers), *arguments]
         command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         super().__init__(command, levers, address_space)

@@ -202,3 +202,12 @@ async def test_tenants_of_a_zoo_answer_as_peft_does(checkpoint: Make, tmp_path: 
         assert all(0 < rig.added[name] < rig.added["a"] / 2 for name in "bc")
     finally:
         await rig.stop()
+
+
+@pytest.mark.parametrize("base", ["", "base", "./base"])
+def test_an_adapter_whose_base_is_not_there_makes_no_zoo(checkpoint: Make, tmp_path: Path, base: str) -> None:
+    adapter = make_adapter(checkpoint("llama"), tmp_path / "adapter")
+    with pytest.raises(CheckpointError, match="there are: none") as caught:
+        add(tmp_path / "zoo", str(adapter), "tuned", base=base)
+    assert "add th" in str(caught.value)
+    assert not (tmp_path / "zoo").exists()

@@ -198,6 +198,22 @@ def test_bad_input_changes_nothing(checkpoint: Make, tmp_path: Path) -> None:
     assert "is truncated" in refused(zoo, other, "tuned")
 
 
+def test_links_that_lead_nowhere_are_told_of(checkpoint: Make, tmp_path: Path) -> None:
+    source, zoo = checkpoint("llama"), tmp_path / "zoo"
+    loop, gone = tmp_path / "owner" / "loop", tmp_path / "gone"
+    loop.parent.mkdir()
+    loop.symlink_to(loop)
+    gone.symlink_to(tmp_path / "nowhere")
+    for path in (loop, gone):
+        assert "is a link that leads nowhere, or to itself" in refused(zoo, path, "tuned")
+    partial = variant(source, tmp_path / "partial", {"up_proj": doubled})
+    (partial / "tokenizer.json").unlink(missing_ok=True)
+    (partial / "tokenizer.json").symlink_to("tokenizer.json")
+    assert "tokenizer.json is a link that leads to no file" in refused(zoo, partial, "tuned"), "it would be left out"
+    with pytest.raises(ZooError, match="it is a link that leads to itself; mend it or name another zoo"):
+        add(loop, str(source), "base")
+
+
 def test_a_folder_of_somebody_else_becomes_no_zoo(checkpoint: Make, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     text = refused(tmp_path, checkpoint("llama"), "base")

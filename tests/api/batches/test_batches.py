@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,29 @@ async def test_what_can_never_be_answered_is_an_error_of_the_line(start: Start, 
     (failed,) = (await rig.lines(batch["error_file_id"])).values()
     assert failed["response"]["status_code"] == 503
     assert "it is too large" in failed["response"]["body"]["error"]["message"]
+
+
+async def test_a_model_that_fails_to_load_is_waited_for_and_then_the_line_has_the_reason(start: Start, say: Any) -> None:
+    rig, port = await start(say("x"))
+    said, numbers, waits = "model 'tiny' cannot be loaded: a tensor is damaged", count(1), set[str]()
+
+    async def ended() -> bool:
+        port.refuse = RequestRefused(Refusal.UNAVAILABLE, said, 5.0, failure=next(numbers))
+        rig.clock.advance(100.0)
+        await rig.ref.look()
+        found = await rig.view(id)
+        waits.update(one["waits"] for one in found["blockwright"].get("models", {}).values())
+        return found["status"] == "completed"
+
+    port.refuse = RequestRefused(Refusal.UNAVAILABLE, said, 5.0, failure=99)
+    id = await rig.create([line(name) for name in "abc"])
+    await until(ended)
+    assert next(numbers) > 5, "it is given time"
+    assert said in waits
+    batch = await rig.view(id)
+    assert batch["request_counts"] == {"total": 3, "completed": 0, "failed": 3}
+    responses = [one["response"] for one in (await rig.lines(batch["error_file_id"])).values()]
+    assert {(one["status_code"], one["body"]["error"]["message"]) for one in responses} == {(503, said)}
 
 
 async def test_a_batchs_output_is_no_input_and_its_input_stays(start: Start, say: Any, tmp_path: Path) -> None:

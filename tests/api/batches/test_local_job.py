@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,15 @@ class Job:
         self.front = make_app(self.port, Settings(applications={"tiny": str(folder)}))[FRONT]
         self.bodies, self.kept = bodies, dict[int, LineAnswer]()
         self.busy = 0
+        self.failures: Iterator[int] = iter(())  # numbers of the load failures that are met
         self.job = LocalJob(self.front, ApiCaller(), self.line, self.keep, share=0.0)
 
     def script(self, generation: Generation) -> Sequence[Step]:
         if self.busy:
             self.busy -= 1
             return [RequestRefused(Refusal.OVERLOADED, "there is no room", retry_after=0.001)]
+        if (failure := next(self.failures, 0)) > 0:
+            return [RequestRefused(Refusal.UNAVAILABLE, "its tensor is damaged", 0.001, failure=failure)]
         return one_by_one([generation.prompt[-1]] * 3)
 
     def line(self, number: int) -> BatchLine:
@@ -110,3 +113,16 @@ async def test_what_cannot_be_kept_ends_the_job(folder: Path) -> None:
     with pytest.raises(OSError, match="no space"):
         await failing.run({})
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+async def test_a_model_that_fails_to_load_is_tried_again_before_its_lines_fail(folder: Path) -> None:
+    job = Job(folder, [body(7), body(8)])
+    job.failures = iter([1, 2, 2, 3])
+    await job.run()
+    assert {number: answer.status for number, answer in job.kept.items()} == {0: 200, 1: 200}
+    job = Job(folder, [body(7), body(8)])
+    job.failures = iter(range(1, 99))
+    await job.run()
+    assert {number: answer.status for number, answer in job.kept.items()} == {0: 503, 1: 503}
+    assert len(job.port.streams) == 7, "the sixth failure is not waited for, nor is the next"
+    assert b"its tensor is damaged" in job.kept[1].body

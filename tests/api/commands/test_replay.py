@@ -122,6 +122,22 @@ def test_what_was_not_replayed_is_not_told_of(tape, tmp_path, capsys):
     assert (code, "not closed" in out) == (1, False)
 
 
+def test_until_a_sweep_that_the_log_does_not_have(tape, tmp_path, capsys):
+    """Where nothing was compared nothing agrees."""
+    path, last = write(tmp_path / "log", tape, tape.entries), count(tape.entries, Committed)
+    for until in (0, -3):
+        told = f"--until {until}: nothing was compared, as this log begins with sweep 1; give that one or a later one"
+        assert run(capsys, path, "--until", until) == (2, "", f"blockwright: {told}\n")
+    code, out, _ = run(capsys, path, "--until", last + 5)
+    told = f"sweep {last + 5} is not in this log, which ends with sweep {last}"
+    assert (code, out.splitlines()[2:]) == (0, [told])
+    code, out, _ = run(capsys, write(path, tape, []), "--until", 8)
+    assert (code, out.splitlines()[1].partition(": ")[2]) == (0, "no plan was compared")
+    place, entry = next((i, e) for i, e in enumerate(tape.entries) if isinstance(e, Planned) and e.plan)
+    wrong = [*tape.entries[:place], Planned(entry.now, SweepPlan(1, start=[7]), made=True), *tape.entries[place + 1 :]]
+    assert run(capsys, write(path, tape, wrong), "--until", 1)[0] == 1
+
+
 @pytest.mark.parametrize("size", [0, 1, len(MAGIC) - 1, len(MAGIC), len(MAGIC) + 5])
 def test_a_log_of_which_hardly_anything_was_written(tape, tmp_path, capsys, size):
     path = write(tmp_path / "log", tape, [])

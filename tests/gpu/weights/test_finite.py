@@ -11,14 +11,14 @@ from safetensors.torch import load_file, save_file
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.adapter import open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.gpu.weights.finite import is_finite
+from blockwright.gpu.weights.finite import BEYOND, is_finite
 from blockwright.gpu.weights.identity import NotFinite, begin_hash, hash_tensor
 from blockwright.gpu.weights.tensor_files import read_header
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.checkpoints import make_checkpoint
 
 TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-GARBAGE = (float("nan"), -float("nan"), float("inf"), -float("inf"))
+GARBAGE = (float("nan"), -float("nan"), float("inf"), -float("inf"), 1e38, -BEYOND)  # float16 makes the last two infinite
 
 
 def content(values: torch.Tensor) -> memoryview:
@@ -32,7 +32,7 @@ def test_every_pattern_of_16_high_bits_is_told_as_torch_tells_it(dtype: str) -> 
         bits = torch.stack([torch.full_like(bits, 1), bits], dim=1).flatten()  # the lower half first
     values = bits.view(TYPES[dtype])
     told = [is_finite(content(value.reshape(1).clone()), dtype) for value in values]
-    assert told == torch.isfinite(values).tolist()
+    assert told == (values.float().abs() < BEYOND).tolist(), "nothing compares with NaN"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -40,7 +40,8 @@ def test_every_pattern_of_16_high_bits_is_told_as_torch_tells_it(dtype: str) -> 
 @pytest.mark.parametrize("place", [0, 1, 2, 255, 256])
 def test_one_value_is_enough_wherever_it_is(dtype: str, garbage: float, place: int) -> None:
     values = torch.randn(257).to(TYPES[dtype])
-    values[0], values[1] = torch.finfo(TYPES[dtype]).max, torch.finfo(TYPES[dtype]).min
+    most = min(torch.finfo(TYPES[dtype]).max, BEYOND * (1 - torch.finfo(TYPES[dtype]).eps))
+    values[0], values[1] = most, -most
     assert is_finite(content(values), dtype)
     values[place] = garbage
     assert not is_finite(content(values), dtype)
@@ -81,4 +82,23 @@ def test_a_checkpoint_and_an_adapter_are_refused(tmp_path: Path) -> None:
     opened.specs(16, "float32")
     name = spoil(adapter / "adapter_model.safetensors", "lora_B")
     with pytest.raises(CheckpointError, match=name):
+        open_adapter(adapter, opened).specs(16, "float32")
+
+
+@pytest.mark.parametrize(("values", "alpha", "fits"), [(1e9, 4, True), (1e9, 256, False), (1e15, 4, False)])
+def test_halves_of_an_adapter_that_are_finite_and_together_are_not(
+    tmp_path: Path, values: float, alpha: int, fits: bool
+) -> None:
+    base = make_checkpoint(tmp_path / "base")
+    adapter = make_adapter(base, tmp_path / "adapter", lora_alpha=alpha)
+    file = adapter / "adapter_model.safetensors"
+    tensors = load_file(file)
+    for name in [name for name in tensors if "layers.1.mlp.down_proj" in name]:
+        tensors[name].view(-1)[-1] = -values
+    save_file(tensors, file, metadata={"format": "pt"})
+    opened = Checkpoint.open(base)
+    if fits:
+        open_adapter(adapter, opened).specs(16, "float32")
+        return
+    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.down_proj\.lora_A\.weight and lora_B together, with alpha"):
         open_adapter(adapter, opened).specs(16, "float32")

@@ -82,7 +82,7 @@ def test_forecasts_by_poor_estimates_are_not_trusted() -> None:
     for full, quiet in ((0.3, 0.3), (0.5, 0.5), (0.9, 0.1), (0.0, 0.0)):
         choice = choose("ours", estimated(full, quiet), 0.0, targets=Targets(1.0, 2.0))
         assert (choice.index, choice.reason) == (0, ""), "its first token would come sooner"
-    for full, quiet in ((0.6, 0.6), (1.2, 0.0)):
+    for full, quiet in ((0.6, 0.6), (1.2, 1e-9), (0.6, 0.0), (0.0, 0.6)):  # 0: too few answers have ended there yet
         choice = choose("ours", estimated(full, quiet), 0.0, targets=Targets(1.0, 2.0))
         assert (choice.index, choice.loads, choice.reason) == (1, [(-0.4,), (-35.0,)], "poor_estimates")
     choice = choose("ours", [estimated(1.2, 0)[0], replace(QUIET, forecast=None)], 0.0)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from blockwright.policies.prediction.lengths import (
+    KNOWN,
     STRUCTURE,
     TERMS,
     Accuracy,
@@ -88,6 +89,15 @@ def test_how_wrong_estimates_are_is_learned_from_answers_that_are_whole() -> Non
     for request in ("gone", "unknown", "never there"):
         spread.end(request, 100_000)
     assert spread.value == before
+
+
+def test_that_estimates_are_right_is_told_from_that_nothing_is_known() -> None:
+    spread = LengthSpread()
+    for n in range(16):
+        assert spread.value == 0.0
+        spread.begin(f"r{n}", 30, 100)
+        spread.end(f"r{n}", 130)
+    assert 0.0 < spread.value < KNOWN
 
 
 def test_an_oracle_knows_and_may_be_wrong_by_what_it_is_given() -> None:

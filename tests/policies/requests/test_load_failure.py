@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.requests.load_failure import without_folders
+from blockwright.policies.requests.load_failure import blocked, reasons, without_folders
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,18 @@ def test_paths_lose_their_folders(message: str, told: str) -> None:
 
 def test_a_name_of_the_hub_is_no_path() -> None:
     assert without_folders("org/model has no config.json", ("org/model",)) == "org/model has no config.json"
+
+
+def test_it_can_come_nowhere_when_each_route_passes_a_worker_that_cannot_load_it() -> None:
+    routes = [["w0"], ["w1", "w2"]]
+    assert blocked(routes, {"w0": "", "w2": ""})
+    assert blocked(routes, {"w0", "w1", "w2"})
+    assert not blocked(routes, {"w1", "w2"})
+
+
+def test_the_reasons_of_all_workers_are_one_sentence() -> None:
+    assert reasons({"w0": "it is gone"}) == "worker w0: it is gone"
+    assert (
+        reasons({"w0": "it is gone", "w1": "no room", "w2": "it is gone"})
+        == "workers w0, w2: it is gone; worker w1: no room"
+    )
