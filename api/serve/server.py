@@ -206,10 +206,9 @@ class Server:
 
     async def _drain(self, what: RunningCluster, active: int | None) -> None:
         """``active``: requests that are being answered, where this process knows."""
-        runs = "what runs" if active is None else f"{active} request{'s' * (active != 1)}"
-        most = f"up to {self._settings.drain_timeout:g} s"
-        said = f"{runs} may end within {most}; Ctrl-C again ends at once" if active != 0 else "no request is running"
-        self._speaker.reach("draining", f"draining: {said}")
+        runs = "running requests" if active is None else f"{active} request{'s' * (active != 1)}"
+        said = f"waiting up to {self._settings.drain_timeout:g} s for {runs} to finish; Ctrl-C again stops at once"
+        self._speaker.reach("draining", f"draining: {said if active != 0 else 'no request is running'}")
         drain: asyncio.Future[Any] = asyncio.ensure_future(what.drain(self._settings.drain_timeout))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
         try:

@@ -174,7 +174,7 @@ async def says_where_it_waits(browser: Browser) -> None:
     await browser.look(SEND.format(text="copy: abc"))
     assert re.fullmatch(r"waiting, position 3; \d+\.\d s so far", await browser.wait(f"{note}.includes('so far') && {note}"))
     await browser.look("window.release(); true")
-    await browser.wait(f"{note}.includes('tokens in')")
+    await browser.wait(f"{note}.includes(' in ')")
     await browser.look("document.getElementById('reset').click(); true")
 
 

@@ -60,4 +60,4 @@ def test_another_machine_is_left_alone(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_seconds_are_of_slow_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "kill", "w0", "--seconds", "3"]) == 2
-    assert "--seconds is of slow; leave it out of kill" in capsys.readouterr().err
+    assert "--seconds says how long slow lasts; leave it out of kill" in capsys.readouterr().err
