@@ -149,6 +149,8 @@ def hint(flag: str, value: str, known: Collection[str], places: Collection[str])
 
     ``value``: the word behind it; ``places``: the names of what the command is given without a flag.
     """
+    if not flag.startswith("-"):
+        return f"another model is added by --app NAME={flag}" if "--app" in known else ""
     flag, _, inside = flag.partition("=")
     answers = {of: answer for sign, told in _BY_SIGN.items() if sign in (*places, *known) for of, answer in told.items()}
     if flag in answers:

@@ -36,13 +36,19 @@ TERMS = {
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="PATH_OR_ID", help="checkpoint folder, hub id, or ZOO/chains/NAME of a zoo")
     parser.add_argument("-o", "--output", metavar="FILE", help="file to store the profile in (none)")
-    parser.add_argument("--device", choices=["cpu"], default="cpu", help="where the model runs: cpu (cpu)")
+    parser.add_argument("--device", type=device, default="cpu", metavar="cpu", help="where the model runs: cpu (cpu)")
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="as for a server (auto)")
     parser.add_argument("--threads", type=threads, default=0, metavar="N", help="kernel threads (number of cores)")
     parser.add_argument(
         "--zoo", metavar="FOLDER", type=folder, help="take PATH_OR_ID from this zoo, and keep the profile there"
     )
     parser.add_argument("--repeats", type=repeats, default=7, metavar="N", help="repetitions of each step, at least 4 (7)")
+
+
+def device(text: str) -> str:
+    if text != "cpu":
+        raise argparse.ArgumentTypeError(f"is {text!r}, but there is no GPU back end yet; give cpu")
+    return text
 
 
 def threads(text: str) -> int:

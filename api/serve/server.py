@@ -30,7 +30,7 @@ from blockwright.api.http.starting import Stages, StartingPort
 from blockwright.api.serve.console import Herald, RunningCluster, Speaker
 from blockwright.api.serve.neighbour import served_there
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.hub import TOLD
+from blockwright.gpu.weights.hub import HUB_ID, TOLD
 
 FETCHING = "fetching weights"  # a stage
 Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front of this process, and the port
@@ -39,12 +39,14 @@ Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front
 def run(settings: Settings) -> int:
     """Serve until a signal; the exit code."""
     from blockwright.actors.topology import Http, start
-    from blockwright.gpu.weights.checkpoint import check_here
+    from blockwright.gpu.weights.checkpoint import Checkpoint, check_here
 
     set_up(settings.log_format, settings.log_level, "head")
     try:
         for source in settings.applications.values():
             check_here(source)
+            if (folder := Path(source).expanduser()).is_dir() and not any(folder.glob("*config.json")):
+                Checkpoint.open(folder)  # which says what it lacks: neither a checkpoint's nor an adapter's
     except CheckpointError as error:  # before the port is taken, or said to be
         return Speaker(settings.log_format, Stages()).fatal(error)
     return uvloop.run(Server(settings, lambda chosen, front, port: start(chosen, http=Http(front, port, front.desk))).run())
@@ -149,6 +151,9 @@ class Server:
             loop.call_soon_threadsafe(self._fetching, sentence)
 
         TOLD.set(told)
+        for source in self._settings.applications.values():
+            if HUB_ID.fullmatch(source) and not Path(source).exists():
+                self._fetching(f"asking the hub for {source}")  # which may take its time to answer, or not to
         starting = asyncio.ensure_future(self._start(self._settings, app[FRONT], self.port))
         if not await self._first(starting):
             starting.cancel()

@@ -61,6 +61,9 @@ SERVE = "blockwright serve"
             "'--temp'; sampling belongs to each request, as a field of its body; what it leaves "
             "out is the checkpoint's default\n",
         ),
+        (["serve", "x", "y"], "'y'; another model is added by --app NAME=y\n"),
+        (["serve", "x", "--set", "memory=2", "TB"], "'TB'; another model is added by --app NAME=TB\n"),
+        (["chat", "http://h:1", "there"], "'there'; see --help\n"),
         (["serve", "x", "--max-log-len", "9"], "'--max-log-len'; prompts are never logged; leave the flag out\n"),
         (["chat", "-p", "hello"], "'-p'; --message TEXT sends one message and exits\n"),
         (["complete", "-p", "hello"], "'-p'; --prompt TEXT is the same\n"),

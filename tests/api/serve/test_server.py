@@ -152,10 +152,12 @@ def test_the_path_is_looked_at_before_the_port(
     """Of a command with two mistakes the one that takes longer to mend is told first; nothing has listened."""
     monkeypatch.setattr(server, "set_up", lambda *_: None)  # logging is the tests' own here
     (tmp_path / "config.json").write_text('{"architectures": ["Mamba2ForCausalLM"]}')
+    (empty := tmp_path / "empty").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for source, told in (
             (tmp_path, "Mamba2ForCausalLM, which is not supported"),
             (tmp_path / "none", "neither a folder"),
+            (empty, "has no config.json"),
         ):
             settings = Settings(applications={"x": str(source)}, port=taken.getsockname()[1])
             assert server.run(settings) == 2
@@ -172,8 +174,10 @@ async def test_how_far_a_fetch_is_is_a_stage_and_notes(folder: Path) -> None:
             return await super().start(settings, front, port)
 
     cluster = Fetching(folder)
-    session = Session(cluster)
+    session = Session(cluster, applications={"tiny": str(folder), "m": "o/m"})
     await session.until("o/m: 4.0 GiB fetched")
+    first = next(line for line in session.lines if "o/m" in line)
+    assert first.endswith("s] asking the hub for o/m"), "before it has answered"
     assert (await session.json("/health/ready"))["stage"] == "fetching weights"
     assert any(line.endswith("s] o/m has 8.0 GiB") for line in session.lines)
     session.server.stop()
