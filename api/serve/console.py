@@ -173,6 +173,8 @@ class Herald:
             states = service.readiness.applications
             there = {name for name, state in states.items() if state in ("ready", "on demand", "failed")}
             new = [info.id for info in service.models if info.id in there and info.id not in told]
+            if new:
+                self.show_stages()  # which came before
             for name in new:
                 self._speaker.note(f"{name} cannot be loaded" if states[name] == "failed" else f"{name} is ready")
             told += new

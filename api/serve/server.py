@@ -152,7 +152,7 @@ class Server:
 
         TOLD.set(told)
         for source in self._settings.applications.values():
-            if HUB_ID.fullmatch(source) and not Path(source).exists():
+            if _of_the_hub(source):
                 self._fetching(f"asking the hub for {source}")  # which may take its time to answer, or not to
         starting = asyncio.ensure_future(self._start(self._settings, app[FRONT], self.port))
         if not await self._first(starting):
@@ -227,6 +227,10 @@ async def _last(request: web.Request, response: web.StreamResponse) -> None:
     """The next request belongs to a gateway, which another connection finds."""
     response.headers["Connection"] = "close"
     response.force_close()
+
+
+def _of_the_hub(source: str) -> bool:
+    return HUB_ID.fullmatch(source) is not None and not Path(source).exists()
 
 
 def _claimed(batch_dir: str) -> FolderLock | None:
