@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from blockwright.api.commands import CommandError
+from blockwright.api.commands.figures_file import FiguresFile
 from blockwright.api.commands.zoo_folder import folder, refusals, waiting
 
 WIDTH, HEIGHT = 64, 16  # characters of the plot
@@ -69,11 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from blockwright.gpu.errors import BackendError
     from blockwright.zoo.profiles import add_profile
 
-    output = Path(arguments.output) if arguments.output else None
-    if output is not None and not output.absolute().parent.is_dir():
-        raise CommandError(f"--output {output} lies in no folder; make {output.absolute().parent}", 2)
-    if output is not None and output.is_dir():
-        raise CommandError(f"--output {output} is a folder; name a file in it", 2)
+    output = FiguresFile("--output", arguments.output) if arguments.output else None
     with refusals():
         try:
             found = _measure(arguments)
@@ -81,8 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise CommandError(str(error), 2) from None
         _show(found)
         if output is not None:
-            output.write_text(json.dumps(found, indent=1) + "\n")
-            print(f"stored in {output}")
+            output.store(found)
+            print(f"stored in {arguments.output}")
         if arguments.zoo is not None:
             print(f"stored in {add_profile(arguments.zoo, arguments.model, found, waiting=waiting)}")
     return 0
