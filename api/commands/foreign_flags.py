@@ -64,7 +64,7 @@ _SERVE = {
     "--max-queued-requests": "--set max_waiting=N says how many requests the server takes",
     "--max-num-batched-tokens": _STEP, "--batch-size": _STEP, "-b": _STEP, "--max-prefill-tokens": _STEP,
     "--enable-chunked-prefill": _CHUNK, "--chunked-prefill-size": _CHUNK, "--ubatch-size": _CHUNK, "-ub": _CHUNK,
-    "-t": _THREADS, "--threads-batch": _THREADS, "-tb": _THREADS,
+    "-t": _THREADS, "--num-thread": _THREADS, "--threads-batch": _THREADS, "-tb": _THREADS,
     "--block-size": "--set page_size=N is the number of tokens in a page of KV",
     "--enable-prefix-caching": _CACHE, "--no-enable-prefix-caching": _CACHE, "--disable-radix-cache": _CACHE,
     "--enable-lora": _ADAPTER, "--lora-modules": _ADAPTER, "--lora": _ADAPTER, "--max-loras": _ADAPTER,
@@ -124,7 +124,6 @@ _CHAT = {
 _COMPLETE = {"-p": "--prompt TEXT is the same", "-q": "--prompt TEXT is the same", "--quick": "--prompt TEXT is the same"}
 _AT = "--url http://HOST:PORT says where the server listens"
 _BENCH = {
-    "--base-url": _AT, "--host": _AT, "--port": _AT, "--api-key": _KEY,
     "--backend": "--endpoint completions or --endpoint chat says which API is measured",
     "--endpoint-type": "--endpoint completions or --endpoint chat says which API is measured",
     "--random-input-len": "--input-len N is the same", "--random-output-len": "--output-len N is the same",
@@ -138,9 +137,12 @@ _BENCH = {
     "--percentile-metrics": "all figures are printed; leave the flag out",
     "--metric-percentiles": "mean, p50 and p99 are printed; leave the flag out",
 }  # fmt: skip
+NEAR = 0.75  # likeness of a misspelt flag: long names have much in common by chance
+
 # A command is known by what it is given without a flag, or by a flag that it alone has.
 _BY_SIGN = {
     "PATH_OR_HUB_ID": _SERVE, "URL_OR_PATH": _TALK, "--message": _CHAT, "--prompt": _COMPLETE, "--num-prompts": _BENCH,
+    "--url": {"--base-url": _AT, "--host": _AT, "--port": _AT, "--server": _AT, "--api-key": _KEY},
 }  # fmt: skip
 
 
@@ -161,11 +163,10 @@ def hint(flag: str, value: str, known: Collection[str], places: Collection[str])
     for name in settings:
         if typed == name.replace("_", ""):
             return f"it is a setting: --set {name}{given}"
-    near = (
-        {} if flag in _SERVE else {f"--{name.replace('_', '-')}": f"did you mean --set {name}{given}?" for name in settings}
-    )
-    near |= answers | {one: f"did you mean {one}?" for one in known}
-    return near.get(nearest(flag, near), "")
+    near = {} if flag in _SERVE else {name.replace("_", "-"): f"did you mean --set {name}{given}?" for name in settings}
+    near |= {one.strip("-"): answer for one, answer in answers.items() if one.startswith("--")}
+    near |= {one.strip("-"): f"did you mean {one}?" for one in known}
+    return near.get(nearest(flag.strip("-"), near, NEAR), "")
 
 
 def _settings() -> list[str]:

@@ -61,6 +61,9 @@ SERVE = "blockwright serve"
             "'--temp'; sampling belongs to each request, as a field of its body; what it leaves "
             "out is the checkpoint's default\n",
         ),
+        (["serve", "x", "--download-dir", "/d"], "'--download-dir'; see --help\n"),
+        (["serve", "x", "--rope-theta", "1"], "'--rope-theta'; see --help\n"),
+        (["ps", "--host", "h"], "'--host'; --url http://HOST:PORT says where the server listens\n"),
         (["serve", "x", "y"], "'y'; another model is added by --app NAME=y\n"),
         (["serve", "x", "--set", "memory=2", "TB"], "'TB'; another model is added by --app NAME=TB\n"),
         (["chat", "http://h:1", "there"], "'there'; see --help\n"),
