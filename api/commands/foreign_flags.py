@@ -165,8 +165,8 @@ def hint(flag: str, value: str, known: Collection[str], places: Collection[str])
             return f"it is a setting: --set {name}{given}"
     near = {} if flag in _SERVE else {name.replace("_", "-"): f"did you mean --set {name}{given}?" for name in settings}
     near |= {one.strip("-"): answer for one, answer in answers.items() if one.startswith("--")}
-    near |= {one.strip("-"): f"did you mean {one}?" for one in known}
-    return near.get(nearest(flag.strip("-"), near, NEAR), "")
+    own = nearest(flag, known, NEAR)
+    return f"did you mean {own}?" if own else near.get(nearest(flag.strip("-"), near, NEAR), "")
 
 
 def _settings() -> list[str]:
