@@ -3,6 +3,9 @@ token, end-to-end latency, tokens per second.
 
 Loads are those of other tools: levels of concurrency, a request rate (Poisson
 or constant), random lengths, prompts from a file, published traces.
+
+Three levels of load, for instance, of 100 requests each:
+blockwright bench serve --max-concurrency 1,4,16 --input-len 64 --output-len 32
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "blockwright bench serve [OPTION ...]"  # the word that must be there comes first
     parser.add_argument("what", metavar="serve", choices=["serve"], help="measure a running server")
     add_url(parser)
     parser.add_argument("--model", metavar="ID", help="model id (the server's first)")

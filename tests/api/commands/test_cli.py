@@ -185,6 +185,12 @@ def test_help_is_light(arguments: list[str]) -> None:
     assert f"usage: blockwright {' '.join(arguments[:-1]) or 'COMMAND'}" in said
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, make_parser(name, COMMANDS[name].load()).format_help().splitlines())) <= 80
+
+
 def test_the_list_of_commands_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     said = capsys.readouterr().out
