@@ -199,10 +199,18 @@ async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
     """Also those that nobody had looked at when the models got ready."""
     cluster, lines = FakeCluster(folder), list[str]()
     herald = Herald(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
-    cluster.stages.append(("loaded", 0.2))
+    sharing = cluster.sharing
+
+    async def slow() -> tuple[int, int]:
+        cluster.stages.append(("loaded", 0.2))
+        cluster.gateway.infos = [replace(info, rooms=(*info.rooms, 640)) for info in cluster.gateway.infos]
+        return await sharing()
+
+    cluster.sharing = slow  # type: ignore[method-assign]
     await herald.announce(Catalog(cluster.gateway, 100), "http://there")
     said = [line.split("] ")[1].split(" at ")[0] for line in lines]
     assert [words for words in said if words in ("hashed", "loaded", "ready")] == ["hashed", "loaded", "ready"]
+    assert "; room for about 13 concurrent requests of 64 tokens of tiny" in lines[-1], "of the one that came last, too"
 
 
 async def test_what_serves_badly_is_told_once_and_before_the_ready_line(folder: Path) -> None:
