@@ -28,9 +28,10 @@ from blockwright.api.http.context import FRONT, PEER, Front
 from blockwright.api.http.listening import make_runner, tls
 from blockwright.api.http.starting import Stages, StartingPort
 from blockwright.api.serve.console import Herald, RunningCluster, Speaker
+from blockwright.api.serve.first_look import first_look, of_the_hub
 from blockwright.api.serve.neighbour import served_there
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.hub import HUB_ID, TOLD
+from blockwright.gpu.weights.hub import TOLD
 
 FETCHING = "fetching weights"  # a stage
 Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front of this process, and the port
@@ -39,15 +40,11 @@ Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front
 def run(settings: Settings) -> int:
     """Serve until a signal; the exit code."""
     from blockwright.actors.topology import Http, start
-    from blockwright.gpu.weights.checkpoint import Checkpoint, check_here
 
     set_up(settings.log_format, settings.log_level, "head")
     try:
-        for source in settings.applications.values():
-            check_here(source)
-            if (folder := Path(source).expanduser()).is_dir() and not any(folder.glob("*config.json")):
-                Checkpoint.open(folder)  # which says what it lacks: neither a checkpoint's nor an adapter's
-    except CheckpointError as error:  # before the port is taken, or said to be
+        first_look(settings)
+    except (SettingsError, CheckpointError) as error:  # before the port is taken, or said to be
         return Speaker(settings.log_format, Stages()).fatal(error)
     return uvloop.run(Server(settings, lambda chosen, front, port: start(chosen, http=Http(front, port, front.desk))).run())
 
@@ -152,7 +149,7 @@ class Server:
 
         TOLD.set(told)
         for source in self._settings.applications.values():
-            if _of_the_hub(source):
+            if of_the_hub(source):
                 self._fetching(f"asking the hub for {source}")  # which may take its time to answer, or not to
         starting = asyncio.ensure_future(self._start(self._settings, app[FRONT], self.port))
         if not await self._first(starting):
@@ -227,10 +224,6 @@ async def _last(request: web.Request, response: web.StreamResponse) -> None:
     """The next request belongs to a gateway, which another connection finds."""
     response.headers["Connection"] = "close"
     response.force_close()
-
-
-def _of_the_hub(source: str) -> bool:
-    return HUB_ID.fullmatch(source) is not None and not Path(source).exists()
 
 
 def _claimed(batch_dir: str) -> FolderLock | None:
