@@ -1,4 +1,4 @@
-"""What is to be served, looked at before the port is taken, or said to be: all that its files tell without being read whole."""
+"""What is to be served, looked at before the port is taken: all that its files tell without being read whole."""
 
 from __future__ import annotations
 
