@@ -181,7 +181,8 @@ class Server:
             finally:
                 failed.cancel()
                 ready.cancel()
-            await self._drain(running, app[FRONT].metrics.active if running.port is not None else None)
+            alone = running.port is not None and self._settings.gateways == 1
+            await self._drain(running, app[FRONT].metrics.active if alone else None)
             return 0
         finally:
             for task in following:
