@@ -20,8 +20,8 @@ class Keyboard:
     """Use as ``with``. ``source``: standard input by default."""
 
     def __init__(self, source: TextIO | None = None) -> None:
-        source = source or sys.stdin
-        self._file = source.fileno() if source.isatty() and _in_front(source.fileno()) else None
+        found: TextIO | None = source or sys.stdin  # none where it is closed
+        self._file = found.fileno() if found is not None and found.isatty() and _in_front(found.fileno()) else None
         self._mode: list[Any] = []
 
     def __enter__(self) -> Self:

@@ -38,4 +38,7 @@ def test_where_nobody_types_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", waits.append)
     with Keyboard(io.StringIO("q")) as keys:
         assert not keys.ended_within(0.5)
-    assert waits == [0.5]
+    monkeypatch.setattr("sys.stdin", None)
+    with Keyboard() as keys:
+        assert not keys.ended_within(0.25)
+    assert waits == [0.5, 0.25]
