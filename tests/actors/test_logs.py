@@ -13,7 +13,8 @@ from blockwright.tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
-def root() -> Iterator[logging.Logger]:
+def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
+    monkeypatch.setenv("HF_HUB_VERBOSITY", "warning")  # as it was, afterwards
     logger = logging.getLogger()
     handlers, level = logger.handlers[:], logger.level
     hub = logging.getLogger("huggingface_hub")
@@ -59,7 +60,7 @@ def test_what_the_hub_client_logs_is_told_in_our_words(capsys: pytest.CaptureFix
 def test_so_it_is_where_the_client_is_imported_later() -> None:
     """It sets its level itself, and has a handler of its own."""
     code = "from blockwright.actors.logs import set_up\nset_up('text', 'warning', 'head')\n"
-    code += "import huggingface_hub.utils, logging\nlogging.getLogger('huggingface_hub.utils._http').warning('thrown')\n"
+    code += "import logging\nfrom huggingface_hub import hf_hub_download\nlogging.getLogger('huggingface_hub.utils._http').warning('thrown')\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stderr == ""
 
