@@ -60,7 +60,8 @@ def test_what_the_hub_client_logs_is_told_in_our_words(capsys: pytest.CaptureFix
 def test_so_it_is_where_the_client_is_imported_later() -> None:
     """It sets its level itself, and has a handler of its own."""
     code = "from blockwright.actors.logs import set_up\nset_up('text', 'warning', 'head')\n"
-    code += "import logging\nfrom huggingface_hub import hf_hub_download\nlogging.getLogger('huggingface_hub.utils._http').warning('thrown')\n"
+    code += "import logging\nfrom huggingface_hub import hf_hub_download\n"
+    code += "logging.getLogger('huggingface_hub.utils._http').warning('thrown')\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stderr == ""
 
