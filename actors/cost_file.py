@@ -36,4 +36,5 @@ def check_costs(settings: Settings) -> None:
             read_costs(path)
             read_links(path)
         except (OSError, ValueError) as error:
-            raise SettingsError(f"{name}: {path} cannot be used ({error}); give a JSON file of seconds, or none") from None
+            reason = getattr(error, "strerror", None) or error
+            raise SettingsError(f"{name}: {path} cannot be used ({reason}); give a JSON file of seconds, or none") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from typing import Any
@@ -51,4 +52,6 @@ def set_up(form: str, level: str, process: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR if level != "debug" else logging.DEBUG)  # we tell it better
+    hub = "error" if level != "debug" else "debug"  # we tell it better
+    logging.getLogger("huggingface_hub").setLevel(hub.upper())
+    os.environ["HF_HUB_VERBOSITY"] = hub  # which it reads when it is imported, and sets its level itself

@@ -99,9 +99,10 @@ def worker_configs(
     SettingsError."""
     workers = len(worker_names(settings))
     if settings.memory * workers > free_memory:
+        all_of_them = f" for each worker, {binary_size(settings.memory * workers)} for all {workers}" if workers > 1 else ""
         raise SettingsError(
-            f"memory is {binary_size(settings.memory)} for each worker, {binary_size(settings.memory * workers)} for all "
-            f"{workers}, but only {binary_size(free_memory)} are free here; give less (--set memory=...)"
+            f"memory is {binary_size(settings.memory)}{all_of_them}, but only {binary_size(free_memory)} are free here; "
+            "give less (--set memory=...)"
         )
     memory = settings.memory or int(free_memory * SHARE) // workers
     threads = settings.threads or min(max(cores // workers, 1), MOST_THREADS)

@@ -29,6 +29,7 @@ from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFr
 from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.gateway.tagging import check_tagging, make_tagging
+from blockwright.actors.log_folders import check_folders
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
@@ -291,6 +292,7 @@ async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
         raise SettingsError("applications is empty; name a checkpoint to serve")
     await asyncio.to_thread(check_costs, settings)
     await asyncio.to_thread(check_tagging, settings)
+    await asyncio.to_thread(check_folders, settings)
     return await asyncio.to_thread(open_checkpoints, settings)
 
 

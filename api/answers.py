@@ -249,7 +249,7 @@ class RequestAnswer(TypedDict):
 
 
 class ListedRequest(TypedDict):
-    """``place``: position in the queue, 0 if it is not waiting; ``age``: seconds from its arrival until now or its end."""
+    """``place``: position in the queue; 0 if it is not waiting, or waits to go on. ``age``: seconds until now or its end."""
 
     id: str
     model: str

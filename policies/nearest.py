@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable
 
+NEAR = 0.6  # likeness, 0 to 1, of what may have been meant
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Large and small letters aside; empty where none is near."""
+
+def nearest(name: str, known: Iterable[str], near: float = NEAR) -> str:
+    """Large and small letters aside; empty where none is ``near`` enough."""
     folded = {one.casefold(): one for one in known}
-    found = difflib.get_close_matches(name.casefold(), folded, 1)
+    found = difflib.get_close_matches(name.casefold(), folded, 1, near)
     return folded[found[0]] if found else ""
 
 

@@ -15,13 +15,13 @@ from blockwright.actors.gateway.state import GatewayState
 
 
 def described(state: GatewayState, positions: QueuePositions, request: str, now: float) -> RequestView | None:
-    """One that no worker has planned waits, also where it has been sent to one; ``starts_in`` by the pace at which requests
-    ended lately, None while that is not known."""
+    """One that no worker has planned waits, also where it has been sent to one; so does one that has lost its worker, but at
+    no place. ``starts_in`` by the pace at which requests ended lately, None while that is not known."""
     view, record = state.describe(request), state.active.get(request)
     if view is None or record is None or not _waits(record):
         return view
     progress = positions.progress(record, now)
-    starts = state.overload.pace.starts_in(progress.place, now)
+    starts = state.overload.pace.starts_in(progress.place, now) if progress.place else None
     return dataclasses.replace(view, state="waiting", place=progress.place, queued=progress.queued, starts_in=starts)
 
 
@@ -48,7 +48,7 @@ def _lines(state: GatewayState, positions: QueuePositions, key: str, now: float)
 
 
 def _waits(record: RequestRecord) -> bool:
-    return not record.planned and not record.emitted
+    return not record.planned
 
 
 def _line(view: RequestView, state: str, place: int, age: float) -> RequestLine:

@@ -6,10 +6,9 @@ No request waits for the tagger. While that does not answer, the gateway estimat
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from pathlib import Path
 
-from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.config import Settings
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.tagger.actor import Tagger, TaggerModel, first_tagger
 from blockwright.actors.tagger.request_log import RequestLog
@@ -70,17 +69,9 @@ class Tagging:
 
 
 def check_tagging(settings: Settings) -> None:
-    """Files and folders that the settings name, before anything starts. Raises SettingsError."""
+    """The file that the settings name, before anything starts. Raises SettingsError."""
     if settings.tagger != "off":
         first_tagger(settings)
-    for name in ("request_log", "tagger_folder"):
-        if folder := getattr(settings, name):
-            try:
-                path = Path(folder).expanduser()
-                path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                tempfile.TemporaryFile(dir=path).close()
-            except (OSError, RuntimeError) as error:
-                raise SettingsError(f"{name}: {folder} cannot be used ({error}); name a folder to write to") from None
 
 
 def make_tagging(settings: Settings, lengths: Lengths, gateway: str, tagger: str) -> Tagging:

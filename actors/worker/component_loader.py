@@ -17,6 +17,7 @@ from blockwright.actors.worker.parameters import Fetch, ParameterCarrier
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
 from blockwright.gpu.model.config import ComponentSpec
+from blockwright.policies.binary_size import binary_size
 from blockwright.policies.cluster.assignment import REMEDY
 from blockwright.policies.memory.packed_tensor import PackedTensor, Shortage, WantedComponent
 from blockwright.policies.memory.worker_memory import WorkerMemory
@@ -43,8 +44,9 @@ def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> N
     """The answer to whoever wanted the load."""
     owned = {name: owned for name, (owned, _) in memory.residence.bytes_by_holder().items()}
     message = (
-        f"it needs {shortage.need} bytes for parameters on worker {config.name}, but other parameters, running sequences "
-        f"and the memory kept for KV leave too little of its {config.memory}: {shortage.lacking} bytes are missing; {REMEDY}"
+        f"it needs {binary_size(shortage.need)} for parameters on worker {config.name}, but other parameters, running "
+        f"sequences and the memory kept for KV leave too little of its {binary_size(config.memory)}: "
+        f"{binary_size(shortage.lacking)} are missing; {REMEDY}"
     )
     return NoRoom(message, shortage.lacking, shortage.never, owned)
 

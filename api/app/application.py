@@ -42,6 +42,7 @@ from blockwright.gpu.errors import CheckpointError
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime.base.scope import format_traceparent, new_span, parse_traceparent, trace
 
+OTLP = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"  # the packages of the extra otlp, for pip
 log = logging.getLogger(__name__)
 
 
@@ -101,7 +102,7 @@ def _spans(settings: Settings) -> Spans | None:
         from blockwright.api.http.otlp import OtlpSpans
     except ImportError as error:
         lacking = f"a package that is not installed ({error.name})"
-        raise SettingsError(f"otlp_traces_endpoint needs {lacking}; pip install 'blockwright[otlp]'") from None
+        raise SettingsError(f"otlp_traces_endpoint needs {lacking}; pip install {OTLP}") from None
     return OtlpSpans(settings.otlp_traces_endpoint, VERSION)
 
 

@@ -3,6 +3,9 @@ token, end-to-end latency, tokens per second.
 
 Loads are those of other tools: levels of concurrency, a request rate (Poisson
 or constant), random lengths, prompts from a file, published traces.
+
+Three levels of load, for instance, of 100 requests each:
+blockwright bench serve --max-concurrency 1,4,16 --input-len 64 --output-len 32
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from urllib.parse import quote
 
 from blockwright.api.commands import CommandError
 from blockwright.api.commands.connection import add_url, read_key, refusals
+from blockwright.api.commands.figures_file import FiguresFile
 from blockwright.policies.nearest import suggestion
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "blockwright bench serve [OPTION ...]"  # the word that must be there comes first
     parser.add_argument("what", metavar="serve", choices=["serve"], help="measure a running server")
     add_url(parser)
     parser.add_argument("--model", metavar="ID", help="model id (the server's first)")
@@ -69,14 +74,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    stored = FiguresFile("--json", arguments.json) if arguments.json not in (None, "-") else None
     with refusals():
         found = asyncio.run(_measure(arguments))
     if arguments.json == "-":
         print(json.dumps(found, indent=1))
     else:
         _show(found)
-        if arguments.json:
-            Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n")
+    if stored is not None:
+        stored.store(found)
     return 0 if all(level["failed"] == 0 for level in found["levels"]) else 1
 
 
@@ -206,6 +212,8 @@ def _texts(path: Path) -> list[str]:
         texts = [str(json.loads(line)["prompt"]) if line.startswith("{") else line for line in lines]
     except OSError as error:
         raise CommandError(f"{path} cannot be read ({error.strerror}); check --prompts", 2) from None
+    except UnicodeDecodeError:
+        raise CommandError(f"{path} is no text; give lines of prompts", 2) from None
     except (ValueError, KeyError) as error:
         raise CommandError(f"{path} has a line that is not a JSON object with 'prompt' ({error})", 2) from None
     if not texts:

@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "what", choices=["kill", "stop", "slow"], help="kill it, freeze it, or let it run only half of the time"
     )
     parser.add_argument("worker", metavar="WORKER", help="name of a worker, such as w0")
-    parser.add_argument("--seconds", type=pause, metavar="SECONDS", help="of slow (10)")
+    parser.add_argument("--seconds", type=pause, metavar="SECONDS", help="how long slow lasts (10)")
     add_url(parser)
 
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     if urlsplit(arguments.url).hostname not in LOCAL:
         raise CommandError(f"{arguments.url} is another machine; run it there", 2)
     if arguments.seconds is not None and arguments.what != "slow":
-        raise CommandError(f"--seconds is of slow; leave it out of {arguments.what}", 2)
+        raise CommandError(f"--seconds says how long slow lasts; leave it out of {arguments.what}", 2)
     with connected(arguments) as session:
         view = session.get("/admin/cluster")
         worker = found(view, arguments.worker)
@@ -53,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{worker['id']} (pid {worker['pid']}) runs half of the time for {seconds:g} s", flush=True)
             with _refused(worker):
                 slow(worker["pid"], seconds, os.kill, time.sleep)
+            print(f"{worker['id']} runs at full speed again", flush=True)
             return 0
         with _refused(worker):
             os.kill(worker["pid"], signal.SIGKILL if arguments.what == "kill" else signal.SIGSTOP)

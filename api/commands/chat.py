@@ -10,14 +10,10 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from blockwright.api.commands import CommandError
 from blockwright.api.commands.connection import add_sampling, add_target, is_address, reached, sampling
-from blockwright.api.commands.conversation import Conversation
-
-if TYPE_CHECKING:
-    from blockwright.api.program.blocking import BlockingSession
+from blockwright.api.commands.conversation import Conversation, base_model
 
 FENCE = '"""'
 
@@ -33,31 +29,17 @@ def run(arguments: argparse.Namespace) -> int:
     if not is_address(arguments.target) and sys.stderr.isatty():
         print(f"loading {arguments.target} ...", file=sys.stderr)
     with reached(arguments) as session:
+        name = arguments.model or next(iter(session.models()), "")
+        if why := base_model(session, name):
+            raise CommandError(why, 2)
         talk = Conversation(session, arguments.system, arguments.verbose, sampling(arguments))
         if arguments.message is not None:
             talk.say(arguments.message)
             return 0
-        name = arguments.model or session.models()[0]
-        _check_template(session, name)
         print(f"{name} at {session.url or arguments.target}; /help lists the commands", file=sys.stderr)
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 (editing and history of the lines that input() reads)
         return converse(talk, input)
-
-
-def _check_template(session: BlockingSession, model: str) -> None:
-    """A base model would refuse every line. Raises CommandError."""
-    from blockwright.api.program.results import RequestError
-
-    try:
-        session.post("/tokenize", {"model": model, "messages": [{"role": "user", "content": "a"}]})
-    except RequestError as error:
-        if error.status != 400 or "template" not in error.message:
-            raise
-        remedy = f"blockwright complete --model {model} --prompt TEXT"
-        raise CommandError(
-            f"{model} has no chat template: it is a base model, which continues text; use '{remedy}'", 2
-        ) from None
 
 
 def converse(talk: Conversation, read: Callable[[str], str]) -> int:

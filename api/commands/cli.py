@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from blockwright.api.commands import COMMANDS, CommandError, CommandModule
-from blockwright.api.commands.foreign_flags import hint
+from blockwright.api.commands.foreign_flags import WORDS, hint
 from blockwright.policies.nearest import nearest, suggestion
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
@@ -119,7 +119,7 @@ def _no_command(name: str, rest: Sequence[str]) -> str:
         if rest and not rest[0].startswith("-"):
             return _no_second(name, rest[0])
         return f"{name} needs another word; there are: {', '.join(longer)}"
-    return f"there is no command {name!r}; {suggestion(name, COMMANDS)}"
+    return f"there is no command {name!r}; {WORDS.get(name) or suggestion(name, COMMANDS)}"
 
 
 def _no_second(name: str, word: str) -> str:

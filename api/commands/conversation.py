@@ -27,6 +27,21 @@ HELP = '''/model [ID]          switch to another model, or list them
 Ctrl-C               clears the line, or stops the answer'''
 
 
+def base_model(session: BlockingSession, model: str) -> str:
+    """Why one cannot talk to it, as a sentence; empty where one can. Raises RequestError."""
+    from blockwright.api.program.results import RequestError
+
+    try:
+        session.post("/tokenize", {"model": model, "messages": [{"role": "user", "content": "a"}]})
+    except RequestError as error:
+        if error.code == "no_chat_template":
+            remedy = f"use 'blockwright complete --model {model} --prompt TEXT'"
+            return f"{model} has no chat template: it is a base model, which continues text; {remedy}"
+        if error.code != "template_error":  # one that refuses this message may take others
+            raise
+    return ""
+
+
 class Conversation:
     """``model``: id; the server's first, where it is None."""
 
@@ -70,6 +85,8 @@ class Conversation:
             return "\n".join(f"{'*' if one == now else ' '} {one}" for one in models)
         if name not in models:
             return f"the server has no model {name!r}; {suggestion(name, models, repr)}"
+        if why := base_model(self._session, name):
+            return why
         self.options["model"] = name
         return f"{name} answers from now on"
 

@@ -13,23 +13,32 @@ import tempfile
 from pathlib import Path
 
 from blockwright.api.commands import CommandError
+from blockwright.api.commands.connection import refusals
+from blockwright.api.commands.doctor import port
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--serve", action="store_true", help="leave the server running until Ctrl-C")
     parser.add_argument(
-        "--port", type=int, default=0, metavar="N", help="port to listen on; if it is in use, any free one (any)"
+        "--port", type=any_port, default=0, metavar="N", help="port to listen on; if it is in use, any free one (any)"
     )
     parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="serve this instead of the demo checkpoint")
+
+
+def any_port(text: str) -> int:
+    return 0 if text == "0" else port(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.demo.checkpoint import write_random
     from blockwright.api.demo.family import present
     from blockwright.api.demo.tour import show
+    from blockwright.gpu.weights.checkpoint import check_here
 
     folder: Path | None = arguments.checkpoint or trained_checkpoint()
     if folder is not None:
+        with refusals():
+            check_here(folder)
         if not (folder / "config.json").exists():
             raise CommandError(f"{folder} has no config.json; name a folder in Hugging Face format", 2)
         trained = (folder / "report.json").exists()

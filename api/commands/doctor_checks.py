@@ -117,7 +117,7 @@ def check_scheduler() -> Check:
     if COMPILED:
         return Check("scheduler", OK, "compiled")
     fix = "run make setup in a checkout of blockwright, with a C compiler (or unset BLOCKWRIGHT_COMPILED)"
-    return Check("scheduler", WARNING, "interpreted: planning a sweep takes twice as long", fix)
+    return Check("scheduler", WARNING, "interpreted: planning a step takes twice as long", fix)
 
 
 def check_cores() -> Check:

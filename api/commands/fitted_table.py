@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -45,11 +45,18 @@ class FittedTable:
 
     def shown(self, width: int) -> list[int]:
         """Places of the columns that fit so many characters, in order."""
-        widths = self._widths()
-        kept, going = list(range(len(self.columns))), [self.columns.index(name) for name in self.least]
-        while going and min(widths[0], WHOLE_NAME) + sum(widths[place] + _GAP for place in kept[1:]) > width:
-            kept.remove(going.pop(0))
-        return kept
+        widths, gone = self._widths(), [self.columns.index(name) for name in self.least]
+        kept = set(range(len(self.columns)))
+
+        def fits(places: Collection[int]) -> bool:
+            return min(widths[0], WHOLE_NAME) + sum(widths[place] + _GAP for place in places if place) <= width
+
+        while gone and not fits(kept):
+            kept.remove(gone.pop(0))
+        for name in reversed(self.least):  # a narrow one may come back where a wide one had to go after it
+            if fits(kept | {self.columns.index(name)}):
+                kept.add(self.columns.index(name))
+        return sorted(kept)
 
     def _widths(self) -> list[int]:
         return [max(cell_len(row[place]) for row in (self.columns, *self.rows)) for place in range(len(self.columns))]

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from blockwright.api.commands import CommandError
+from blockwright.api.commands.figures_file import FiguresFile
 from blockwright.api.commands.zoo_folder import folder, refusals, waiting
 
 WIDTH, HEIGHT = 64, 16  # characters of the plot
@@ -36,13 +35,19 @@ TERMS = {
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="PATH_OR_ID", help="checkpoint folder, hub id, or ZOO/chains/NAME of a zoo")
     parser.add_argument("-o", "--output", metavar="FILE", help="file to store the profile in (none)")
-    parser.add_argument("--device", choices=["cpu"], default="cpu", help="where the model runs: cpu (cpu)")
+    parser.add_argument("--device", type=device, default="cpu", metavar="cpu", help="where the model runs: cpu (cpu)")
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="as for a server (auto)")
     parser.add_argument("--threads", type=threads, default=0, metavar="N", help="kernel threads (number of cores)")
     parser.add_argument(
         "--zoo", metavar="FOLDER", type=folder, help="take PATH_OR_ID from this zoo, and keep the profile there"
     )
     parser.add_argument("--repeats", type=repeats, default=7, metavar="N", help="repetitions of each step, at least 4 (7)")
+
+
+def device(text: str) -> str:
+    if text != "cpu":
+        raise argparse.ArgumentTypeError(f"is {text!r}, but there is no GPU back end yet; give cpu")
+    return text
 
 
 def threads(text: str) -> int:
@@ -63,11 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from blockwright.gpu.errors import BackendError
     from blockwright.zoo.profiles import add_profile
 
-    output = Path(arguments.output) if arguments.output else None
-    if output is not None and not output.absolute().parent.is_dir():
-        raise CommandError(f"--output {output} lies in no folder; make {output.absolute().parent}", 2)
-    if output is not None and output.is_dir():
-        raise CommandError(f"--output {output} is a folder; name a file in it", 2)
+    output = FiguresFile("--output", arguments.output) if arguments.output else None
     with refusals():
         try:
             found = _measure(arguments)
@@ -75,8 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise CommandError(str(error), 2) from None
         _show(found)
         if output is not None:
-            output.write_text(json.dumps(found, indent=1) + "\n")
-            print(f"stored in {output}")
+            output.store(found)
+            print(f"stored in {arguments.output}")
         if arguments.zoo is not None:
             print(f"stored in {add_profile(arguments.zoo, arguments.model, found, waiting=waiting)}")
     return 0

@@ -7,7 +7,7 @@ below its supervisor. --join does so for a cluster without a server, such as a
 LocalCluster: it joins the cluster as one more node while it runs. WHERE is the
 cluster's invitation.
 
-On a terminal the tables are refreshed until Ctrl-C.
+On a terminal the tables are refreshed until q or Ctrl-C.
 """
 
 from __future__ import annotations

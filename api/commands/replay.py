@@ -1,10 +1,10 @@
-"""Replays the event log of a worker and checks that the same events lead to bitwise
-the same plans.
+"""Replays the event log of a worker and checks that the same events lead to
+bitwise the same plans.
 
-FILE is what a worker wrote to the folder of the setting event_log. The exit code
-is 0 if all plans and the final state agree, 1 if not (the first difference is
-printed, field by field), and 2 if the file cannot be read, or begins after the step
-of --until.
+FILE is what a worker wrote to the folder of the setting event_log. The exit
+code is 0 if all plans and the final state agree, 1 if not (the first difference
+is printed, field by field), and 2 if the file cannot be read, or begins after
+the step of --until.
 """
 
 from __future__ import annotations

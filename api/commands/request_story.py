@@ -21,7 +21,7 @@ def report(view: View) -> list[str]:
     tokens = f"{view['prompt_tokens']:,} prompt tokens, {view['emitted_tokens']:,} emitted"
     attempts = f"{view['attempt']} attempt{'s' if view['attempt'] != 1 else ''}"
     of = f" of {view['model']}" if view.get("model") else ""
-    lines = [f"{view['id']}{of}: {view['state']}{_place(view)}", f"  {tokens}, {attempts}"]
+    lines = [f"{view['id']}{of}: {view['state']}", *_place(view), f"  {tokens}, {attempts}"]
     lines += [f"{event['at']:9.3f} s  {_sentence(event)}" for event in events]
     spent = phases(events)
     total = sum(seconds for _, seconds in spent)
@@ -34,13 +34,13 @@ def report(view: View) -> list[str]:
     return lines
 
 
-def _place(view: View) -> str:
-    """In the queue, and when it begins as requests ended lately."""
+def _place(view: View) -> list[str]:
+    """In the queue, and when it begins as requests ended lately; none for one that has begun."""
     if not view.get("place"):
-        return ""
+        return []
     starts = view["starts_in"]
     forecast = "" if starts is None else f", starts in about {starts:.0f} s"
-    return f" at place {view['place']} of {view['queued']}{forecast}"
+    return [f"  at place {view['place']} of {view['queued']}{forecast}"]
 
 
 def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:

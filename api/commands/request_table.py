@@ -44,5 +44,5 @@ def request_tables(view: Mapping[str, Any]) -> Group:
 def _counted(found: Sequence[Mapping[str, Any]]) -> str:
     """What the rows are, since a screen may be too short for them."""
     running, waiting = (sum(one["state"] == state for one in found) for state in ("running", "waiting"))
-    most = "; the server tells no more at a time" if len(found) >= ASKED else ""
-    return f"{running:,} running, {waiting:,} waiting, {len(found) - running - waiting:,} ended lately{most}"
+    most = f"; only the latest {ASKED:,} are listed" if len(found) >= ASKED else ""
+    return f"{running:,} running, {waiting:,} waiting, {len(found) - running - waiting:,} ended recently{most}"

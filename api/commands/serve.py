@@ -3,6 +3,9 @@
 The model id of the first checkpoint is the name of its folder (or the hub id).
 There are flags for the most common settings; use --set or --config for all
 others, and --show-settings to list them.
+
+A base model and a fine-tune of it, for instance, on two workers:
+blockwright serve models/base --app legal=models/legal --workers 2
 """
 
 from __future__ import annotations

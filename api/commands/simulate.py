@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from blockwright.api.commands import CommandError
+from blockwright.api.commands.figures_file import FiguresFile
 
 if TYPE_CHECKING:
     from blockwright.policies.plan.coefficients import Coefficients
@@ -58,6 +59,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.commands.simulate_report import document, show
 
+    stored = FiguresFile("--json", arguments.json) if arguments.json not in (None, "-") else None
     began = time.perf_counter()
     simulation, costs, recorded = _simulate(arguments)
     logs = [str(log) for log in arguments.logs]
@@ -69,11 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     show(found)
     seconds = time.perf_counter() - began
     print(f"simulated in {seconds:.1f} s, {found['seconds'] / seconds:,.0f} times real time", file=sys.stderr)
-    if arguments.json:
-        try:
-            Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n")
-        except OSError as error:
-            raise CommandError(f"{arguments.json} cannot be written ({error.strerror}); check --json", 2) from None
+    if stored is not None:
+        stored.store(found)
     return 0
 
 

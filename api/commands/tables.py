@@ -1,4 +1,4 @@
-"""``ps`` and ``top`` as tables on a terminal, once or refreshed until Ctrl-C.
+"""``ps`` and ``top`` as tables on a terminal, once or refreshed until q or Ctrl-C.
 
 Owns the looks alone; what is in the tables is ``observe.py``'s.
 """
@@ -15,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from blockwright.api.commands.fitted_table import FittedTable
+from blockwright.api.commands.keyboard import Keyboard
 from blockwright.api.program.job_bar import in_words
 from blockwright.api.saving import saving
 from blockwright.policies.binary_size import binary_size
@@ -32,10 +33,10 @@ def show(view: Callable[[], View], render: Callable[[View], Group], *, once: boo
     if once or not sys.stdout.isatty():
         console.print(render(view()))
         return 0
-    with Live(render(view()), console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(interval)
+    with Keyboard() as keys, Live(render(view()), console=console, screen=True, auto_refresh=False) as live:
+        while not keys.ended_within(interval):
             live.update(render(view()), refresh=True)
+    return 0
 
 
 def share(value: float) -> str:
@@ -129,7 +130,7 @@ def change_line(last: View) -> str:
     """A drop, a restore or what else happened, as a sentence."""
     at = time.strftime("%H:%M:%S", time.localtime(last["at"]))
     if last["what"] == "lacking":
-        return f"{at}: {size(last['bytes'])} of KV memory lacked that no drop frees: {last['why']}"
+        return f"{at}: short of {size(last['bytes'])} of KV memory, which no drop can free: {last['why']}"
     said = f"last change, {at}: {last['what']} of {last['group']}"
     if last["bytes"]:
         said += f", {size(last['bytes'])} freed"

@@ -1,8 +1,9 @@
 """Shows how busy a server is: requests, tokens per second, time to first token,
 memory for KV, shared blocks, cache hits.
 
-On a terminal the tables are refreshed until Ctrl-C. Rates are averages since
-the last refresh.
+On a terminal the tables are refreshed until q or Ctrl-C. Rates and times are of
+what happened since the last refresh; a model without a request since then shows
+the times of all its requests.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Reads everything in a zoo and compares it with what was stored. It finds a single
-flipped bit.
+"""Reads everything in a zoo and compares it with what was stored. It finds a
+single flipped bit.
 
 The exit code is 1 if something is damaged. Each line names a file, the expected
 and the actual value, and the applications that need it. To repair a tensor,

@@ -71,7 +71,7 @@ async def _changes(session: aiohttp.ClientSession) -> list[dict[str, Any]]:
 def told(change: dict[str, Any]) -> str:
     """One change, for a person."""
     if change["what"] == "restore":
-        return f"{change['group']}: the parameters are back after {change['seconds']:.1f} s, while it served"
+        return f"{change['group']}: the parameters are back after {change['seconds']:.1f} s; it served meanwhile"
     mean = change["stall"] / max(change["requests"], 1)
     return (
         f"{change['group']}: {binary_size(change['bytes'])} of parameters became KV memory,\n"
@@ -83,7 +83,7 @@ def judge(streams: list[KilledStream], seen: list[str]) -> list[TourCheck]:
     """Whether memory was made of parameters, and nothing was lost."""
     whole = sum(not one.error for one in streams)
     return [
-        TourCheck(f"{whole} of {len(streams)} streams of the burst came whole", whole == len(streams)),
+        TourCheck(f"{whole} of {len(streams)} streams of the burst are complete", whole == len(streams)),
         TourCheck("parameters became KV memory in the burst", "drop" in seen),
         TourCheck("the parameters came back after it", "restore" in seen),
     ]

@@ -92,8 +92,8 @@ def judge(exams: Sequence[TenantExam], streaming: int) -> list[TourCheck]:
     return [
         TourCheck(f"{len(outcomes) - failed} of {len(outcomes)} requests to fine-tunes completed", not failed),
         TourCheck(f"every fine-tune is right in {least:.0%} or more (at least {GOOD:.0%})", least >= GOOD),
-        TourCheck(f"their base alone in {most:.0%} or less (at most {POOR:.0%})", most <= POOR),
-        TourCheck(f"one was added while {streaming} requests streamed", streaming > 0),
+        TourCheck(f"their base alone is right in {most:.0%} or less (at most {POOR:.0%})", most <= POOR),
+        TourCheck(f"one fine-tune was added while {streaming} requests streamed", streaming > 0),
     ]
 
 

@@ -8,26 +8,45 @@ from blockwright.policies.nearest import nearest
 
 _OLLAMA = "ollama's API is not served; OpenAI's is, at /v1: POST /v1/chat/completions"
 _ADAPTERS = "POST /admin/apps adds a model while the server runs"
+_EMBEDDINGS = "embeddings are not supported yet: only text is generated, by POST /v1/chat/completions"
+_RERANK = "reranking is not supported: only text is generated, by POST /v1/chat/completions"
+_SCORE = "scoring is not supported; POST /v1/completions with echo and logprobs gives a text's log-probabilities"
+_SERVER = "GET /version and GET /admin/cluster describe the server"
+_SLEEP = "models are not put to sleep; DELETE /admin/apps/NAME removes one, POST /admin/apps adds it again"
+_CACHE = "the prefix cache cannot be emptied; requests with a cache_salt share only with those that have the same"
+_WHOLE = "POST /v1/chat/completions takes the whole conversation"
 _SENTENCES = {
     "/v1/messages": "Anthropic's API is not served; OpenAI's is: POST /v1/chat/completions",
     "/v1/responses": "the Responses API is not supported yet; use POST /v1/chat/completions",
-    "/v1/embeddings": "embeddings are not supported yet: only text is generated, by POST /v1/chat/completions",
-    "/v1/rerank": "reranking is not supported: only text is generated, by POST /v1/chat/completions",
-    "/rerank": "reranking is not supported: only text is generated, by POST /v1/chat/completions",
-    "/v1/score": "scoring is not supported; POST /v1/completions with echo and logprobs gives a text's log-probabilities",
+    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/embedding", "/embed", "/v2/embed", "/pooling"), _EMBEDDINGS),
+    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank", "/reranking"), _RERANK),
+    **dict.fromkeys(("/v1/score", "/score", "/classify"), _SCORE),
     "/v1/audio": "audio is not supported: only text is generated, by POST /v1/chat/completions",
     "/v1/images": "images are not supported: only text is generated, by POST /v1/chat/completions",
     "/v1/moderations": "moderation is not supported: only text is generated, by POST /v1/chat/completions",
     "/v1/fine_tuning": "nothing is trained here; " + _ADAPTERS,
-    "/v1/assistants": "assistants are not supported; use POST /v1/chat/completions with the whole conversation",
-    "/v1/threads": "threads are not supported; use POST /v1/chat/completions with the whole conversation",
+    "/v1/assistants": f"assistants are not supported; {_WHOLE}",
+    "/v1/threads": f"threads are not supported; {_WHOLE}",
+    "/v1/conversations": f"conversations are not kept; {_WHOLE}",
+    "/v1/realtime": "the Realtime API is not supported; POST /v1/chat/completions with stream sends events",
+    "/v1/vector_stores": "vector stores are not supported: only text is generated, by POST /v1/chat/completions",
+    "/v1/uploads": "a file is uploaded in one request: POST /v1/files",
+    "/v1/engines": "GET /v1/models lists the models",
+    "/v1beta": "Gemini's API is not served; OpenAI's is: POST /v1/chat/completions",
     "/completion": "llama.cpp's own endpoint is not served; use POST /v1/completions",
     "/slots": "GET /v1/requests lists running and waiting requests, GET /admin/cluster the workers",
     "/props": "GET /v1/models lists the models, GET /version says how they are computed",
     "/generate": "SGLang's and TGI's own endpoint is not served; use POST /v1/completions",
     "/generate_stream": "TGI's own endpoint is not served; use POST /v1/completions with stream",
-    "/server_info": "GET /version and GET /admin/cluster describe the server",
-    "/get_model_info": "GET /v1/models lists the models",
+    **dict.fromkeys(("/server_info", "/get_server_info", "/info"), _SERVER),
+    **dict.fromkeys(("/get_model_info", "/model_info"), "GET /v1/models lists the models"),
+    "/infill": "a gap in a text is not filled; POST /v1/completions continues a text",
+    "/apply-template": "POST /tokenize with messages gives the tokens of a conversation",
+    "/lora-adapters": f"GET /admin/apps lists the models, {_ADAPTERS}",
+    **dict.fromkeys(("/sleep", "/wake_up", "/is_sleeping"), _SLEEP),
+    **dict.fromkeys(("/reset_prefix_cache", "/flush_cache"), _CACHE),
+    "/abort_request": "POST /v1/requests/{id}/cancel cancels a request",
+    "/invocations": "SageMaker's endpoint is not served; use POST /v1/chat/completions",
     "/chat/completions": "the paths begin with /v1 here: POST /v1/chat/completions",
     "/completions": "the paths begin with /v1 here: POST /v1/completions",
     "/models": "the paths begin with /v1 here: GET /v1/models",

@@ -18,6 +18,7 @@ from blockwright.runtime.base.scope import parse_traceparent
 
 LEFT = 499  # status of who went before the answer, as nginx has it
 _POLLED = ("/health", "/ping", "/load", "/metrics", "/admin/cluster", "/admin/forecasts", "/page/")
+_LOOKED_AT = ("/v1/requests", "/admin/actors")  # by the page, ps and explain; POST changes something
 _GENERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}  # path -> GenAI operation
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ def note_call(request: web.Request, status: int) -> None:
     front.metrics.answered(path, request.method, status)
     if front.spans is not None and path in _GENERATIONS and request.method == "POST":
         front.spans.note(_finished(request, _GENERATIONS[path], status))
-    polled = path == "/" or path.startswith(_POLLED)
+    polled = path == "/" or path.startswith(_POLLED) or (request.method == "GET" and path.startswith(_LOOKED_AT))
     level = logging.DEBUG if polled and status < 500 else logging.INFO
     if log.isEnabledFor(level):
         names = log_names(request)

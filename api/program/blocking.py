@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar, Unpack, overload
 
-from blockwright.api.program.client import GenerateCall, GenerateCalls, Message, Prompt, is_list
+from blockwright.api.program.client import GenerateCall, GenerateCalls, Message, Prompt
 from blockwright.api.program.options import ConversationOptions, GenerateOptions
 from blockwright.api.program.results import Answer, Piece
 
@@ -179,9 +179,10 @@ class BlockingSession:
 
     def stream(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> BlockingCall:
         """The answer in pieces, of one prompt. Raises TypeError for a list."""
-        if is_list(prompt):
+        call: GenerateCall | GenerateCalls = self._session.generate(prompt, model=model, **options)
+        if isinstance(call, GenerateCalls):
             raise TypeError("stream takes one prompt; call it for each, or generate for the whole answers")
-        return BlockingCall(self._session.generate(prompt, model=model, **options), self._thread)
+        return BlockingCall(call, self._thread)
 
     def chat(
         self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]

@@ -10,8 +10,9 @@ import asyncio
 import json
 import os
 import warnings
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from typing import Any, Unpack, cast, overload
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from operator import index
+from typing import Any, SupportsIndex, Unpack, overload
 
 import aiohttp
 
@@ -103,9 +104,23 @@ class GenerateCalls:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def is_list(prompt: str | Sequence[Any]) -> bool:
-    """Whether these are several prompts: texts, or lists of token ids. One of no tokens is one."""
-    return not isinstance(prompt, str) and len(prompt) > 0 and hasattr(prompt[0], "__len__")
+def as_prompts(prompts: object) -> tuple[list[str | list[int]], bool]:
+    """Whatever holds prompts, as texts and lists of token ids; and whether it is a single prompt. Raises TypeError."""
+    if isinstance(prompts, str):
+        return [prompts], True
+    if not isinstance(prompts, Iterable):
+        raise TypeError(f"prompts is {prompts!r}; give a text, a list of token ids, or a list of such prompts")
+    found = list(prompts)
+    if found and not isinstance(found[0], Iterable):
+        return [_ids(found)], True
+    return [one if isinstance(one, str) else _ids(one) for one in found], False
+
+
+def _ids(tokens: Iterable[SupportsIndex]) -> list[int]:
+    try:
+        return [index(token) for token in tokens]  # an array's are no integers to JSON
+    except TypeError:
+        raise TypeError(f"{tokens!r} is no prompt; give a text, or a list of token ids, which are integers") from None
 
 
 class Session:
@@ -128,16 +143,11 @@ class Session:
         self, prompt: Prompt | Sequence[Prompt], *, model: str | None = None, **options: Unpack[GenerateOptions]
     ) -> GenerateCall | GenerateCalls:
         """Continue a prompt (text, or token ids), or each of a list of them. ``model``: the first one that is served by
-        default. Raises TypeError for an option that there is not."""
+        default. Raises TypeError for an option that there is not, and for what is no prompt."""
         check_options(options, GenerateOptions)
-
-        def call(one: Prompt) -> GenerateCall:
-            given = one if isinstance(one, str) else list(one)
-            return GenerateCall(self, "/v1/completions", asked(model, options, prompt=given))
-
-        if is_list(prompt):
-            return GenerateCalls([call(one) for one in cast(Sequence[Prompt], prompt)])
-        return call(cast(Prompt, prompt))
+        prompts, single = as_prompts(prompt)
+        calls = [GenerateCall(self, "/v1/completions", asked(model, options, prompt=one)) for one in prompts]
+        return calls[0] if single else GenerateCalls(calls)
 
     def chat(
         self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
@@ -269,8 +279,8 @@ def _cause(error: BaseException) -> str:
 
 
 def warn_ignored(names: str) -> None:
-    """Say that fields were not known."""
-    warnings.warn(f"the server does not know, and ignores: {names}", stacklevel=3)
+    """Say that fields have no effect."""
+    warnings.warn(f"the server ignores: {names}", stacklevel=3)
 
 
 def error_of(status: int, body: Mapping[str, Any]) -> RequestError:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, get_type_hints, overload
 
 from blockwright.actors.config import Settings
-from blockwright.api.program.client import Prompt
+from blockwright.api.program.client import Prompt, as_prompts
 from blockwright.api.program.embedded import ALONE, Cluster
 from blockwright.api.program.offline import generate_all
 from blockwright.api.program.options import GenerateOptions, check_options
@@ -19,7 +19,7 @@ from blockwright.api.program.results import Answer
 @overload
 def generate(  # type: ignore[overload-overlap] # a text is a sequence of texts, too: the first wins
     model: str | os.PathLike[str],
-    prompts: str,
+    prompts: Prompt,
     *,
     progress: bool | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -40,7 +40,7 @@ def generate(
 
 def generate(
     model: str | os.PathLike[str],
-    prompts: str | Sequence[Prompt],
+    prompts: Prompt | Sequence[Prompt],
     *,
     progress: bool | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -48,9 +48,10 @@ def generate(
 ) -> Answer | list[Answer]:
     """Continue prompts with a checkpoint: start a cluster, answer all of them, stop it.
 
-    prompts: one text gives one answer, a list of texts or token ids a list in its order. They run in the order that suits
-    the machine, as batches do (docs/offline.md). progress: a bar on standard error; None: where a person looks (a terminal,
-    a notebook). settings: as of ``Cluster``; options: the API's fields by name (max_tokens, temperature, seed, stop, ...).
+    prompts: one (a text, or token ids) gives one answer, a list of them a list in its order. They run in the order that
+    suits the machine, as batches do (docs/offline.md). progress: a bar on standard error; None: where a person looks (a
+    terminal, a notebook). settings: as of ``Cluster``; options: the API's fields by name (max_tokens, temperature, seed,
+    stop, ...).
 
     Raises RequestError for a prompt that is refused, and what entering a ``Cluster`` raises.
     """
@@ -58,10 +59,10 @@ def generate(
         if name in get_type_hints(Settings):
             raise TypeError(f"{name} is a setting of the cluster; give it as settings={{{name!r}: ...}}")
     check_options(options, GenerateOptions)
-    asked: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
+    asked, single = as_prompts(prompts)
     shown = (sys.stderr.isatty() or "ipykernel" in sys.modules) if progress is None else progress
     cluster = Cluster(model, **{**ALONE, **(settings or {})})
     with Bar(len(asked), shown) as bar, cluster as session:
         bar.begin()
         answers = session.run(generate_all(cluster, asked, bar.done, options))
-    return answers[0] if isinstance(prompts, str) else answers
+    return answers[0] if single else answers

@@ -173,6 +173,8 @@ class Herald:
             states = service.readiness.applications
             there = {name for name, state in states.items() if state in ("ready", "on demand", "failed")}
             new = [info.id for info in service.models if info.id in there and info.id not in told]
+            if new:
+                self.show_stages()  # which came before
             for name in new:
                 self._speaker.note(f"{name} cannot be loaded" if states[name] == "failed" else f"{name} is ready")
             told += new
@@ -180,9 +182,10 @@ class Herald:
                 await asyncio.sleep(POLL_SECONDS)
         gc.collect()
         gc.freeze()  # what has been loaded stays: no later collection walks it
+        stored, saved = await self._running.sharing()
+        service = await self._running.service()  # a worker may have come meanwhile: there is more room
         self.show_stages()  # first: the start-up ends with where and how much
         self._room = capacity(service.models, self._rows)
-        stored, saved = await self._running.sharing()
         if saved:
             self._speaker.note(saving(len(service.models), stored, saved))
         ids = ", ".join(info.id for info in service.models)

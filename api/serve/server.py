@@ -28,6 +28,7 @@ from blockwright.api.http.context import FRONT, PEER, Front
 from blockwright.api.http.listening import make_runner, tls
 from blockwright.api.http.starting import Stages, StartingPort
 from blockwright.api.serve.console import Herald, RunningCluster, Speaker
+from blockwright.api.serve.first_look import first_look, of_the_hub
 from blockwright.api.serve.neighbour import served_there
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.hub import TOLD
@@ -39,13 +40,11 @@ Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front
 def run(settings: Settings) -> int:
     """Serve until a signal; the exit code."""
     from blockwright.actors.topology import Http, start
-    from blockwright.gpu.weights.checkpoint import check_here
 
     set_up(settings.log_format, settings.log_level, "head")
     try:
-        for source in settings.applications.values():
-            check_here(source)
-    except CheckpointError as error:  # before the port is taken, or said to be
+        first_look(settings)
+    except (SettingsError, CheckpointError) as error:  # before the port is taken, or said to be
         return Speaker(settings.log_format, Stages()).fatal(error)
     return uvloop.run(Server(settings, lambda chosen, front, port: start(chosen, http=Http(front, port, front.desk))).run())
 
@@ -149,6 +148,9 @@ class Server:
             loop.call_soon_threadsafe(self._fetching, sentence)
 
         TOLD.set(told)
+        for source in self._settings.applications.values():
+            if of_the_hub(source):
+                self._fetching(f"asking the hub for {source}")  # which may take its time to answer, or not to
         starting = asyncio.ensure_future(self._start(self._settings, app[FRONT], self.port))
         if not await self._first(starting):
             starting.cancel()
@@ -179,7 +181,8 @@ class Server:
             finally:
                 failed.cancel()
                 ready.cancel()
-            await self._drain(running, app[FRONT].metrics.active if running.port is not None else None)
+            alone = running.port is not None and self._settings.gateways == 1
+            await self._drain(running, app[FRONT].metrics.active if alone else None)
             return 0
         finally:
             for task in following:
@@ -206,10 +209,9 @@ class Server:
 
     async def _drain(self, what: RunningCluster, active: int | None) -> None:
         """``active``: requests that are being answered, where this process knows."""
-        runs = "what runs" if active is None else f"{active} request{'s' * (active != 1)}"
-        most = f"up to {self._settings.drain_timeout:g} s"
-        said = f"{runs} may end within {most}; Ctrl-C again ends at once" if active != 0 else "no request is running"
-        self._speaker.reach("draining", f"draining: {said}")
+        runs = "running requests" if active is None else f"{active} request{'s' * (active != 1)}"
+        said = f"waiting up to {self._settings.drain_timeout:g} s for {runs} to finish; Ctrl-C again stops at once"
+        self._speaker.reach("draining", f"draining: {said if active != 0 else 'no request is running'}")
         drain: asyncio.Future[Any] = asyncio.ensure_future(what.drain(self._settings.drain_timeout))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
         try:

@@ -80,7 +80,8 @@ def read_keys(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read ({error}); check --api-key-file") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise SettingsError(f"{path} cannot be read ({reason}); check --api-key-file") from None
     keys: dict[str, str] = {}
     admins: dict[str, str] = {}
     for number, line in enumerate(lines, 1):

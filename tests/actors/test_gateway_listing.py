@@ -33,6 +33,22 @@ def test_who_has_not_been_planned_waits_at_a_place_with_a_forecast() -> None:
     assert (ended.state, ended.model) == ("finished", "m")
 
 
+def test_who_has_lost_its_worker_waits_until_another_has_planned_it() -> None:
+    bench = Bench("w0", "w1")
+    positions = QueuePositions(bench.state.active, bench.state.table)
+    bench.generate("a")
+    record = bench.state.active["a"]
+    first = record.workers[0]
+    bench.report(first, emitted("a", 1, len(record.tokens), [5]), now=1.0)
+    bench.die(first, now=2.0, back=False)
+    view = described(bench.state, positions, "a", 3.0)
+    assert view is not None
+    assert (view.state, view.attempt, view.place, view.starts_in) == ("waiting", 2, 0, None)
+    assert listed(bench.state, positions, "", 9, 3.0)[0].state == "waiting"
+    bench.report(record.workers[0], progressed("a", 2, 1), now=4.0)
+    assert listed(bench.state, positions, "", 9, 4.0)[0].state == "running"
+
+
 def test_the_latest_first_and_those_of_the_key_alone() -> None:
     bench = Bench("w0")
     positions = QueuePositions(bench.state.active, bench.state.table)

@@ -2,15 +2,19 @@
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from blockwright.actors.logs import set_up
+from blockwright.tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
-def root() -> Iterator[logging.Logger]:
+def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
+    monkeypatch.setenv("HF_HUB_VERBOSITY", "warning")  # as it was, afterwards
     logger = logging.getLogger()
     handlers, level = logger.handlers[:], logger.level
     hub = logging.getLogger("huggingface_hub")
@@ -51,6 +55,15 @@ def test_what_the_hub_client_logs_is_told_in_our_words(capsys: pytest.CaptureFix
     set_up("text", "debug", "head")
     logging.getLogger("huggingface_hub.utils._http").warning("thrown")
     assert "thrown" in capsys.readouterr().err
+
+
+def test_so_it_is_where_the_client_is_imported_later() -> None:
+    """It sets its level itself, and has a handler of its own."""
+    code = "from blockwright.actors.logs import set_up\nset_up('text', 'warning', 'head')\n"
+    code += "import logging\nfrom huggingface_hub import hf_hub_download\n"
+    code += "logging.getLogger('huggingface_hub.utils._http').warning('thrown')\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stderr == ""
 
 
 def test_text_names_the_process_and_a_second_set_up_replaces_the_first(capsys: pytest.CaptureFixture[str]) -> None:

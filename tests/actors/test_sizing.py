@@ -49,7 +49,7 @@ def configs(settings, *, free_memory=1000, cores=1, **more):
 
 def test_more_memory_than_there_is_is_refused_with_the_numbers():
     assert configs(Settings(memory=1000))["w0"].memory == 1000
-    with pytest.raises(SettingsError, match="memory is 1001 B for each worker, 1001 B for all 1, but only 1000 B are free"):
+    with pytest.raises(SettingsError, match="memory is 1001 B, but only 1000 B are free"):
         configs(Settings(memory=1001))
 
 

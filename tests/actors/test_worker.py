@@ -126,7 +126,7 @@ async def test_unloading_frees_what_the_system_sees(checkpoint: Checkpoints) -> 
 
 async def test_too_little_memory_is_one_sentence_and_leaves_nothing(checkpoint: Checkpoints) -> None:
     rig = await Rig.start([])
-    with pytest.raises(MemoryError, match=r"needs \d+ bytes .* on worker w0, .* of its 16777216: \d+ bytes are missing"):
+    with pytest.raises(MemoryError, match=r"needs [\d.]+ MiB .* on worker w0, .* of its 16.0 MiB: [\d.]+ MiB are missing"):
         await rig.load("a", checkpoint("llama", vocab_size=30000, hidden_size=256))
     assert (await rig.ref.status()).parameters == 0
     await rig.quiet()

@@ -121,7 +121,7 @@ async def test_what_cannot_be_served_is_refused_and_nothing_changes(server: Serv
             (roots / "pickled", "only as pickles"),
             (roots / "torn", "has shape"),
             (roots / "diverged", "tensor model.layers.1.mlp.up_proj.weight has values that are NaN or infinite"),
-            (roots / "large", "bytes are missing; remove another application, or give workers more memory"),
+            (roots / "large", "are missing; remove another application, or give workers more memory"),
             (roots / "away", "is not below a root of app_roots"),
             (roots / ".." / model.name, "is not below a root of app_roots"),
             (roots / "nothing", "there is no folder"),

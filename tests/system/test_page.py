@@ -174,8 +174,22 @@ async def says_where_it_waits(browser: Browser) -> None:
     await browser.look(SEND.format(text="copy: abc"))
     assert re.fullmatch(r"waiting, position 3; \d+\.\d s so far", await browser.wait(f"{note}.includes('so far') && {note}"))
     await browser.look("window.release(); true")
-    await browser.wait(f"{note}.includes('tokens in')")
+    await browser.wait(f"{note}.includes(' in ')")
     await browser.look("document.getElementById('reset').click(); true")
+
+
+EMPTY = """{ const plain = fetch, end = 'data: {"choices": [], "usage": {"completion_tokens": 1}}\\n\\ndata: [DONE]\\n\\n';
+  window.fetch = (where, how) => how?.method === 'POST' ? Promise.resolve(new Response(end)) : plain(where, how);
+  window.restore = () => { window.fetch = plain; }; } true"""
+
+
+async def says_what_no_text_took(browser: Browser) -> None:
+    """An answer without text has no first token to tell of."""
+    await browser.look(EMPTY)
+    await browser.look(SEND.format(text="copy:"))
+    note = "document.getElementById('note').textContent"
+    assert re.fullmatch(r"1 token in [\d.]+ m?s", await browser.wait(f"{note}.includes(' in ') && {note}"))
+    await browser.look("window.restore(); document.getElementById('reset').click(); true")
 
 
 async def keeps_its_past(browser: Browser, url: str) -> None:
@@ -312,6 +326,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         await shows_markdown(browser)
         await keeps_what_was_said(browser, server.url)
         await says_where_it_waits(browser)
+        await says_what_no_text_took(browser)
         await keeps_its_past(browser, server.url)
         await continues_text(browser)
         await fits(browser, pictures)

@@ -119,7 +119,9 @@ async function answer() {
       shown.soon();
     }
     const took = (performance.now() - began) / 1000;
-    $("note").textContent = usage ? `${usage.completion_tokens} tokens in ${seconds(took)}, the first after ${seconds((first - began) / 1000)}${base}` : "";
+    const count = usage && `${usage.completion_tokens} token${usage.completion_tokens === 1 ? "" : "s"}`;
+    const after = first ? `, the first after ${seconds((first - began) / 1000)}` : ""; // an answer may have no text
+    $("note").textContent = usage ? `${count} in ${seconds(took)}${after}${base}` : "";
   } catch (error) { // what has come stays
     const stopped = error.name === "AbortError";
     $("note").textContent = stopped ? "stopped" : "";

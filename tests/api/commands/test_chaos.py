@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from blockwright.api.commands import CommandError
+from blockwright.api.commands import CommandError, chaos
 from blockwright.api.commands.chaos import follow, found, slow
 from blockwright.api.commands.cli import main
 
@@ -53,6 +54,19 @@ def test_a_slow_worker_runs_again_whatever_happens() -> None:
     assert sent == [signal.SIGSTOP, signal.SIGCONT]
 
 
+def test_it_says_when_a_slow_worker_is_so_no_longer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Session:
+        def get(self, path: str) -> dict[str, Any]:
+            return {"workers": WORKERS}
+
+    monkeypatch.setattr(chaos, "connected", lambda arguments: nullcontext(Session()))
+    monkeypatch.setattr(chaos, "slow", lambda pid, seconds, kill, sleep: None)
+    assert main(["chaos", "slow", "w0", "--seconds", "3"]) == 0
+    assert capsys.readouterr().out == "w0 (pid 7) runs half of the time for 3 s\nw0 runs at full speed again\n"
+
+
 def test_another_machine_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "kill", "w0", "--url", "http://example.org:8000"]) == 2
     assert "is another machine" in capsys.readouterr().err
@@ -60,4 +74,4 @@ def test_another_machine_is_left_alone(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_seconds_are_of_slow_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "kill", "w0", "--seconds", "3"]) == 2
-    assert "--seconds is of slow; leave it out of kill" in capsys.readouterr().err
+    assert "--seconds says how long slow lasts; leave it out of kill" in capsys.readouterr().err

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from blockwright.api.commands import CommandError
-from blockwright.api.commands.chat import _check_template, converse, read_text
-from blockwright.api.commands.conversation import HELP, Conversation
+from blockwright.api.commands.chat import converse, read_text
+from blockwright.api.commands.conversation import HELP, Conversation, base_model
 from blockwright.api.program.results import RequestError
 
 
@@ -100,12 +100,19 @@ def test_a_text_of_several_lines() -> None:
     assert read_text(typed("  plain ")) == "plain"
 
 
-def test_a_base_model_is_told_at_the_start(talk: Conversation) -> None:
+def test_one_does_not_talk_to_a_base_model(talk: Conversation, capsys: pytest.CaptureFixture[str]) -> None:
     session: Any = talk._session
-    _check_template(session, "tiny")
-    session.refuse = RequestError(400, "tiny has no chat template; use /v1/completions")
-    with pytest.raises(CommandError, match=r"it is a base model, .* 'blockwright complete --model tiny"):
-        _check_template(session, "tiny")
+    assert base_model(session, "tiny") == ""
+    session.refuse = RequestError(400, "the chat template refuses these messages", code="template_error")
+    assert base_model(session, "tiny") == "", "it may take others"
+    session.refuse = RequestError(400, "tiny has no tokenizer.json", code="invalid_value")
+    with pytest.raises(RequestError, match="has no tokenizer"):
+        base_model(session, "tiny")
+    session.refuse = RequestError(400, "tiny has no chat template; use /v1/completions", code="no_chat_template")
+    assert "it is a base model, which continues text; use 'blockwright complete --model tiny" in base_model(session, "tiny")
+    converse(talk, typed("/model tuned"))
+    assert "tuned has no chat template: it is a base model" in capsys.readouterr().err
+    assert "model" not in talk.options, "the one before answers on"
 
 
 def test_a_refusal_is_said_and_the_conversation_goes_on(talk: Conversation, capsys: pytest.CaptureFixture[str]) -> None:

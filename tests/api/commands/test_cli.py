@@ -10,6 +10,7 @@ from blockwright.api.commands import COMMANDS
 from blockwright.api.commands.cli import flags_of, main, make_parser
 from blockwright.tests.waiting import PATIENCE
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 SAMPLING = {"--max-tokens", "--seed", "--stop", "--temperature", "--top-k", "--top-p", "--verbose"}
 TARGET = {"--api-key-file", "--model", "--set"}
 SCREEN = {"--api-key-file", "--interval", "--json", "--once", "--url"}
@@ -112,6 +113,15 @@ def test_there_is_no_new_flag(name: str) -> None:
             ["top", "--interval", "nan"],
             "blockwright top: argument --interval: is nan; give seconds above 0 and at most 86400\n",
         ),
+        (["demo", "--port", "99999"], "blockwright demo: argument --port: is 99999; give a number from 1 to 65535\n"),
+        (
+            ["demo", "--checkpoint", f"{EXAMPLES}/demo-chekpoint"],
+            f"blockwright: there is no folder {EXAMPLES}/demo-chekpoint; did you mean {EXAMPLES}/demo-checkpoint?\n",
+        ),
+        (
+            ["profile", "x", "--device", "cuda"],
+            "blockwright profile: argument --device: is 'cuda', but there is no GPU back end yet; give cpu\n",
+        ),
         (["doctor", "--port", "99999"], "blockwright doctor: argument --port: is 99999; give a number from 1 to 65535\n"),
         (
             ["bench", "serve", "--max-concurrency", "1,x"],
@@ -173,6 +183,12 @@ def test_help_is_light(arguments: list[str]) -> None:
     said, _, loaded = done.stdout.partition("loaded:")
     assert HEAVY & set(loaded.split()) == set()
     assert f"usage: blockwright {' '.join(arguments[:-1]) or 'COMMAND'}" in said
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, make_parser(name, COMMANDS[name].load()).format_help().splitlines())) <= 80
 
 
 def test_the_list_of_commands_is_complete(capsys: pytest.CaptureFixture[str]) -> None:

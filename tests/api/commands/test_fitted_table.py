@@ -48,3 +48,11 @@ def test_what_matters_least_goes_where_there_is_no_room() -> None:
     assert TABLE.shown(120) == [0, 1, 2, 3]
     assert TABLE.shown(30) == [0, 2, 3]
     assert TABLE.shown(5) == [0, 2, 3], "but nothing else does"
+
+
+def test_a_narrow_column_comes_back_where_a_wide_one_makes_room() -> None:
+    row = ("x" * 20, "y" * 30, "w0", "z" * 8)
+    table = FittedTable(("REQUEST", "MODEL", "ON", "PREFILL"), [row], numbers=0, least=("PREFILL", "ON", "MODEL"))
+    assert table.shown(66) == [0, 1, 2, 3]
+    assert table.shown(56) == [0, 1, 2]
+    assert table.shown(34) == [0, 2, 3], "without the model there is room for both"

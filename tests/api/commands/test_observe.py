@@ -187,7 +187,7 @@ def test_what_lacks_does_not_hide_the_change_before_it() -> None:
     drops = DROPPED["overload"] | {"changes": [CHANGE, lacking]}
     _, _, last, lines = overload_lines(ps_view(DROPPED | {"overload": drops})["overload"])
     assert "drop of w0+w1" in str(last)
-    assert str(lines).endswith(": 9 B of KV memory lacked that no drop frees: w0 is alone"), lines
+    assert str(lines).endswith(": short of 9 B of KV memory, which no drop can free: w0 is alone"), lines
     later = ps_view(DROPPED | {"overload": drops | {"changes": [lacking, CHANGE]}})["overload"]
     assert (later["last"], later["lacking"]) == (CHANGE, None), "that was before"
 

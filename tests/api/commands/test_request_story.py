@@ -57,6 +57,15 @@ def test_every_event_is_a_sentence() -> None:
     assert lines[-1] == "    1.000 s  failover  ######"
 
 
+def test_one_that_waits_says_where_and_fits_80_columns() -> None:
+    waiting = {"id": f"cmpl-gw0-{'f' * 24}", "model": "demo-checkpoint", "state": "waiting", "place": 6, "queued": 12}
+    lines = report({**VIEW, **waiting, "starts_in": 15.4})
+    assert lines[:2] == [f"{waiting['id']} of demo-checkpoint: waiting", "  at place 6 of 12, starts in about 15 s"]
+    assert max(map(len, lines)) <= 80
+    assert report({**VIEW, **waiting, "starts_in": None})[1] == "  at place 6 of 12"
+    assert report({**VIEW, "place": 0})[1].endswith("3 attempts")
+
+
 def test_what_was_expected_of_its_length_is_told() -> None:
     asked = {"at": 0.0, "event": "arrived", "prompt_tokens": 1200, "max_tokens": 64, "expected_tokens": 37}
     end = {"at": 7.0, "event": "finished", "reason": "stop", "expected_tokens": 37, "tokens": 41}

@@ -26,7 +26,7 @@ def printed(data: list[dict[str, Any]], width: int) -> list[str]:
 def test_ids_are_whole_and_places_are_told() -> None:
     waiting = line(state="waiting", place=3, home=None, computed_tokens=0, emitted_tokens=0)
     told = printed([line(), waiting], 110)
-    assert told[:2] == ["1 running, 1 waiting, 0 ended lately", ""]
+    assert told[:2] == ["1 running, 1 waiting, 0 ended recently", ""]
     told = told[2:]
     assert told[1].split() == [ID, "tiny", "running", "w0", "9", "of", "9", "4", "1.2", "s"]
     assert told[2].split()[1:6] == ["tiny", "waiting,", "place", "3", "-"]
@@ -41,5 +41,5 @@ def test_all_that_run_are_shown_and_few_that_ended() -> None:
     assert len(request_view({"data": many})["data"]) == 60
     few = request_view({"data": many[55:]})["data"]
     assert [one["state"] for one in few] == ["running"] * 5 + ["finished"] * 15
-    assert printed(few, 110)[0] == "5 running, 0 waiting, 15 ended lately"
-    assert printed([line()] * ASKED, 110)[0].endswith("; the server tells no more at a time")
+    assert printed(few, 110)[0] == "5 running, 0 waiting, 15 ended recently"
+    assert printed([line()] * ASKED, 110)[0].endswith("; only the latest 1,000 are listed")

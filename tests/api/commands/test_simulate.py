@@ -103,10 +103,11 @@ def test_mistakes_are_refused_in_a_sentence(capsys: pytest.CaptureFixture[str], 
     assert says in err
 
 
-@pytest.mark.parametrize("option", ["--log", "--json"])
-def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
-    code, _, err = simulate(capsys, EXAMPLE, "--set", "workload.count=1", option, tmp_path)
-    assert (code, f"cannot be written (Is a directory); check {option}" in err) == (2, True)
+def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = simulate(capsys, EXAMPLE, "--set", "workload.count=1", "--log", tmp_path)
+    assert (code, "cannot be written (Is a directory); check --log" in err) == (2, True)
+    code, out, err = simulate(capsys, EXAMPLE, "--json", tmp_path)
+    assert (code, out, f"--json {tmp_path} is a folder; name a file in it" in err) == (2, "", True)
 
 
 def test_memory_that_holds_no_kv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

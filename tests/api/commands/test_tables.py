@@ -1,4 +1,4 @@
-"""Tables on a terminal: refreshed until Ctrl-C, and nothing of the kind where nobody looks."""
+"""Tables on a terminal: refreshed until q or Ctrl-C, and nothing of the kind where nobody looks."""
 
 from __future__ import annotations
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import tomllib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from blockwright.api.app.application import _spans
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otlp is not installed")
+ROOT = Path(__file__).parents[3]
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 
@@ -119,7 +122,9 @@ def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(builtins, "__import__", lacking)
     settings = Settings(applications={"m": "x"}, otlp_traces_endpoint="http://localhost:4318/v1/traces")
-    with pytest.raises(SettingsError, match=r"not installed \(opentelemetry\); pip install 'blockwright\[otlp\]'"):
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["otlp"]
+    packages = " ".join(one.partition(">")[0] for one in extra)
+    with pytest.raises(SettingsError, match=rf"not installed \(opentelemetry\); pip install {packages}$"):
         _spans(settings)
     assert _spans(Settings(applications={"m": "x"})) is None
 

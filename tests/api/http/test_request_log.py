@@ -47,9 +47,11 @@ async def test_cached_tokens_and_preemptions_are_told(serve: Any, say: Any, capl
 async def test_refusals_say_why_and_polls_are_quiet(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger=LOG)
     client, _ = await serve()
-    for path in ("/health", "/metrics", "/", "/admin/cluster", "/load"):
+    for path in ("/health", "/metrics", "/", "/admin/cluster", "/load", "/v1/requests?limit=12", "/v1/requests/none"):
         await client.get(path)
     assert caplog.messages == []
+    await client.post("/v1/requests/none/cancel")
+    assert caplog.messages[-1].startswith("POST /v1/requests/{id}/cancel: 404"), "which is no look"
     await client.post("/v1/completions", json={"prompt": "a", "model": "tyny"})
     assert caplog.messages[-1].startswith("POST /v1/completions: 404 after 0.")
     assert "model_not_found: the model 'tyny' does not exist" in caplog.messages[-1]

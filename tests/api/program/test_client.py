@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -92,8 +93,16 @@ async def test_a_list_of_prompts_gives_a_list_of_answers_in_its_order(serve: Any
         assert [answer.text for answer in answers] == ["ab", "cd", "ef"]
         (one,) = await client.generate([[70, 71]], max_tokens=3)
         assert one.token_ids[:2] == (70, 71)
+        (two,) = await client.generate(np.array([[70, 71]]), max_tokens=3)  # type: ignore[call-overload]
+        assert two.token_ids == one.token_ids
+        assert [answer.text for answer in await client.generate(iter(["ab", "cd"]))] == ["ab", "cd"]  # type: ignore[call-overload]
+        assert await client.generate([]) == []
         with pytest.raises(blockwright.RequestError, match="empty"):
-            await client.generate([])
+            await client.generate([[]])
+        with pytest.raises(TypeError, match=r"prompts is 3; give a text, a list of token ids, or a list of such prompts"):
+            client.generate(3)  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match=r"\[1, 'a'\] is no prompt; give a text, or a list of token ids"):
+            client.generate([1, "a"])  # type: ignore[list-item]
         with pytest.raises(blockwright.RequestError, match="holds 64 tokens"):
             await client.generate(["ab", "x" * 500])
 

@@ -1,0 +1,26 @@
+"""The file in which a command stores figures: looked at before anything is measured, written when all is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from blockwright.api.commands import CommandError
+
+
+class FiguresFile:
+    """``flag``: that names it. Raises CommandError where nothing can be stored there, as ``store`` does."""
+
+    def __init__(self, flag: str, name: str) -> None:
+        self._flag, self._path = flag, Path(name)
+        if not self._path.absolute().parent.is_dir():
+            raise CommandError(f"{flag} {name} lies in no folder; make {self._path.absolute().parent}", 2)
+        if self._path.is_dir():
+            raise CommandError(f"{flag} {name} is a folder; name a file in it", 2)
+
+    def store(self, found: dict[str, Any]) -> None:
+        try:
+            self._path.write_text(json.dumps(found, indent=1) + "\n")
+        except OSError as error:
+            raise CommandError(f"{self._path} cannot be written ({error.strerror}); check {self._flag}") from None

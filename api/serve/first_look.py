@@ -1,0 +1,23 @@
+"""What is to be served, looked at before the port is taken: all that its files tell without being read whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blockwright.actors.checkpoints import open_checkpoints
+from blockwright.actors.config import Settings
+from blockwright.actors.sizing import max_lengths
+from blockwright.gpu.weights.checkpoint import check_here
+from blockwright.gpu.weights.hub import HUB_ID
+
+
+def first_look(settings: Settings) -> None:
+    """Raises SettingsError, CheckpointError. Of the hub's checkpoints nothing is known yet."""
+    for source in settings.applications.values():
+        check_here(source)
+    if not any(map(of_the_hub, settings.applications.values())):
+        max_lengths(settings, {name: one.config for name, one in open_checkpoints(settings).items()})
+
+
+def of_the_hub(source: str) -> bool:
+    return HUB_ID.fullmatch(source) is not None and not Path(source).exists()
