@@ -8,7 +8,7 @@ from blockwright.gpu.backend import Backend
 from blockwright.gpu.errors import BackendError
 
 SETS = ("avx512_bf16", "avx512", "avx2", "generic")  # of the native kernels, the best first, named as flags of processors
-REMEDY = "install gcc and install blockwright again (in a checkout: rm -r .venv; make install)"
+REMEDY = "install gcc and install blockwright again (pip install --force-reinstall --no-deps WHEEL_OR_CHECKOUT)"
 
 
 def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "") -> Backend:
