@@ -55,8 +55,8 @@ class LoadFailures:
     def note(self, name: str, why: str, *, final: bool) -> None:
         """An application could not be loaded on a worker; news where it now can come nowhere."""
         served = self._state.served[name]
-        if not served.here or not served.shown or not _blocked(served):
-            return
+        if not served.here or not served.shown or served.in_force or not _blocked(served):
+            return  # as a pipeline it can be served where replicas of it cannot be loaded
         self._number += 1
         told = without_folders(why, (served.application.checkpoint, served.application.base))
         served.failure = LoadFailure(name, self._number, told, final or not served.on_demand)
