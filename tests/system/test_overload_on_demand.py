@@ -12,7 +12,7 @@ from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.system.client import Client
 from blockwright.tests.system.conftest import slow
 from blockwright.tests.system.server import Server
-from blockwright.tests.system.test_overload import SIZES, STREAMS, changes, load, looked, right
+from blockwright.tests.system.test_overload import SIZES, STREAMS, changes, load, looked, restored, right
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
@@ -58,4 +58,27 @@ async def test_a_model_on_demand_waits_for_the_end_of_a_burst(
         assert all(here == {base.name} for here in beside)
         assert {*(await client.workers())["w0"]["parameters_by_application"]} == {"other"}, "it has had its turn"
         await right(client, answers, asked + late + more)
+    server.stop()
+
+
+async def test_what_was_loaded_on_demand_is_dropped_in_a_burst_of_its_own(
+    checkpoint: Callable[..., Path], serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    """After one swap no worker dropped anything until the next start."""
+    base = checkpoint("llama", **SIZES)
+    other = altered(base, tmp_path / "other", ("layers.", "embed", "lm_head"))
+    server = serve(base, memory="6MiB", overload="on", silence=3, arguments=["--set", f"app_roots={tmp_path}"]).whole()
+    async with Client(server) as client:
+        await client.add("other", other)
+        asked = load(["other"])
+        answers = [client.begin(asked[0])]
+        await client.finished()
+        assert (await looked(client))["refused"] == {}
+        with slow(server, 5):
+            answers += [client.begin(request) for request in asked[1:]]
+            await until(lambda: changes(client, "drop"))
+        await until(lambda: restored(client))
+        await right(client, answers, asked)
+        swapped = {**asked[0], "model": base.name}
+        await right(client, [client.begin(swapped)], [swapped])
     server.stop()
