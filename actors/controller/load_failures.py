@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from blockwright.actors.controller.additions import Additions
+from blockwright.actors.controller.controller_parts import ControllerParts
 from blockwright.actors.controller.messages import Effect, Fatal, LoadFailed
-from blockwright.actors.controller.on_demand import ControllerParts, OnDemand
+from blockwright.actors.controller.on_demand import OnDemand
 from blockwright.actors.controller.residency import Served
 from blockwright.policies.requests.load_failure import LoadFailure, without_folders
 

@@ -8,34 +8,29 @@ and the swap under way; what follows for blocks and routes is ``state.py``'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from blockwright.actors.controller.additions import is_known
+from blockwright.actors.controller.controller_parts import ControllerParts
 from blockwright.actors.controller.messages import (
     ApplicationsWanted,
     AskUse,
     AwaitQuiet,
     DemandEvent,
-    Effect,
-    Loaded,
     LoadFailed,
     LoadRefused,
     LookAgain,
     LookLater,
     Quiet,
-    Room,
     Used,
 )
-from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
-from blockwright.actors.controller.routes import Routes
-from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.policies.cluster.demand import (
     Coming,
     Occupant,
     Use,
     all_fit,
+    back_in_vain,
     choose,
     coming,
     in_vain,
@@ -58,60 +53,6 @@ class Want:
     tokens: int
 
 
-class Pipelines(Protocol):
-    """``DroppedGroup``, as far as it matters here."""
-
-    @property
-    def workers(self) -> Collection[str]: ...
-
-    @property
-    def applications(self) -> Collection[str]: ...
-
-
-class DroppedParameters(Protocol):
-    """``ParameterDrops``, as far as it matters here."""
-
-    @property
-    def groups(self) -> Mapping[str, Pipelines]: ...
-
-    def forget(self, application: str) -> None: ...
-
-    def let_come(self, workers: Sequence[str]) -> None: ...
-
-    def group_of(self, worker: str) -> Pipelines | None: ...
-
-    def refused(self, news: LoadRefused, *, late: bool) -> bool: ...
-
-    def failed(self, worker: str, application: str) -> None: ...
-
-
-class ControllerParts(Protocol):
-    """``ControllerState``, as far as its parts look."""
-
-    on_demand: bool
-    served: dict[str, Served]
-    residency: dict[str, Residency]
-    workers: dict[str, WorkerRecord]
-    table: Routes
-    touched: dict[str, None]
-    after: list[Effect]
-
-    @property
-    def overload(self) -> DroppedParameters: ...
-
-    def current(self, name: str, incarnation: int) -> bool: ...
-
-    def news(self, event: Loaded | LoadFailed | Room) -> None: ...
-
-    def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None: ...
-
-    def offer(self, name: str) -> None: ...
-
-    def catalog(self) -> None: ...
-
-    def vacate(self, served: Served, *, forget: bool = False) -> None: ...
-
-
 class OnDemand:
     """See the module. ``state``: whose applications they are."""
 
@@ -131,7 +72,7 @@ class OnDemand:
         match event:
             case LoadRefused(worker, incarnation, _, _):
                 if self._state.current(worker, incarnation):
-                    self._refused(event)
+                    self._refused(event, now)
             case ApplicationsWanted(applications):
                 for name, tokens in applications.items():
                     self._want(name, tokens, now)
@@ -161,10 +102,13 @@ class OnDemand:
         elif served.parked or not self._ended(name) or self._short(name, tokens):
             self.wanted[name] = Want(now, tokens)
 
-    def _refused(self, event: LoadRefused) -> None:
+    def _refused(self, event: LoadRefused, now: float) -> None:
         """A worker has no room for an application: what was coming asks for some, others are on demand from now on."""
         load, why, residency = event.load, event.why, self._residency[event.worker]
-        if self._state.overload.refused(event, late=load.holder in residency.late and load.holder != self.coming):
+        late = load.holder in residency.late and load.holder != self.coming
+        if self._state.overload.refused(event, late=late):
+            if not late and back_in_vain(self._state.overload.coming_back(load.holder, now)):
+                self._come_back(event, now)
             return  # what comes back after a burst, or comes late, waits for room
         extra = residency.lacks(load.holder) and not residency.lacks_replica(load.holder)
         if not self._state.on_demand or why.never or extra or self._state.workers[event.worker].extra:
@@ -178,6 +122,17 @@ class OnDemand:
             self._ask()
         elif load.holder in self._served:
             self.park(load.holder)
+
+    def _come_back(self, event: LoadRefused, now: float) -> None:
+        """Others give way to what is dropped and has no room to come back, as to what comes on demand; where nobody uses it,
+        it is on demand itself. Until then its pipeline serves, and nothing more can be dropped."""
+        name, residency = event.load.holder, self._residency[event.worker]
+        if self._state.on_demand and not self.coming and residency.resident.keys() - {name}:
+            self.wanted.setdefault(name, Want(now, 0))
+            self.coming = name
+        if name == self.coming:
+            self._lacks[event.worker], residency.owned = event, event.why.owned
+            self._ask()
 
     def look(self, now: float) -> None:
         """Whether what was coming is there, or can come no more; then the next one comes."""
@@ -296,7 +251,8 @@ class OnDemand:
     def _lacking(self) -> dict[str, int]:
         """Bytes for parameters, by worker."""
         known = self._lacks.items()
-        refused = [(worker, one) for worker, one in known if self.coming in self._residency[worker].refused]
+        here = ((worker, one, self._residency[worker]) for worker, one in known)
+        refused = [(worker, one) for worker, one, its in here if self.coming in its.refused and its.misses(self.coming)]
         return {worker: max(1, one.why.lacking) if one is not None else 1 for worker, one in refused}
 
     def _short(self, name: str, tokens: int) -> dict[str, int]:

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from blockwright.actors.controller.controller_parts import ControllerParts
 from blockwright.actors.controller.dropped_group import DroppedGroup, GroupStage, ParameterChange, together
 from blockwright.actors.controller.messages import LoadRefused
-from blockwright.actors.controller.on_demand import WITHHELD, ControllerParts
+from blockwright.actors.controller.on_demand import WITHHELD
 from blockwright.actors.controller.overload_messages import (
     AwaitSwitched,
     BreakOffRestore,
@@ -222,6 +223,11 @@ class ParameterDrops:
         self.version += late  # parameters of the others can be dropped there meanwhile
         self._load_later(worker, application, "no_room")
         return True
+
+    def coming_back(self, application: str, now: float) -> float:
+        """Seconds since its parameters have been on their way back; 0: they are not."""
+        groups = (one for one in self.groups.values() if one.stage is GroupStage.LOADING and application in one.applications)
+        return next((now - one.change.at for one in groups if one.change is not None), 0.0)
 
     def failed(self, worker: str, application: str) -> None:
         """It could not be loaded there."""

@@ -296,6 +296,10 @@ class Residency:
         """Components of the application are to be loaded here, and can be."""
         return name in self._served and self._wants(name)
 
+    def misses(self, name: str) -> bool:
+        """Components of the application belong here now and are not here, whether they can be loaded or not."""
+        return any(hop.missing for hop in self._needed(name))
+
     def lacks_replica(self, name: str) -> bool:
         """The same, and not only for a block that was deployed for a burst."""
         return self.lacks(name) and any(hop.missing and not hop.route.idle for hop in self._needed(name))

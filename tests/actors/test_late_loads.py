@@ -7,7 +7,7 @@ import pytest
 from blockwright.actors.controller.messages import Add, Added, Pressed, Quiet, Remove, WorkerDown, WorkerUp
 from blockwright.actors.controller.overload_groups import memory_groups, refused_workers, serving_groups
 from blockwright.actors.controller.overload_messages import LoadAgain, RestoreParameters, RoutesLeft
-from blockwright.policies.cluster.demand import TURN
+from blockwright.policies.cluster.demand import BURST_PATIENCE, TURN
 from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.policies.model.chain import KvLayout
 from blockwright.tests.actors.demand_house import SIZE, application
@@ -19,6 +19,13 @@ PAGE = 6 * 1024  # bytes, of ``a`` and ``b``
 
 def groups(tight: Tight) -> list[tuple[str, list[str]]]:
     return sorted((one.application, [member.worker for member in one.members]) for one in serving_groups(tight.state))
+
+
+def try_again(made: Tight) -> None:
+    """Loads that had no room."""
+    late, made.asked = [one for one in made.asked if isinstance(one, LoadAgain)], []
+    for one in late:
+        made(one)
 
 
 def beside() -> Tight:
@@ -244,6 +251,39 @@ def test_what_is_loaded_beside_it_and_idle_is_dropped_with_it() -> None:
     assert [len(made.held[worker]) for worker in ("w0", "w1")] == [6, 6]
     made.restore()
     assert made.open() == ["a@w0", "a@w1", "b@w0", "b@w1"]
+
+
+@pytest.mark.parametrize("used", ["a", "b", ""])
+def test_what_finds_no_room_to_come_back_makes_who_is_idle_give_way(used: str) -> None:
+    """Parameters had filled the memory, and left other gaps than before: nothing could be dropped or loaded any more."""
+    made = Tight("w0", "w1")
+    made.room = 12
+    made.want("b")
+    made.active = {used: 1}
+    made.drop("a, b")
+    made.room = 11
+    made(RestoreParameters("w0+w1", {}))
+    for _ in range(3):
+        assert (made.stage(), made.open()) == ("loading", ["a@w0+w1", "b@w0+w1"])
+        made.look(BURST_PATIENCE / 2)
+        try_again(made)
+        if made.stage() == "returning":
+            break
+    made.left()
+    stays = used or "a"
+    assert (made.stage(), made.open()) == ("", [f"{stays}@w0", f"{stays}@w1"])
+    assert made.state.demand.coming == ""
+
+
+def test_what_alone_comes_back_waits_for_room_and_nobody_gives_way() -> None:
+    made = Tight("w0", "w1")
+    made.drop()
+    made.room = 5
+    made(RestoreParameters("w0+w1", {}))
+    for _ in range(4):
+        made.look(BURST_PATIENCE)
+        try_again(made)
+    assert (made.stage(), made.open(), made.state.demand.coming) == ("loading", ["a@w0+w1"], "")
 
 
 def test_of_another_form_it_keeps_its_workers_out_as_any_model_does() -> None:
