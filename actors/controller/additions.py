@@ -76,7 +76,8 @@ class Additions:
         if served.parked:
             return ""
         up = [p for p in served.planned if all(workers[hop.worker].alive for hop in p.route.hops)]
-        return verdict(self._deaths.get(served.application.name, 0), [_progress(planned) for planned in up])
+        now = [p for p in up if not p.late] or up
+        return verdict(self._deaths.get(served.application.name, 0), [_progress(planned) for planned in now])
 
     def check(self, hidden: Collection[str]) -> None:
         """Raise AssertionError when an invariant is broken."""

@@ -90,9 +90,9 @@ class ParameterChange:
 
 
 def together(served: Mapping[str, Served], residency: Residency) -> list[Served]:
-    """What belongs on a worker now, in order of arrival."""
-    here = [served[name] for name, hops in residency.hops.items() if hops and served[name].here]
-    return sorted(here, key=lambda one: one.rank)
+    """What belongs on a worker now, in order of arrival; not what waits for room there and is served by others."""
+    here = (served[name] for name, hops in residency.hops.items() if hops and not residency.waits(name))
+    return sorted((one for one in here if one.here), key=lambda one: one.rank)
 
 
 def name_of(served: Iterable[Served]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from blockwright.actors.controller.additions import Additions
-from blockwright.actors.controller.on_demand import ControllerParts, OnDemand
+from blockwright.actors.controller.controller_parts import ControllerParts
+from blockwright.actors.controller.on_demand import OnDemand
 from blockwright.actors.controller.parameter_drops import ParameterDrops
 from blockwright.policies.model.chain import Block
 

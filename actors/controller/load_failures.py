@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from blockwright.actors.controller.additions import Additions
+from blockwright.actors.controller.controller_parts import ControllerParts
 from blockwright.actors.controller.messages import Effect, Fatal, LoadFailed
-from blockwright.actors.controller.on_demand import ControllerParts, OnDemand
+from blockwright.actors.controller.on_demand import OnDemand
 from blockwright.actors.controller.residency import Residency, Served
 from blockwright.policies.requests.load_failure import LoadFailure, blocked, reasons, without_folders
 
@@ -60,8 +61,8 @@ class LoadFailures:
         """An application could not be loaded on a worker; news where it now can come nowhere."""
         served = self._state.served[name]
         refusals = self._refusals(served)
-        if not served.here or not served.shown or not blocked(_routes(served), refusals):
-            return
+        if not served.here or not served.shown or served.in_force or not blocked(_routes(served), refusals):
+            return  # as a pipeline it can be served where replicas of it cannot be loaded
         self._number += 1
         told = without_folders(reasons(refusals), (served.application.checkpoint, served.application.base))
         final = blocked(_routes(served), {worker for worker in refusals if (worker, name) in self._final})

@@ -8,30 +8,38 @@ and the swap under way; what follows for blocks and routes is ``state.py``'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from blockwright.actors.controller.additions import is_known
+from blockwright.actors.controller.controller_parts import ControllerParts
 from blockwright.actors.controller.messages import (
     ApplicationsWanted,
     AskUse,
     AwaitQuiet,
     DemandEvent,
-    Effect,
-    Loaded,
     LoadFailed,
     LoadRefused,
     LookAgain,
     LookLater,
     Quiet,
-    Room,
     Used,
 )
-from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
-from blockwright.actors.controller.routes import Routes
-from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.cluster.demand import Coming, Occupant, Use, choose, coming, in_vain, lacking_bytes, withheld
+from blockwright.actors.controller.residency import PlannedRoute
+from blockwright.policies.cluster.demand import (
+    Coming,
+    Occupant,
+    Use,
+    all_fit,
+    back_in_vain,
+    choose,
+    coming,
+    in_vain,
+    lacking_bytes,
+    withheld,
+)
+from blockwright.policies.model.chain import Route
+from blockwright.policies.requests.dispatch import workers_of
 
 LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
 WITHHELD = "parameters are dropped there in a burst, and what they took is for KV"
@@ -46,58 +54,6 @@ class Want:
     tokens: int
 
 
-class Pipelines(Protocol):
-    """``DroppedGroup``, as far as it matters here."""
-
-    @property
-    def workers(self) -> Collection[str]: ...
-
-    @property
-    def applications(self) -> Collection[str]: ...
-
-
-class DroppedParameters(Protocol):
-    """``ParameterDrops``, as far as it matters here."""
-
-    @property
-    def groups(self) -> Mapping[str, Pipelines]: ...
-
-    def forget(self, application: str) -> None: ...
-
-    def group_of(self, worker: str) -> object | None: ...
-
-    def refused(self, news: LoadRefused) -> bool: ...
-
-    def failed(self, worker: str, application: str) -> None: ...
-
-
-class ControllerParts(Protocol):
-    """``ControllerState``, as far as its parts look."""
-
-    on_demand: bool
-    served: dict[str, Served]
-    residency: dict[str, Residency]
-    workers: dict[str, WorkerRecord]
-    table: Routes
-    touched: dict[str, None]
-    after: list[Effect]
-
-    @property
-    def overload(self) -> DroppedParameters: ...
-
-    def current(self, name: str, incarnation: int) -> bool: ...
-
-    def news(self, event: Loaded | LoadFailed | Room) -> None: ...
-
-    def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None: ...
-
-    def offer(self, name: str, *, anew: bool = True) -> None: ...
-
-    def catalog(self) -> None: ...
-
-    def vacate(self, served: Served, *, forget: bool = False) -> None: ...
-
-
 class OnDemand:
     """See the module. ``state``: whose applications they are."""
 
@@ -109,7 +65,7 @@ class OnDemand:
         self._lacks: dict[str, LoadRefused | None] = {}  # worker -> why ``coming`` is not there; None: withheld
         self._since: dict[str, float] = {}  # application -> when it became resident, of those that were on demand
         self._asking = self._looking = False
-        self._withheld: set[str] = set()  # applications that were not loaded where parameters are dropped
+        self._changed = False  # something was loaded, or is gone: perhaps everything fits now
         self._alone = False  # nobody is left to give way to ``coming``, which was refused all the same
         self._alone_since: float | None = None  # and since when
 
@@ -117,7 +73,7 @@ class OnDemand:
         match event:
             case LoadRefused(worker, incarnation, _, _):
                 if self._state.current(worker, incarnation):
-                    self._refused(event)
+                    self._refused(event, now)
             case ApplicationsWanted(applications):
                 for name, tokens in applications.items():
                     self._want(name, tokens, now)
@@ -141,18 +97,22 @@ class OnDemand:
             self.wanted[name] = replace(known, tokens=max(tokens, known.tokens))
         elif served is None or not served.deployed or (served.failure is not None and served.failure.final):
             return
-        elif name in self._withheld and not any(planned.whole for planned in served.planned):
+        elif any(one.late for one in served.planned) and not any(one.whole for one in served.planned):
             self.park(name)  # where it was loaded nobody is left
             self.wanted[name] = Want(now, tokens)
         elif served.parked or not self._ended(name) or self._short(name, tokens):
             self.wanted[name] = Want(now, tokens)
 
-    def _refused(self, event: LoadRefused) -> None:
+    def _refused(self, event: LoadRefused, now: float) -> None:
         """A worker has no room for an application: what was coming asks for some, others are on demand from now on."""
-        if self._state.overload.refused(event):
-            return  # what comes back after a burst waits for room
         load, why, residency = event.load, event.why, self._residency[event.worker]
-        if not self._state.on_demand or why.never or self._state.workers[event.worker].extra:
+        late = load.holder in residency.late and load.holder != self.coming
+        if self._state.overload.refused(event, late=late):
+            if not late and back_in_vain(self._state.overload.coming_back(load.holder, now)):
+                self._come_back(event, now)
+            return  # what comes back after a burst, or comes late, waits for room
+        extra = residency.lacks(load.holder) and not residency.lacks_replica(load.holder)
+        if not self._state.on_demand or why.never or extra or self._state.workers[event.worker].extra:
             self._state.news(LoadFailed(event.worker, event.incarnation, load, why.message, why.never))
             return
         residency.loading = None
@@ -164,22 +124,38 @@ class OnDemand:
         elif load.holder in self._served:
             self.park(load.holder)
 
+    def _come_back(self, event: LoadRefused, now: float) -> None:
+        """Others give way to what is dropped and has no room to come back, as to what comes on demand; where nobody uses it,
+        it is on demand itself. Until then its pipeline serves, and nothing more can be dropped."""
+        name, residency = event.load.holder, self._residency[event.worker]
+        if self._state.on_demand and not self.coming and residency.resident.keys() - {name}:
+            self.wanted.setdefault(name, Want(now, 0))
+            self.coming = name
+        if name == self.coming:
+            self._lacks[event.worker], residency.owned = event, event.why.owned
+            self._ask()
+
     def look(self, now: float) -> None:
         """Whether what was coming is there, or can come no more; then the next one comes."""
+        dropped = self._dropped()
+        if self.coming in dropped and not self._lacking():
+            self._end()  # it is loaded, and the memory that is dropped is for what waits for it
         for name, want in list(self.wanted.items()) if not self.coming else ():
             if name in self._served and self._served[name].parked:
                 self._bring(name)
             elif name not in self._served or (self._ended(name) and not self._short(name, want.tokens)):
                 del self.wanted[name]
                 continue
-            elif not self._ended(name):
-                continue  # its worker is down, or was asked what is left
+            elif not self._ended(name) or name in dropped:
+                continue  # its worker is down, was asked what is left, or is a part of a pipeline
             self.coming = name
             break
-        if self.coming:
-            self._withhold()
+        self._withhold()
         if self.coming and self._ended(self.coming) and not self._looking:
             self._ask()
+        if self._changed and not self.coming:
+            self._changed = False
+            self._look_whether_all_fit()
 
     def goes_on(self, name: str, failed: str) -> bool:
         """It comes, and still can elsewhere though worker ``failed`` cannot load it."""
@@ -189,13 +165,13 @@ class OnDemand:
 
     def forget(self, name: str) -> None:
         """It is served no more, or cannot be loaded."""
+        self._changed = True
         self.wanted.pop(name, None)
         self._since.pop(name, None)
-        self._withheld.discard(name)
         if name == self.coming:
             self._end()
         elif name == self.leaving:
-            self.leaving = ""
+            self._stay()
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken."""
@@ -211,7 +187,6 @@ class OnDemand:
         self._state.end_extras(lambda extra: extra.served is served)
         self._state.overload.forget(name)
         served.parked = served.on_demand = True
-        self._withheld.discard(name)
         self._state.vacate(served)
 
     def _bring(self, name: str) -> None:
@@ -220,32 +195,50 @@ class OnDemand:
         self._state.offer(name, anew=False)
         self._state.catalog()
 
+    def nowhere_but_in_pipelines(self, routes: Iterable[Route]) -> bool:
+        """All of these routes pass workers on which parameters are dropped."""
+        pipelines = self._pipelines()
+        return all(withheld(workers_of(route), pipelines) for route in routes)
+
     def _withhold(self) -> None:
-        """What comes is not loaded on workers of pipelines, as if they had no room; once they are none any more, it is."""
-        planned = self._served[self.coming].planned
-        workers = withheld((hop.worker for one in planned for hop in one.route.hops), self._pipelines())
-        for worker in workers:
-            if self._residency[worker].lacks(self.coming):
-                self._residency[worker].refuse(self.coming, WITHHELD)
-                self._lacks[worker] = None
-                self._withheld.add(self.coming)
-                self._ask()
-        if self.coming in self._withheld and not workers:
-            self._withheld.discard(self.coming)
-            self._try_again()
+        """On workers of pipelines nothing is loaded but what is dropped there, if other workers are to have it, or it is on
+        demand; it comes once they are pipelines no more."""
+        for worker in self._state.touched:
+            if (group := self._state.overload.group_of(worker)) is None:
+                continue
+            residency = self._residency[worker]
+            for name in (one for one in residency.hops if one not in group.applications):
+                if residency.lacks_replica(name) and (name == self.coming or self._elsewhere(name)):
+                    residency.withhold(name, WITHHELD)
+                    if name == self.coming:
+                        self._lacks[worker] = None
+                        self._ask()
+
+    def _elsewhere(self, name: str) -> bool:
+        """It belongs on workers that live and are in no pipeline."""
+        routes, workers = [planned.route for planned in self._served[name].planned], self._state.workers
+        return not self.nowhere_but_in_pipelines(r for r in routes if all(workers[one].alive for one in workers_of(r)))
+
+    def _dropped(self) -> set[str]:
+        """Applications that are served by pipelines, as parameters of them are dropped."""
+        return {name for group in self._state.overload.groups.values() for name in group.applications}
+
+    def _look_whether_all_fit(self) -> None:
+        """What is loaded and stays is no longer on demand."""
+        deployed = [one for one in self._served.values() if one.deployed]
+        if any(one.on_demand for one in deployed) and all_fit((one.parked, one.in_force > 0) for one in deployed):
+            for one in deployed:
+                one.on_demand = False
+            self._state.catalog()
 
     def _pipelines(self) -> list[Collection[str]]:
         return [group.workers for group in self._state.overload.groups.values()]
 
-    def _pause(self, name: str, paused: bool) -> None:
-        """Gateways start no request of it, workers go on; or as before."""
-        self._state.table.pause(self._served[name].planned, paused, "demand")
-
     def _ended(self, name: str) -> bool:
-        """It is wherever it can be now. Where it is loaded in another place, what is withheld is not waited for."""
+        """It is wherever it can be now. Where it is loaded in another place, what comes late is not waited for."""
         up = self._up(name)
-        free = [p for p in up if not withheld((hop.worker for hop in p.route.hops), self._pipelines())]
-        return bool(up) and all(map(is_known, free if name in self._withheld and free else up))
+        free = [p for p in up if not p.late]
+        return bool(up) and all(map(is_known, free or up))
 
     def _up(self, name: str) -> list[PlannedRoute]:
         """Its routes over workers that are up and have not failed to load it."""
@@ -264,7 +257,7 @@ class OnDemand:
 
     def _stay(self) -> None:
         """Nobody waits any more for what was leaving to be quiet."""
-        self._pause(self.leaving, False)
+        self._state.table.resume("demand")
         self.leaving = ""
 
     def _ask(self) -> None:
@@ -275,7 +268,8 @@ class OnDemand:
     def _lacking(self) -> dict[str, int]:
         """Bytes for parameters, by worker."""
         known = self._lacks.items()
-        refused = [(worker, one) for worker, one in known if self.coming in self._residency[worker].refused]
+        here = ((worker, one, self._residency[worker]) for worker, one in known)
+        refused = [(worker, one) for worker, one, its in here if self.coming in its.refused and its.misses(self.coming)]
         return {worker: max(1, one.why.lacking) if one is not None else 1 for worker, one in refused}
 
     def _short(self, name: str, tokens: int) -> dict[str, int]:
@@ -291,6 +285,9 @@ class OnDemand:
         match coming(use, here=here, lacks=bool(lacking)):
             case Coming.SERVED:
                 self._since[self.coming] = now
+                self._changed = True
+                planned = self._served[self.coming].planned
+                self._state.overload.let_come([worker for one in planned for worker in workers_of(one.route)])
                 del self.wanted[self.coming]
                 self._end()
             case Coming.UNWANTED:
@@ -305,7 +302,7 @@ class OnDemand:
     def _give_way(self, lacking: Mapping[str, int], uses: Mapping[str, Use], now: float) -> None:
         residents, those = [], {worker: self._residency[worker] for worker in lacking}
         kept = {worker: residency.wanted_parts(self.coming) for worker, residency in those.items()}
-        dropped = {name for group in self._state.overload.groups.values() for name in group.applications}
+        dropped = self._dropped()
         for name, served in self._served.items():
             if name in (self.coming, self.leaving) or not any(name in residency.resident for residency in those.values()):
                 continue
@@ -329,7 +326,7 @@ class OnDemand:
             return
         if choice.drain and not self.leaving:
             self.leaving = choice.drain
-            self._pause(choice.drain, True)
+            self._state.table.pause(self._served[choice.drain].planned, True, "demand")  # workers go on
             self._state.after.append(AwaitQuiet(choice.drain))
         self._alone = not residents and not self.leaving  # it was refused while plans of those that went had not ended
         if self._alone and not self._ended(self.coming) and not any(map(self._shared, lacking)):

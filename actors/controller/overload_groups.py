@@ -74,8 +74,6 @@ def _no_replica(state: OverloadedParts, worker: str, served: Served, residency: 
     name = served.application.served_as
     if not served.shown or served.draining:
         return f"model {name} is being {'removed' if served.draining else 'added'}"
-    if served.on_demand:
-        return f"model {name} is loaded on demand, as not all models fit"
     replicas = [hop.route for hop in residency.hops[served.application.name] if is_replica(hop.route, state.placement)]
     if not replicas:
         return f"worker {worker} serves only a part of {name}"

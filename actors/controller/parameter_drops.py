@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from blockwright.actors.controller.controller_parts import ControllerParts
 from blockwright.actors.controller.dropped_group import DroppedGroup, GroupStage, ParameterChange, together
 from blockwright.actors.controller.messages import LoadRefused
-from blockwright.actors.controller.on_demand import ControllerParts
+from blockwright.actors.controller.on_demand import WITHHELD
 from blockwright.actors.controller.overload_messages import (
     AwaitSwitched,
     BreakOffRestore,
@@ -209,17 +210,24 @@ class ParameterDrops:
         self._enter(group, GroupStage.RETURNING)
         self._switch(group, group.pipelines, whole, dropped=False)
 
-    def refused(self, news: LoadRefused) -> bool:
-        """A worker has no room for what comes back: it is tried again, and nothing gives way. False: it is none of ours."""
+    def refused(self, news: LoadRefused, *, late: bool) -> bool:
+        """A worker has no room for what comes back, or comes ``late``, as parameters were dropped there: it is tried again,
+        and nothing gives way. False: it is none of ours."""
         worker, application = news.worker, news.load.holder
-        if not self._loads(worker, application):
+        if not late and not self._loads(worker, application):
             return False
         residency = self._state.residency[worker]
         residency.loading = None
         residency.refuse(application, news.why.message)
         self._state.touched[worker] = None
+        self.version += late  # parameters of the others can be dropped there meanwhile
         self._load_later(worker, application, "no_room")
         return True
+
+    def coming_back(self, application: str, now: float) -> float:
+        """Seconds since its parameters have been on their way back; 0: they are not."""
+        groups = (one for one in self.groups.values() if one.stage is GroupStage.LOADING and application in one.applications)
+        return next((now - one.change.at for one in groups if one.change is not None), 0.0)
 
     def failed(self, worker: str, application: str) -> None:
         """It could not be loaded there."""
@@ -233,6 +241,14 @@ class ParameterDrops:
     def _loads(self, worker: str, application: str) -> bool:
         group = self.group_of(worker)
         return group is not None and application in group.applications
+
+    def let_come(self, workers: Sequence[str]) -> None:
+        """These may be replicas again: they load what came meanwhile."""
+        for worker in (one for one in workers if one in self._state.workers and self.group_of(one) is None):
+            residency = self._state.residency[worker]
+            for name in sorted(residency.late):
+                residency.want(name)
+                self._state.touched[worker] = None
 
     # what goes wrong -------------------------------------------------------------------------------------------------
 
@@ -267,6 +283,7 @@ class ParameterDrops:
             self._state.end_routes(group.pipelines)
             for one in group.before:
                 self.groups[one.name] = one
+            self.let_come(group.workers)
             self.version += 1
             self._tell(group.name, why)
             self.died(worker, now)
@@ -296,6 +313,7 @@ class ParameterDrops:
         self._resume(group)
         self._state.table.pause([*group.replicas, *group.pipelines, *group.leaving], False, "drop")
         self._state.end_routes([*group.pipelines, *(one for before in group.before for one in before.pipelines)])
+        self.let_come(group.workers)
         self.version += 1
         self._tell(group.name, text)
 
@@ -315,6 +333,7 @@ class ParameterDrops:
         """Unload what the pipelines do not need; bytes. What applications share goes with the last of them, counted once."""
         nbytes = 0
         for worker in group.workers:
+            self._give_back_late(worker)
             freed = dict[bytes, int]()
             for served in group.served:
                 parts = served.application.components
@@ -325,6 +344,13 @@ class ParameterDrops:
             nbytes += sum(freed.values())
         self.totals["dropped_bytes"] += nbytes
         return nbytes
+
+    def _give_back_late(self, worker: str) -> None:
+        """What came late, and found room for a part of it, leaves that to KV."""
+        residency = self._state.residency[worker]
+        for name in sorted(residency.late & residency.resident.keys()):
+            self._state.unload(worker, self._state.served[name], residency.withdraw(name))
+            residency.withhold(name, WITHHELD)
 
     def _count(self, figures: Sequence[SwitchFigures]) -> None:
         for one in figures:

@@ -134,21 +134,23 @@ class Placement:
         """As workers have said; one that has nothing has not been asked. ``new``: what is to be placed."""
         found, where = {}, self._where(new)
         for name, here in self._open().items():
-            free = here.room if here.resident else self._memory.get(name, here.room)
-            free = None if free is None else free - self._promised(here)
+            free, promised = here.room if here.resident else self._memory.get(name, here.room), self._promised(here)
+            free = None if free is None else free - sum(promised.values())
             resident = here.resident
             held = {t for t, at in where.items() if any(depth in resident.get(one, ()) for one, depth in at)}
+            held |= promised.keys() & where.keys()
             found[name] = WorkerRoom(free, held)
         return found
 
-    def _promised(self, here: Residency) -> int:
-        """Bytes that a worker lacks of routes that are suspended: KV has them until these are loaded again."""
-        total = 0
+    def _promised(self, here: Residency) -> dict[bytes, int]:
+        """Tensors that a worker lacks of routes that are suspended: KV has their memory until these are loaded again."""
+        lacking: dict[bytes, int] = {}
         for name, hops in here.hops.items():
             suspended = {depth for hop in hops if hop.route.suspended for depth in range(hop.first, hop.last)}
-            parts = self._served[name].application.components
-            total += sum(parts[d].nbytes + parts[d].delta_nbytes for d in suspended - here.resident.get(name, set()))
-        return total
+            for depth in suspended - here.resident.get(name, set()):
+                lacking |= self._served[name].application.tensors(depth, depth + 1)
+        held = self._resident(here) if lacking else {}
+        return {tensor: nbytes for tensor, nbytes in lacking.items() if tensor not in held}
 
     def _where(self, new: Iterable[Application]) -> dict[bytes, list[tuple[str, int]]]:
         """The tensors of ``new``, and which components (application, depth) of those that are served have each."""

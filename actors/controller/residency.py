@@ -60,6 +60,11 @@ class PlannedRoute:
     def whole(self) -> bool:
         return self.open == 0 and not (self.ended or self.suspended) and self.served.here and self.served.shown
 
+    @property
+    def late(self) -> bool:
+        """A worker of it loads it only once the parameters are back that were dropped there."""
+        return any(self.route.application in hop.residency.late for hop in self.hops)
+
     def is_on(self, worker: str) -> bool:
         return any(hop.worker == worker for hop in self.route.hops)
 
@@ -132,6 +137,7 @@ class Residency:
         self.hops: dict[str, list[PlannedHop]] = {}  # application -> those here, also of applications that are withdrawn
         self.resident: dict[str, set[int]] = {}  # application -> depths of its components that are here
         self.refused: dict[str, str] = {}  # application -> why it could not be loaded here
+        self.late: set[str] = set()  # applications that came while parameters were dropped here, until all of them is loaded
         self.loading: LoadBlock | None = None  # the one load in progress
         self.room: int | None = None  # bytes left to KV, when last asked
         self.left_alone: dict[str, int] | None = {}  # application -> bytes that would be, with it alone; None: nobody goes
@@ -161,6 +167,7 @@ class Residency:
             for hop in self.hops.get(name, ()):
                 hop.missing = hop.last - hop.first
         self.resident, self.refused, self.loading = {}, {}, None
+        self.late.clear()
         self.room, self.room_stale, self.asking = None, True, False
         self.left_alone, self.owned = {}, {}
         self._partial.clear()
@@ -201,11 +208,22 @@ class Residency:
             hop.missing -= found
             if found and not hop.missing and self.serving:
                 self._turn(hop, True)
+        if not any(hop.missing for hop in self._needed(name)):
+            self.late.discard(name)
         self._sort(name)
 
     def refuse(self, name: str, why: str) -> None:
         self.refused[name] = why
         self._sort(name)
+
+    def withhold(self, name: str, why: str) -> None:
+        """It is not loaded before the parameters are back that were dropped here."""
+        self.late.add(name)
+        self.refuse(name, why)
+
+    def waits(self, name: str) -> bool:
+        """It comes late, and is not to be loaded now: until then it belongs to other workers alone."""
+        return name in self.late and name in self.refused
 
     def want(self, name: str) -> None:
         """The application is deployed (again): what it lacks is to be loaded, also after a refusal."""
@@ -227,6 +245,7 @@ class Residency:
                 self._turn(hop, False)
             hop.missing = hop.last - hop.first
         self._partial.discard(name)
+        self.late.discard(name)
         self.room_stale = self.room_stale or bool(depths)
         return depths
 
@@ -277,6 +296,14 @@ class Residency:
         """Components of the application are to be loaded here, and can be."""
         return name in self._served and self._wants(name)
 
+    def misses(self, name: str) -> bool:
+        """Components of the application belong here now and are not here, whether they can be loaded or not."""
+        return any(hop.missing for hop in self._needed(name))
+
+    def lacks_replica(self, name: str) -> bool:
+        """The same, and not only for a block that was deployed for a burst."""
+        return self.lacks(name) and any(hop.missing and not hop.route.idle for hop in self._needed(name))
+
     def parts(self, name: str) -> set[bytes]:
         """Ids of the components and deltas of an application that are here."""
         return self._ids(name, self.resident.get(name, ()))
@@ -303,6 +330,7 @@ class Residency:
             assert (name in self._partial) == (bool(here) and self._wants(name)), name
             assert name in self._queued or not self._wants(name), name
             assert served.here or not here, name
+            assert name not in self.late or (served.here and any(hop.missing for hop in hops)), name
         assert {name for _, name in self._queue} == self._queued
         assert len(self._queue) == len(self._queued)
 

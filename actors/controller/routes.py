@@ -7,7 +7,7 @@ Gateways and workers are told what changed since the version that they have, a w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from blockwright.actors.controller.residency import PlannedRoute, Served
@@ -83,10 +83,24 @@ class Routes:
         """Gateways start nothing on these, or may again as far as who asks ("drain", "drop", "demand") is concerned; what
         runs goes on."""
         ids, own = {planned.route.id for planned in routes}, self._pausing.get(by, set())
-        self._pausing[by] = own | ids if paused else own - ids
+        self._now_paused(own | ids if paused else own - ids, by)
+
+    def resume(self, by: str) -> None:
+        """Whatever it wanted paused, also what is planned no more."""
+        self._now_paused(set(), by)
+
+    def end(self, routes: Sequence[PlannedRoute]) -> None:
+        """These are planned no more, and nobody pauses them."""
+        self.touch(routes)
+        ids = {planned.route.id for planned in routes}
+        for by, own in list(self._pausing.items()):
+            self._now_paused(own - ids, by)
+
+    def _now_paused(self, ids: set[str], by: str) -> None:
+        self.resumed |= not ids >= self._pausing.get(by, set())
+        self._pausing[by] = ids
         before, self.paused = self.paused, set[str]().union(*self._pausing.values())
         self._turned |= before ^ self.paused
-        self.resumed |= not paused and not ids.isdisjoint(own)
 
     def paused_by(self, by: str) -> Set[str]:
         """Ids of those that it wants paused, whoever else does."""

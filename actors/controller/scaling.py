@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from blockwright.actors.config import Settings
+from blockwright.actors.controller.controller_parts import ControllerParts
 from blockwright.actors.controller.messages import (
     DrainWorker,
     Idle,
@@ -27,7 +28,6 @@ from blockwright.actors.controller.messages import (
     VacateWorker,
     WorkerStopped,
 )
-from blockwright.actors.controller.on_demand import ControllerParts
 from blockwright.actors.controller.placement import Placement
 from blockwright.actors.controller.residency import PlannedRoute, Residency
 from blockwright.actors.controller.worker_record import WorkerRecord

@@ -294,6 +294,7 @@ class ControllerState:
     def _add(self, application: m.Application, replaces: str) -> None:
         """Raises ValueError; then nothing has changed."""
         routes, parked = self.placement.of_one(application, on_demand=self.on_demand)
+        parked = parked or (self.on_demand and self.demand.nowhere_but_in_pipelines(routes))
         self._take({application.name: application}, routes)
         served = self.served[application.name]
         served.parked = served.on_demand = parked
@@ -359,7 +360,7 @@ class ControllerState:
         """These end, and what was loaded for them alone goes."""
         if routes:
             self.placement.end(routes)
-            self.table.touch(routes)
+            self.table.end(routes)
             self.catalog()
             self.publish()  # before the components go
         for ended in routes:

@@ -186,6 +186,11 @@ class Moving:
             under.reached = record.reached
             state.say(state.relocate(record, route, now, cancel=True))
 
+    def hand_over_without_pages(self, under: MoveUnderWay, now: float) -> None:
+        """It is computed again, as soon as there is memory for that. The switch does not wait for it any more."""
+        self.hand_over(under, now)
+        self.switching.ready(under, now)
+
     def _give_up(self, under: MoveUnderWay, why: str, now: float) -> None:
         record = self._state.active[under.move.request]
         record.note(now, "not_moved", reason=why)
@@ -199,7 +204,7 @@ class Moving:
         under = self.moves.get(news.request)
         if under is not None and news.attempt == under.move.attempt + 1:
             under.cached = max(under.cached, news.cached)
-            self.switching.runs(under, now)
+            self.switching.ready(under, now)
 
     def resumed(self, record: RequestRecord, now: float) -> None:
         """A token came. The first one on the new route ends the move."""
@@ -207,7 +212,7 @@ class Moving:
         if under is None or under.left is None or under.handed_over is None:
             return
         del self.moves[record.id]
-        self.switching.runs(under, now)
+        self.switching.ready(under, now)
         self.figures.outcomes["copied" if under.cached else "recomputed"] += 1
         assert record.route is not None, "who runs has a route"
         why = {"reason": "; ".join(under.reasons)} if under.reasons else {}

@@ -37,6 +37,8 @@ class Copier(Protocol):
 
     def hand_over(self, under: MoveUnderWay, now: float) -> None: ...
 
+    def hand_over_without_pages(self, under: MoveUnderWay, now: float) -> None: ...
+
 
 class Pausing:
     """See the module."""
@@ -140,7 +142,7 @@ class Pausing:
         under = self._copier.moves[request]
         under.reasons.append(why)
         self._unhold(under, {*workers_of(under.source), *workers_of(under.move.route)})
-        self._copier.hand_over(under, now)
+        self._copier.hand_over_without_pages(under, now)
 
     def lost(self, worker: str, now: float) -> None:
         """A worker died: what was to come from it does not come. Whose new route it was on begins anew anyhow."""

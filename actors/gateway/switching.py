@@ -35,8 +35,8 @@ class Mover(Protocol):
 
 @dataclass(slots=True)
 class Switch:
-    """``stale``: requests that do not run on a new route yet; ``fresh``: those that have no KV, which lose
-    nothing; ``left``: those that have left at once; ``back``: those that move in turn."""
+    """``stale``: requests that do not run on a new route yet, and are not computed again; ``fresh``: those that have no KV,
+    which lose nothing; ``left``: those that have left at once; ``back``: those that move in turn."""
 
     order: SwitchRoutes
     figures: SwitchFigures
@@ -102,8 +102,8 @@ class Switching:
         for switch in self._switches.values():
             self._next(switch, now)
 
-    def runs(self, under: MoveUnderWay, now: float) -> None:
-        """A stale request runs on its new route."""
+    def ready(self, under: MoveUnderWay, now: float) -> None:
+        """A stale request waits for no pages any more: it runs on its new route, or is to be computed again there."""
         switch = self._switches.get(under.switch)
         if switch is None or under.move.request not in switch.stale:
             return

@@ -23,6 +23,7 @@ from blockwright.policies.overload.coordinator import OverloadRules
 from blockwright.policies.overload.demand import PERIOD
 from blockwright.policies.overload.group_reading import group_readings
 from blockwright.policies.overload.pool_reading import PoolReading
+from blockwright.policies.overload.telling import Telling
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
@@ -46,6 +47,7 @@ class ClusterMemory(Actor):
         self._costs = read_costs(settings.profile or settings.pace) or EVEN
         self._models: dict[str, ModelMemory] = {}  # by application
         self._told = MemoryGroups(-1, [], {})
+        self._refusals = Telling()
         self._shown: dict[str, deque[dict[str, Any]]] = {}  # by worker
         self._timer: Timer | None = None
         self._looking = False
@@ -108,7 +110,8 @@ class ClusterMemory(Actor):
     async def _ask(self, order: MemoryOrder) -> None:
         why: str = await self.node.ref(self._controller).change_parameters(order, timeout=ASK_SECONDS, returns=str)
         if why:
-            log.info("the controller does not carry out %s: %s", order, why)
+            if self._refusals.news(why, self.node.clock.now()):  # it may be refused at every look
+                log.info("the controller does not carry out %s: %s", order, why)
             self._told = MemoryGroups(-1, self._told.groups, self._told.chains)  # asked for anew
 
     async def _read(self, told: MemoryGroups) -> dict[str, PoolReading]:

@@ -118,6 +118,18 @@ def in_vain(alone: float) -> bool:
     return alone >= SETTLING
 
 
+def back_in_vain(waited: float) -> bool:
+    """Whether what was dropped, and has no room to come back for ``waited`` seconds, waits for more than what runs: KV is
+    little used in a restore, but parameters may have filled memory to the last chunk, and leave other gaps than before."""
+    return waited >= BURST_PATIENCE
+
+
+def all_fit(applications: Iterable[tuple[bool, bool]]) -> bool:
+    """Whether all that are deployed are loaded beside each other (of each: parked, in force). Then none is on demand any
+    more: it counts as what has fitted from the beginning."""
+    return all(in_force and not parked for parked, in_force in applications)
+
+
 def withheld(workers: Iterable[str], pipelines: Iterable[Container[str]]) -> list[str]:
     """On which of its workers an application is not loaded now: those that parameters were dropped on for KV. ``pipelines``:
     the workers of each that serves since then."""

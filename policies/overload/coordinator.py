@@ -20,6 +20,7 @@ from blockwright.policies.model.chain import Component
 from blockwright.policies.overload.demand import THROTTLED, DemandMonitor, DemandReading, UsageWindow
 from blockwright.policies.overload.drop_plan import DropPlanner, GroupDrop, ParameterGroup, kv_bytes, nbytes
 from blockwright.policies.overload.restore import HYSTERESIS, QUIET, GroupUse, ParameterLoad, loads, next_restores
+from blockwright.policies.overload.telling import Telling
 
 SETTLE = 0.3  # seconds after a change of the same kind, in which those who waited start
 SETTLED = float("-inf")
@@ -100,7 +101,7 @@ class MemoryCoordinator:
         self._dropped = self._restored = SETTLED
         self._since: dict[str, float] = {}
         self._told = ""  # why plans do not do, as was told last
-        self._called: dict[str, float] = {}  # such reasons -> when each was told last
+        self._telling = Telling()
 
     def read(self, at: float, readings: Mapping[str, DemandReading]) -> list[Decision]:
         """What follows from the KV of all groups, by name; it counts as begun."""
@@ -151,8 +152,8 @@ class MemoryCoordinator:
         if everybody and plan.why != self._told:  # else what is under way may free it
             if not plan.why:
                 self._told = ""
-            elif at - self._called.get(plan.why, SETTLED) >= HYSTERESIS:  # two that take turns are no news
-                self._told, self._called[plan.why] = plan.why, at
+            elif self._telling.news(plan.why, at):
+                self._told = plan.why
                 decisions.append(CallForHelp(plan.lacking, plan.why))
         return decisions
 

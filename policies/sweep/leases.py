@@ -14,6 +14,7 @@ for the one before, since each passes every stage behind it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -246,15 +247,17 @@ class LeaseBook:
         """Whether a home is still to return what was revoked."""
         return any(lease.stage is Stage.REVOKED for lease in self._leases.values())
 
-    def arrive(self, flight: Flight) -> list[int] | None:
+    def arrive(self, flight: Flight, leaves: Callable[[int], bool]) -> list[int] | None:
         """Rows have come: their guests. None when their leases are gone, as the route vanished meanwhile: it is void.
 
         Of all or of none: a host ends a lease for its route alone, which all rows of a flight have; whatever else needs the
-        memory has to wait until the home returns the lease.
+        memory has to wait until the home returns the lease. Leases of guests of which an earlier chunk is in a plan last
+        until that ends: such a guest ``leaves``.
         """
         guests = [s for row in flight.rows if (s := self.find(flight.home, row.lease)) is not None]
         if len(guests) < len(flight.rows):
-            assert not guests, f"flight {flight.number} of {flight.home} has rows whose leases are gone, and others"
+            stay = not all(map(leaves, guests))
+            assert not stay, f"flight {flight.number} of {flight.home} has rows whose leases are gone, and others"
             self._void.append(flight.number)
             return None
         self._flights.append((flight, guests))

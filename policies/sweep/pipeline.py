@@ -218,12 +218,15 @@ class Pipeline:
 
     def arrived(self, flight: Flight, now: float) -> None:
         """Rows have come."""
-        guests = self._parts.leases.arrive(flight) or []
+        guests = self._parts.leases.arrive(flight, self._leaves) or []
         for s in guests:
             self._parts.rows.hold(s)
             self._parts.absences.come(s, now)
-        if any(self._parts.rows.status[s] == Status.LEAVING for s in guests):  # the route went while a chunk was under way
+        if any(map(self._leaves, guests)):  # the route went while a chunk was under way
             self.cancel_flights()
+
+    def _leaves(self, s: int) -> bool:
+        return self._parts.rows.status[s] == Status.LEAVING
 
     def passed(self, s: int, now: float) -> None:
         """A row of a guest has been computed. Its countdown begins, unless another one of its rows is here."""

@@ -367,8 +367,6 @@ def test_it_is_said_of_each_worker_why_it_is_in_no_group() -> None:
     assert refused_workers(spare.state)["w0"].endswith("whose layers have different KV")
     spare(Undeploy("b"))
     assert refused_workers(spare.state) == {}
-    spare.state.served["a"].on_demand = True
-    assert refused_workers(spare.state)["w0"] == "model a is loaded on demand, as not all models fit"
     spare(Undeploy("a"))
     assert refused_workers(spare.state) == {name: f"worker {name} serves no model" for name in ("w0", "w1")}
 

@@ -167,8 +167,17 @@ def test_who_finds_no_room_waits_and_in_the_end_one_is_computed_again() -> None:
     assert submits(effects) == [("w0", "a", 2)]
     assert [effect.workers for effect in effects if isinstance(effect, UnholdAt)] == [("w0", "w1")]
     assert list(holds(effects)) == ["b", "c"]
-    bench.report("w0", emitted("a", 2, 14, [4]), now=3.0)
-    assert bench.story("a", "moved")[0]["reason"] == "there was no room for its pages"
+    for request in "bc":
+        (asked,) = bench(HoldAnswered(request, 2, expects=True, room=True), 2.5)
+        bench.exported(asked, 2, 2.6)
+        assert not bench.switching.settled(7)
+        bench.report("w0", progressed(request, 2, 8, 8), now=2.7)
+    assert bench.switching.settled(7), "a waits for memory, and perhaps until parameters are dropped once more"
+    assert bench.switching.figures(7).stall_worst == 2.7 - 1.0
+    bench.report("w0", emitted("a", 2, 14, [4]), now=30.0)
+    assert bench.switching.figures(7).recomputed == 14 + 4 + 2
+    (moved,) = bench.story("a", "moved")
+    assert (moved["reason"], moved["paused"]) == ("there was no room for its pages", 29.0)
 
 
 def test_pages_that_nobody_can_send_are_computed_again() -> None:

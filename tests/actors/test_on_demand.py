@@ -6,11 +6,13 @@ from blockwright.actors.controller.messages import (
     Add,
     Added,
     ApplicationsWanted,
+    Deploy,
     Fatal,
     Load,
     Quiet,
     Remove,
     Serve,
+    Undeploy,
     WorkerDown,
     WorkerUp,
 )
@@ -188,6 +190,22 @@ def test_one_that_is_removed_while_it_comes_holds_nothing_up():
     made.end("t0")
     made.want("t3")
     assert "t3" in made.told()
+
+
+def test_one_that_gives_way_and_is_withdrawn_is_open_when_it_is_deployed_again():
+    """Its routes stayed closed to gateways for ever."""
+    made = house()
+    made.active = {"t0": 1, "t1": 1, "base": 1}
+    made.now = 100.0
+    made.want("t2")
+    made.look(1.1 * PATIENCE)
+    (leaving,) = made.awaited
+    made(Undeploy(leaving))
+    made.end("t2")
+    made(Remove("t2"))
+    made(Deploy(leaving))
+    assert made.told() == ["base", "t0", "t1"]
+    assert made.state.table.paused == set()
 
 
 def test_an_idle_base_stays_while_its_tunes_are_in_use():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,8 @@ from blockwright.actors.controller.overload_groups import refusal, refused_worke
 from blockwright.actors.controller.overload_messages import (
     AwaitSwitched,
     DropParameters,
+    LoadAgain,
+    LoadLater,
     RequestsSwitched,
     RestoreParameters,
     RoutesLeft,
@@ -18,7 +22,7 @@ from blockwright.actors.controller.overload_messages import (
 )
 from blockwright.policies.cluster.demand import BURST_PATIENCE, PATIENCE
 from blockwright.policies.model.chain import Hop
-from blockwright.tests.actors.test_on_demand import House, application
+from blockwright.tests.actors.demand_house import House, application
 
 PAIR = DropParameters("a", (Hop("w0", 0, 3), Hop("w1", 3, 6)), "throttling")
 BEGINNING = 100.0  # seconds: everything has been resident for long
@@ -27,9 +31,9 @@ BEGINNING = 100.0  # seconds: everything has been resident for long
 class Tight(House):
     """``a`` and ``b`` do not fit beside each other, but ``b`` fits into what a drop of ``a`` frees."""
 
-    def __init__(self, *workers: str) -> None:
+    def __init__(self, *workers: str, **options: Any) -> None:
         self.asked: list[Event] = []  # what gateways have not answered
-        super().__init__(9, workers)
+        super().__init__(9, workers, **options)
         self.start(application("a", "abcdef"), application("b", "uvwxyz"))
         assert self.states() == {"a": "ready", "b": "on demand"}
         self.active, self.now = {"a": 1}, BEGINNING
@@ -40,14 +44,17 @@ class Tight(House):
                 self.asked.append(RoutesLeft(number, 1))
             case AwaitSwitched(number):
                 self.asked.append(RequestsSwitched(number, ()))
+            case LoadLater(worker, name):
+                self.asked.append(LoadAgain(worker, name))
         return super().answers(effect)
 
     def stage(self) -> str:
         return " ".join(group.stage for group in self.state.overload.groups.values())
 
-    def drop(self) -> None:
-        assert refusal(self.state, PAIR) == ""
-        self(PAIR)
+    def drop(self, application: str = "a") -> None:
+        order = replace(PAIR, application=application)
+        assert refusal(self.state, order) == ""
+        self(order)
         self.left()
         self.switched()
         assert self.stage() == "pipeline"
@@ -150,7 +157,7 @@ def test_it_is_loaded_where_nothing_is_dropped() -> None:
 def test_a_drop_does_not_begin_while_something_comes(tight: Tight) -> None:
     tight.want("b")
     assert serving_groups(tight.state) == []
-    assert refused_workers(tight.state)["w0"] == "model b is loaded on demand, as not all models fit"
+    assert refused_workers(tight.state)["w0"] == "worker w0 has not loaded all of b"
     tight.look(PATIENCE + 0.01)
     assert tight.awaited == ["a"]
 
@@ -230,8 +237,9 @@ def test_whatever_is_dropped_and_asked_for_everything_is_served_in_the_end(seed:
         made.active = {"a": 0, "b": 0}
         if made.state.demand.leaving:
             made(Quiet(made.state.demand.leaving))
-        while made.asked:
-            made(made.asked.pop())
+        late, made.asked = made.asked, []
+        for one in late:
+            made(one)
         if made.state.overload.groups and not refusal(made.state, RestoreParameters("w0+w1", {})):
             made(RestoreParameters("w0+w1", {}))
         made.look(3.0)

@@ -116,7 +116,10 @@ class SimulatedPages:
 
     def move(self, arena: str, slots: Sequence[int], targets: Sequence[int]) -> None:
         for slot, target in zip(slots, targets, strict=True):
-            self._kv[arena, target] = self._kv.pop((arena, slot), [])
+            held = self._kv.pop((arena, slot), None)
+            self._kv.pop((arena, target), None)
+            if held is not None:  # else nothing has been written yet
+                self._kv[arena, target] = held
 
     def put(self, number: int, pages: bytes) -> None:
         self._arrived[number] = pages

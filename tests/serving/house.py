@@ -66,6 +66,7 @@ class Plan:
     rooms: dict[str, int] = field(default_factory=dict)  # worker -> bytes that placement counts on; empty: any
     dispatch: str = OUTSTANDING
     overload: bool = False
+    kv_reserve: float = 0.0  # above 0: what does not fit is on demand, and makes room for long sequences
     profile: str = ""  # of the devices; empty: nobody knows what sweeps cost, and nothing is forecast
 
     @property
@@ -150,6 +151,7 @@ class House:
         return WorkerConfig(
             name=name, memory=plan.memory, page_size=PAGE, chunk_size=plan.chunk_size, sweep_tokens=48,
             max_rows=plan.max_rows, max_length=longest, kv_layers=4, check=self.seed % 8 == 0, profile=plan.profile,
+            kv_reserve=plan.kv_reserve, on_demand=plan.kv_reserve > 0,
         )  # fmt: skip
 
     # nodes

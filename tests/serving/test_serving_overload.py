@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -136,8 +137,25 @@ class Together(Dropping):
         self.groups |= {len(group.served) for group in self.house.state.overload.groups.values()}
 
 
+class Swapping(Dropping):
+    """Models that do not all fit: those that are loaded are dropped together, and the others come in their place."""
+
+    served = (("a", 99), ("b", 0), ("c", 5), ("d", 0))
+
+    def __init__(self, seed: int, *, faults: bool = True) -> None:
+        super().__init__(seed, faults=faults)
+        self.groups: set[str] = set()  # applications that have been dropped together
+
+    def _plan(self) -> Plan:
+        return replace(super()._plan(), memory=self.random.choice((37, 37, 42, 48)) * CHUNK, kv_reserve=0.1)
+
+    async def _order(self, order: MemoryOrder) -> None:
+        await super()._order(order)
+        self.groups |= {name_of(group.served) for group in self.house.state.overload.groups.values()}
+
+
 @pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
-@pytest.mark.parametrize("kind", [Dropping, Together])
+@pytest.mark.parametrize("kind", [Dropping, Together, Swapping])
 def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(kind: type[Dropping], span: range) -> None:
     orders: Counter[str] = Counter()
     stages: Counter[str] = Counter()
@@ -168,3 +186,14 @@ def test_what_is_together_is_dropped_together_and_nobody_fails() -> None:
         assert not game.house.state.overload.groups
         groups |= game.groups
     assert 3 in groups
+
+
+def test_models_that_take_turns_are_dropped_whichever_is_loaded_and_nobody_fails() -> None:
+    """Only what could never have room is refused."""
+    groups: set[str] = set()
+    for seed in range(5, 10):
+        game = Swapping(seed, faults=False).play()
+        assert set(game.outcomes) <= {"done", "cancelled", "too long"}, (seed, game.outcomes)
+        assert not game.house.state.overload.groups
+        groups |= game.groups
+    assert len(groups) > 4

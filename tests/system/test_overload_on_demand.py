@@ -12,10 +12,12 @@ from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.system.client import Client
 from blockwright.tests.system.conftest import slow
 from blockwright.tests.system.server import Server
-from blockwright.tests.system.test_overload import SIZES, STREAMS, changes, load, looked, right
+from blockwright.tests.system.test_overload import SIZES, STREAMS, changes, load, looked, restored, right
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
+TRIO = ("w0", "w1", "w2")
+FEW = 6  # requests that leave room for a fine-tune
 
 
 async def test_a_model_on_demand_waits_for_the_end_of_a_burst(
@@ -59,3 +61,60 @@ async def test_a_model_on_demand_waits_for_the_end_of_a_burst(
         assert {*(await client.workers())["w0"]["parameters_by_application"]} == {"other"}, "it has had its turn"
         await right(client, answers, asked + late + more)
     server.stop()
+
+
+async def test_what_was_loaded_on_demand_is_dropped_in_a_burst_of_its_own(
+    checkpoint: Callable[..., Path], serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    """After one swap no worker dropped anything until the next start."""
+    base = checkpoint("llama", **SIZES)
+    other = altered(base, tmp_path / "other", ("layers.", "embed", "lm_head"))
+    server = serve(base, memory="6MiB", overload="on", silence=3, arguments=["--set", f"app_roots={tmp_path}"]).whole()
+    async with Client(server) as client:
+        await client.add("other", other)
+        asked = load(["other"])
+        answers = [client.begin(asked[0])]
+        await client.finished()
+        assert (await looked(client))["refused"] == {}
+        with slow(server, 5):
+            answers += [client.begin(request) for request in asked[1:]]
+            await until(lambda: changes(client, "drop"))
+        await until(lambda: restored(client))
+        await right(client, answers, asked)
+        swapped = {**asked[0], "model": base.name}
+        await right(client, [client.begin(swapped)], [swapped])
+    server.stop()
+
+
+async def test_what_is_added_during_a_drop_comes_to_all_workers(
+    checkpoint: Callable[..., Path], serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    """At once to the one outside of the pipeline, and after the restore to the others."""
+    base = checkpoint("llama", **SIZES)
+    tuned = altered(base, tmp_path / "tuned", ("layers.1.mlp", "layers.3."))
+    own = ["--set", f"app_roots={tmp_path}"]
+    overload = {"overload": "on", "overload_most": 2, "overload_quiet": 0.01}  # while anything runs parameters stay dropped
+    server = serve(base, workers=3, memory="8MiB", silence=3, arguments=own, **overload).whole()
+    async with Client(server) as client:
+        asked = load() + load()
+        with slow(server, 5):
+            answers = [client.begin(request) for request in asked]
+            await until(lambda: changes(client, "drop"))
+            for answer in answers[FEW:]:
+                await client.leave(answer)
+            await client.add("tuned", tuned)
+            (group,) = (await looked(client))["groups"]
+            assert {*(await having(client, "tuned"))} == {*TRIO} - {*group.split("+")}
+        late = load(["tuned"])[:2]
+        answers = answers[:FEW] + [client.begin(request) for request in late]
+        await client.finished()
+        await until(lambda: restored(client))
+        assert await having(client, "tuned") == await having(client, base.name) == [*TRIO]
+        assert (await looked(client))["refused"] == {}
+        await right(client, answers, asked[:FEW] + late)
+    server.stop()
+
+
+async def having(client: Client, model: str) -> list[str]:
+    """Workers that have its parameters."""
+    return sorted(name for name, one in (await client.workers()).items() if model in one["parameters_by_application"])

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from blockwright.actors.config import Settings
 from blockwright.actors.controller.overload_messages import (
+    BreakOffRestore,
     DropParameters,
     HeldStage,
     MemoryGroups,
@@ -182,3 +185,22 @@ def test_a_group_of_which_somebody_does_not_answer_is_left_out() -> None:
         assert {type(one) for one in rig.desk.orders} <= {MemoryLacks}, "there is nobody to merge with"
 
     rig.play(scenario)
+
+
+def test_refusals_that_go_on_are_logged_once_and_again_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    """A restore that could not be broken off was told at each look."""
+    rig = Rig("w0", "w1")
+    members = [HeldStage("w0", 0, 3, [0, 1, 2]), HeldStage("w1", 3, 6, [3, 4, 5])]
+    rig.desk.groups_now = [ServingGroup("m", "restoring", members)]
+    rig.desk.refuses = "group w0+w1 loads nothing that could be left"
+
+    async def scenario() -> None:
+        for host in rig.hosts.values():
+            host.layers = 3
+        rig.busy(148, 40)
+        await asyncio.sleep(11.0)
+
+    with caplog.at_level("INFO", "blockwright.memory"):
+        rig.play(scenario)
+    assert len([one for one in rig.desk.orders if isinstance(one, BreakOffRestore)]) > 90
+    assert [one.getMessage().count(rig.desk.refuses) for one in caplog.records] == [1, 1, 1]

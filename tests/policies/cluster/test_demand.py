@@ -177,3 +177,15 @@ def test_nobody_in_use_gives_way_to_offline_requests_and_they_hold_up_nobody():
     assert demand.choose({"w0": 5}, [busy, idle], 60.0, kept, offline=True) == GivingWay(("idle",))
     assert demand.choose({"w0": 5}, [busy], 60.0, kept, offline=True) == GivingWay(step_back=True)
     assert demand.choose({"w0": 5}, [], 60.0, kept, offline=True) == GivingWay(), "what went has not ended yet: it waits"
+
+
+def test_what_has_no_room_to_come_back_waits_as_long_as_what_comes_on_demand_waits_for_a_burst():
+    assert not demand.back_in_vain(0.0)
+    assert not demand.back_in_vain(BURST_PATIENCE - 0.1)
+    assert demand.back_in_vain(BURST_PATIENCE)
+
+
+def test_nothing_is_on_demand_once_all_are_loaded_beside_each_other():
+    assert demand.all_fit([(False, True), (False, True)])
+    assert not demand.all_fit([(False, True), (True, False)]), "one is parked"
+    assert not demand.all_fit([(False, True), (False, False)]), "one comes, or its worker is down"

@@ -1,0 +1,68 @@
+"""What the parts of the controller's state machine (on demand, drops, scaling, failures) need of it and of each other. Types
+only: so that no part imports the whole, which has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+from blockwright.actors.controller.messages import Effect, Loaded, LoadFailed, LoadRefused, Room
+from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
+from blockwright.actors.controller.routes import Routes
+from blockwright.actors.controller.worker_record import WorkerRecord
+
+
+class Pipelines(Protocol):
+    """``DroppedGroup``, as far as it matters to others."""
+
+    @property
+    def workers(self) -> Collection[str]: ...
+
+    @property
+    def applications(self) -> Collection[str]: ...
+
+
+class DroppedParameters(Protocol):
+    """``ParameterDrops``, as far as it matters to others."""
+
+    @property
+    def groups(self) -> Mapping[str, Pipelines]: ...
+
+    def forget(self, application: str) -> None: ...
+
+    def let_come(self, workers: Sequence[str]) -> None: ...
+
+    def group_of(self, worker: str) -> Pipelines | None: ...
+
+    def refused(self, news: LoadRefused, *, late: bool) -> bool: ...
+
+    def failed(self, worker: str, application: str) -> None: ...
+
+    def coming_back(self, application: str, now: float) -> float: ...
+
+
+class ControllerParts(Protocol):
+    """``ControllerState``, as far as its parts look."""
+
+    on_demand: bool
+    served: dict[str, Served]
+    residency: dict[str, Residency]
+    workers: dict[str, WorkerRecord]
+    table: Routes
+    touched: dict[str, None]
+    after: list[Effect]
+
+    @property
+    def overload(self) -> DroppedParameters: ...
+
+    def current(self, name: str, incarnation: int) -> bool: ...
+
+    def news(self, event: Loaded | LoadFailed | Room) -> None: ...
+
+    def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None: ...
+
+    def offer(self, name: str, *, anew: bool = True) -> None: ...
+
+    def catalog(self) -> None: ...
+
+    def vacate(self, served: Served, *, forget: bool = False) -> None: ...
