@@ -96,7 +96,12 @@ async def test_who_asks_for_a_model_whose_files_are_gone_is_told_so(serve: Calla
         told = refused["error"]["message"]
         assert told.startswith(f"model '{name}' cannot be loaded: worker w0: {name}/adapter_model.safetensors: ")
         assert str(tmp_path) not in told
-        assert (await client.get("/health/ready"))[1]["applications"][name] == "failed"
+
+        async def failed() -> bool:
+            """In a moment: what the gateway asked before it was told has the worker try once more."""
+            return bool((await client.get("/health/ready"))[1]["applications"][name] == "failed")
+
+        await until(failed, "failed")
         (tmp_path / "elsewhere").rename(weights)
         async with asyncio.timeout(PATIENCE):
             while (answered := await client.post(asked))[0] != 200:
