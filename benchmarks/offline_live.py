@@ -151,14 +151,14 @@ async def run(folder: Path, asked: Sequence[Asked], order: str, logs: Path) -> O
         "event_log_size": 1 << 30,
     }
     async with Cluster(folder, **more) as cluster:
-        front, caller = cluster.front, cluster.caller
+        front, caller, tries = cluster.front, cluster.caller, LoadTries()
 
         async def answering(placed: PlacedRequest, sent: Callable[[], None]) -> Answered:
             one = asked[placed.request]
             line = BatchLine(str(placed.request), COMPLETIONS, body(one))
             prepared = await prepare(front, caller, line)
             sent()
-            got = await answer(prepared, OfflinePlace(placed.worker, placed.side))
+            got = await answer(prepared, OfflinePlace(placed.worker, placed.side), tries)
             told = json.loads(got.body)
             assert got.status == 200, told
             found.answers[placed.request] = tuple(told["choices"][0]["token_ids"])
