@@ -137,6 +137,7 @@ async def run(folder: Path, asked: Sequence[Asked], order: str, logs: Path) -> O
     from blockwright.api.openai.completions import COMPLETIONS
     from blockwright.api.program.embedded import Cluster
     from blockwright.policies.offline.feed import OfflineFeed
+    from blockwright.policies.offline.load_tries import LoadTries
     from blockwright.runtime.base.clock import LoopClock
 
     found = Outcome()
