@@ -159,7 +159,7 @@ class Checkpoint:
 
     def _check_terms(self) -> None:
         """What the two halves of an adapter's terms make is as finite as they are, unless that was found before."""
-        from blockwright.gpu.weights.finite import check_product  # brings numpy
+        from blockwright.gpu.weights.lora_product import check_product  # brings numpy
 
         for change, roles in self.deltas.values():
             for term in change.lora:

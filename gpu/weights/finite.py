@@ -9,34 +9,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import TensorRef
-from blockwright.gpu.weights.identity import pieces
-
 BEYOND = 2.0**64  # its square is more than float32 holds
 _BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 
 
 def is_finite(content: memoryview, dtype: str) -> bool:
     """``content``: whole values; ``dtype`` in safetensors' spelling. Other types count as finite."""
-    return _largest(content, dtype) < BEYOND  # not so for NaN
+    return largest(content, dtype) < BEYOND  # not so for NaN
 
 
-def check_product(a: TensorRef, b: TensorRef, scale: float) -> None:
-    """Of the term of a LoRA, each half of which is finite. Raises CheckpointError."""
-    most = abs(scale) * _largest_of(a) * _largest_of(b)
-    if not most < BEYOND:
-        raise CheckpointError(
-            f"{a.path}: {a.name} and lora_B together, with alpha by rank {scale:g}, have values of up to {most:.2g}, so "
-            f"large ({BEYOND:.1e} and more) that every answer would be garbage; train the adapter again, or lower its alpha"
-        )
-
-
-def _largest_of(ref: TensorRef) -> float:
-    return max((_largest(piece, ref.dtype) for piece in pieces(ref)), default=0.0)
-
-
-def _largest(content: memoryview, dtype: str) -> float:
+def largest(content: memoryview, dtype: str) -> float:
     """The largest value without its sign, or NaN where there is one; 0.0 where there is none, and of other types."""
     size = _BYTES.get(dtype)
     if size is None or not content.nbytes:

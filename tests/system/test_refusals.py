@@ -120,7 +120,7 @@ def later(*values: Any) -> Any:
         ),
         (as_it_is, {"threads": 257}, ["threads", "256"]),
         (huge_constant, {}, ["chat_template.jinja", "400000000000 characters"]),
-        (as_it_is, {"memory": "256KiB"}, ["262144", "--set memory"]),  # nor do both together hold it
+        (as_it_is, {"memory": "256KiB"}, ["256.0 KiB", "--set memory"]),  # nor do both together hold it
         (as_it_is, {"memory": "640KiB"}, ["less than one page of 12.0 KiB", "--set memory"]),
         (as_it_is, {"memry": "1MiB"}, ["memry", "memory"]),
         (as_it_is, {"directory": "/usr"}, ["directory", "/usr"]),

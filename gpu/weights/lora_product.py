@@ -1,0 +1,22 @@
+"""Whether what the two halves of a LoRA make together can be computed with: each may be finite, and their product not."""
+
+from __future__ import annotations
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.model.config import TensorRef
+from blockwright.gpu.weights.finite import BEYOND, largest
+from blockwright.gpu.weights.identity import pieces
+
+
+def check_product(a: TensorRef, b: TensorRef, scale: float) -> None:
+    """Of the term of a LoRA, each half of which is finite. Raises CheckpointError."""
+    most = abs(scale) * _most(a) * _most(b)
+    if not most < BEYOND:
+        raise CheckpointError(
+            f"{a.path}: {a.name} and lora_B together, with alpha by rank {scale:g}, have values of up to {most:.2g}, so "
+            f"large ({BEYOND:.1e} and more) that every answer would be garbage; train the adapter again, or lower its alpha"
+        )
+
+
+def _most(ref: TensorRef) -> float:
+    return max((largest(piece, ref.dtype) for piece in pieces(ref)), default=0.0)
