@@ -245,9 +245,9 @@ class OnDemand:
         return [p for p in self._served[name].planned if all(self._can(name, hop.worker) for hop in p.route.hops)]
 
     def _can(self, name: str, worker: str) -> bool:
-        """Who lacks room for it, or withholds it, has not failed."""
-        lacks = name == self.coming and worker in self._lacks
-        failed = not lacks and self._residency[worker].refused.get(name, WITHHELD) != WITHHELD
+        """Who lacks room for it, or waits for parameters to be back before it comes, has not failed."""
+        lacks, residency = name == self.coming and worker in self._lacks, self._residency[worker]
+        failed = name in residency.refused and not lacks and not residency.waits(name)
         return self._state.workers[worker].alive and not failed
 
     def _end(self) -> None:

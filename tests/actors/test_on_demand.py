@@ -92,13 +92,19 @@ def test_what_is_in_use_stays_until_its_turn_is_over_and_starts_nothing_new_then
     assert made.states()[leaving] == "on demand"
 
 
-def test_nothing_has_to_leave_when_something_else_becomes_idle():
+def giving_way():
+    """A full house in which one of three that are in use gives way to t2, and the name of that one."""
     made = house()
     made.active = {"t0": 1, "t1": 1, "base": 1}
     made.now = 100.0
     made.want("t2")
     made.look(1.1 * PATIENCE)
     (leaving,) = made.awaited
+    return made, leaving
+
+
+def test_nothing_has_to_leave_when_something_else_becomes_idle():
+    made, leaving = giving_way()
     (idle,) = {"t0", "t1"} - {leaving}
     made.end(idle)
     made.look(0.1)
@@ -194,12 +200,7 @@ def test_one_that_is_removed_while_it_comes_holds_nothing_up():
 
 def test_one_that_gives_way_and_is_withdrawn_is_open_when_it_is_deployed_again():
     """Its routes stayed closed to gateways for ever."""
-    made = house()
-    made.active = {"t0": 1, "t1": 1, "base": 1}
-    made.now = 100.0
-    made.want("t2")
-    made.look(1.1 * PATIENCE)
-    (leaving,) = made.awaited
+    made, leaving = giving_way()
     made(Undeploy(leaving))
     made.end("t2")
     made(Remove("t2"))
