@@ -29,6 +29,7 @@ from blockwright.policies.requests.moving import (
     overdue,
     page_targets,
 )
+from blockwright.policies.requests.rebalancing import Bound, rebalanced
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.sweep.events import Progressed
 from blockwright.policies.sweep.page_events import Export, Exported, PageTarget
@@ -96,6 +97,28 @@ class Moving:
                 self.begin(self.plan(record.id, "", "", now), now)
             except RequestRefused as refused:  # it moves already, or must wait until it is given back
                 record.note(now, "not_moved", reason=refused.message)
+
+    def rebalance(self, now: float) -> None:
+        """Where a route has opened, requests that no worker has begun go where less is ahead of them."""
+        state, table = self._state, self._state.table
+        opened = {name for name in table.opened if len(table.routes.get(name, ())) > 1}
+        table.opened.clear()
+        if not opened:
+            return
+        here = [record for record in state.active.values() if record.application in opened and self._unbegun(record)]
+        here.sort(key=lambda record: record.key)
+        waiting = [Bound(record.wanted(now), record.route, record.counted) for record in here if record.route is not None]
+        for request, route in rebalanced(waiting, table, state.quarantine).items():
+            record = state.active[request]
+            assert record.route is not None, "who waits at a worker has a route"
+            told = {"source": places(record.route), "target": places(route)}
+            record.note(now, "rerouted", **told, reason="another worker serves, with less to do")
+            state.say(state.relocate(record, route, now, cancel=True))
+
+    def _unbegun(self, record: RequestRecord) -> bool:
+        """It waits at a worker, as far as is known here. Suspects and offline requests have rules of their own."""
+        waits = bool(record.workers) and (record.requeued or not record.planned)
+        return waits and not (record.alone or record.offline or record.id in self.moves)
 
     def begin(self, move: Move, now: float, switch: int = 0) -> None:
         """Have pages copied while the request goes on; without any, or before it decodes, it moves now."""

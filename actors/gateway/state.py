@@ -107,8 +107,7 @@ class GatewayState:
                 if (advice := self.asking.take(event, now)) is not None:
                     self._try(self.active[event.request], now, advice)
             case m.Unsent(request, attempt, reason):
-                record = self.active.get(request)
-                if record is not None and record.workers and record.attempt == attempt:
+                if (record := self.active.get(request)) is not None and record.workers and record.attempt == attempt:
                     self._given_back(record, reason, now)
             case m.Heard(worker, incarnation, serial):
                 self._up(worker, incarnation, now)  # the word that it is up may have been lost
@@ -229,6 +228,7 @@ class GatewayState:
             record = self.active[request]
             if self.quarantine.lets(record.deaths, self.table.routes[record.application]):
                 self._try(record, now)
+        self.moving.rebalance(now)
         self.room_waits.repeat()  # what was said before may have been lost, or have been too early
 
     def _wake(self, more: bool, now: float) -> None:
@@ -324,10 +324,10 @@ class GatewayState:
         """A worker of the request's route died. Alone, nobody else can be to blame: no report is needed to count."""
         record.deaths.count(record.planned or record.alone)
         self._cancel(record)
-        if not record.deaths.poison:
+        if record.deaths.poison:
+            self._fail(record, now, record.deaths.refusal())
+        else:
             self._requeue(record, now)
-            return
-        self._fail(record, now, record.deaths.refusal())
 
     # reports
 

@@ -6,7 +6,7 @@ worker are the routing table's. Never looks at a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from blockwright.policies.model.chain import Route
@@ -33,6 +33,12 @@ def workers_of(route: Route) -> tuple[str, ...]:
     return (hops[0].worker,) if len(hops) == 1 else tuple(dict.fromkeys([hop.worker for hop in hops]))
 
 
+def ahead(workers: Sequence[str], work: Mapping[str, int]) -> float:
+    """Tokens that are computed before those of a newcomer. Of a pipeline with workers of its own each computes a part of
+    every token: its work counts by its workers, or it would get the load of one replica."""
+    return sum([work.get(worker, 0) for worker in workers]) / len(workers) ** 2
+
+
 def choose(
     routes: Iterable[Route],
     work: Mapping[str, int],
@@ -41,12 +47,11 @@ def choose(
     tokens: int = 0,
     capacity: Mapping[str, int] | None = None,
 ) -> Route | None:
-    """The route on which least is in excess of memory; of equals the one that goes least out of its way, then that of the
-    least outstanding work for a worker; ties by worker names, then by id.
+    """The route on which least is in excess of memory; of equals the one that goes least out of its way, then that with the
+    least work ahead; ties by worker names, then by id.
 
     Out of its way goes who passes more workers than another route through one of them does: through a block that was
-    deployed for a burst. So it is taken while the short one would have to wait. Of a pipeline with workers of its own each
-    computes a part of every token: its work counts by its workers, or it would get the load of one replica.
+    deployed for a burst. So it is taken while the short one would have to wait.
 
     Args:
         routes: whole routes of the application.
@@ -67,10 +72,9 @@ def choose(
     for route, workers in ways:
         if route.id == avoid or not closed.isdisjoint(workers):
             continue
-        left = [work.get(worker, 0) for worker in workers]
-        excess = max(left) + tokens - rooms.get(route.id, UNKNOWN)
+        excess = max([work.get(worker, 0) for worker in workers]) + tokens - rooms.get(route.id, UNKNOWN)
         detour = len(workers) - min([shortest[worker] for worker in workers])
-        key = (excess if excess > 0 else 0, detour, sum(left) / len(workers) ** 2, workers, route.id)
+        key = (excess if excess > 0 else 0, detour, ahead(workers, work), workers, route.id)
         if best_key is None or key < best_key:
             best, best_key = route, key
     return best

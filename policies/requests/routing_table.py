@@ -37,6 +37,7 @@ class RoutingTable:
         ] = {}  # application -> why it can come nowhere, and when that was heard
         self.work: dict[str, int] = {}  # worker -> tokens outstanding there
         self.on: dict[str, set[str]] = {}  # worker -> requests running on it
+        self.opened: set[str] = set()  # applications with a route that nobody has taken into account
 
     @property
     def settled(self) -> int:
@@ -184,6 +185,8 @@ class RoutingTable:
         return all(hop.worker in self.alive for hop in route.hops)
 
     def _set_routes(self, application: str, routes: list[Route], now: float) -> None:
+        if {route.id for route in routes} - {route.id for route in self.routes.get(application, [])}:
+            self.opened.add(application)
         if routes:
             self.served.add(application)
         elif self.routes.get(application):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiohttp import ClientError, ClientSession, TCPConnector
+from aiohttp import ClientError, ClientResponse, ClientSession, TCPConnector
 
 from blockwright.tests.system.client import body
 from blockwright.tests.system.faulty_worker import SLOW
@@ -54,6 +54,25 @@ async def both(client: ClientSession) -> dict[str, str]:
     return found
 
 
+async def one_stream_each(client: ClientSession) -> dict[str, tuple[str, ClientResponse]]:
+    """A stream of each gateway that has begun. Where one was late to listen, the quota is spent: some of it comes back."""
+    running: dict[str, tuple[str, ClientResponse]] = {}
+
+    async def more() -> bool:
+        stream = await client.post("/v1/completions", json={**body(1), "stream": True, "max_tokens": 400})
+        line = (await stream.content.readline()).decode()
+        assert stream.status in (200, 429), line
+        id = line.split('"id":"', 1)[1].split('"', 1)[0] if stream.status == 200 else ""
+        if id and gateway_of(id) not in running:
+            running[gateway_of(id)] = (id, stream)
+        else:
+            stream.close()
+        return len(running) == 2
+
+    await until(more, "streams of both gateways")
+    return running
+
+
 @pytest.mark.parametrize("in_head", ["yes", pytest.param("no", marks=pytest.mark.nightly)])
 async def test_any_process_answers_for_any_request_and_a_dead_one_is_replaced(
     serve: Callable[..., Server], in_head: str
@@ -77,15 +96,7 @@ async def test_any_process_answers_for_any_request_and_a_dead_one_is_replaced(
 
         await until(agreed, "whoever is asked tells the sum")
         server.lever(SLOW).write_text("0")
-        running = {}
-        while len(running) < 2:
-            stream = await client.post("/v1/completions", json={**body(1), "stream": True, "max_tokens": 400})
-            line = await stream.content.readline()
-            id = line.decode().split('"id":"', 1)[1].split('"', 1)[0]
-            if gateway_of(id) in running:
-                stream.close()
-            else:
-                running[gateway_of(id)] = (id, stream)
+        running = await one_stream_each(client)
         id, stream = running["g0"]
         for _ in range(2):  # the first is asked of any process, the second finds nothing that runs
             async with client.post(f"/v1/requests/{id}/cancel") as answer:

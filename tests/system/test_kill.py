@@ -7,6 +7,7 @@ import itertools
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,29 @@ async def test_kill_9_of_a_worker_while_32_streams_run(replicas: Server, expecte
         await client.finished()
         check(answers, expected[:8])
         assert (await client.ready())["w0"]["counters"]["generated_tokens"] > 0, "it serves again"
+
+
+async def test_what_the_survivor_has_no_rows_for_goes_to_the_replacement(
+    serve: Callable[..., Server], expected: list[list[int]]
+) -> None:
+    server = serve(max_rows=2).whole()
+    async with Client(server) as client:
+        await client.ready()
+        with slow(server):
+            answers = client.load(12)
+            await until(lambda: sum(map(bool, (answer.tokens for answer in answers))) == 4)
+            await client.kill("w1")
+
+            async def rerouted() -> list[Any]:
+                views = [await client.request(answer.name) for answer in answers]
+                return [e for view in views if view for e in view["events"] if e["event"] == "rerouted"]
+
+            events = await until(rerouted)
+            assert {(event["source"], event["target"]) for event in events} == {("w0", "w1")}
+            assert not any(answer.finish for answer in answers)
+        await client.finished()
+        check(answers, expected[:12])
+    server.stop()
 
 
 async def test_two_workers_one_after_the_other(replicas: Server, expected: list[list[int]]) -> None:
