@@ -48,17 +48,20 @@ install: $(STAMP)
 
 setup: $(TOOLS)
 
-# A second call finds the stamp and does nothing. C sources are named because the editable install compiles them. A first look
-# waits neither for the compiler of the policies nor for bytecode of a thousand modules that nothing imports.
+# A second call finds the stamp and does nothing. The C sources are compiled here, while torch is installed; and what importing
+# torch needs gets its bytecode while the rest is. A first look waits neither for the compiler of the policies nor for bytecode
+# of a thousand modules that nothing imports.
 $(STAMP): pyproject.toml setup.cfg setup.py constraints.txt $(wildcard gpu/kernels/*.c gpu/kernels/*.h)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' || \
 	  { echo "$(PYTHON) cannot make virtual environments; install the venv package of your system"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --no-compile $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
 	$(PIP) --no-compile -c constraints.txt setuptools
-	BLOCKWRIGHT_COMPILED=0 $(PIP) --no-compile --no-build-isolation -c constraints.txt -e .
+	BLOCKWRIGHT_COMPILED=0 $(BIN)/python -W ignore setup.py --quiet build_ext --inplace & \
+	  $(PIP) --no-compile $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH); installed=$$?; wait; exit $$installed
+	$(BIN)/python -W ignore -c "import torch" & \
+	  BLOCKWRIGHT_COMPILED=0 $(PIP) --no-compile --no-build-isolation -c constraints.txt -e .; installed=$$?; wait; exit $$installed
 	@touch $@
 
 # Not with the extra of an editable install, which would compile everything once more. The policies are compiled by the mypy of the

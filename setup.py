@@ -14,8 +14,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from sysconfig import get_platform
+from typing import Any
 
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -108,13 +110,29 @@ class Build(build_ext):
         """Without the interpreter's ABI: the kernels are no module, ctypes loads them."""
         return str(Path(*fullname.split("."))) + ".so"
 
+    def up_to_date(self) -> bool:
+        """Whether an editable installation finds the kernels made, by ``build_ext --inplace`` beside what went before it."""
+        folder = ROOT / "gpu" / "kernels"
+        sources = [*folder.glob("*.c"), *folder.glob("*.h"), ROOT / "pyproject.toml", ROOT / "setup.py"]
+        made = folder / "_cpu.so"
+        return made.exists() and all(made.stat().st_mtime > path.stat().st_mtime for path in sources)
+
     def build_extensions(self) -> None:
         # Some interpreters want the folder of their own libraries in whatever they build; of another machine it is none.
         self.compiler.linker_so = [word for word in self.compiler.linker_so if not word.startswith("-Wl,-rpath")]
+        compile_one = self.compiler.compile
+
+        def compile_all(sources: list[str], **options: Any) -> list[str]:
+            """As many at a time as there are processors: setuptools takes the sources of a library one by one."""
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                return [made for one in pool.map(lambda source: compile_one([source], **options), sources) for made in one]
+
+        self.compiler.compile = compile_all
         super().build_extensions()
 
     def run(self) -> None:
-        super().run()
+        if not (self.editable_mode and self.up_to_date()):
+            super().run()
         if os.environ.get("BLOCKWRIGHT_COMPILED") == "0":
             return
         folder = ROOT if self.inplace or self.editable_mode else Path(self.build_lib, "blockwright")

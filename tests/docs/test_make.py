@@ -9,6 +9,8 @@ import subprocess
 
 from blockwright.tests.docs.pages import ROOT, accept, blocks
 
+PACKAGE = " -e ."
+
 
 def would_run(line: str, venv: str) -> list[str]:
     """The commands of a make line, in order, for a machine where nothing is set up."""
@@ -32,10 +34,10 @@ def test_the_lines_of_the_readme_do_what_they_say() -> None:
     assert re.fullmatch(rf"{sources} +tests/policies/sweep/\S+ tests/policies/sweep/\S+ tests/policies/memory", test[-1])
     (torch,) = (line for line in cpu if "torch==" in line)
     assert "--index-url https://download.pytorch.org/whl/cpu" in torch
-    assert cpu.index(torch) < next(i for i, line in enumerate(cpu) if line.endswith("-e .")), "torch goes in first"
+    assert cpu.index(torch) < next(i for i, line in enumerate(cpu) if PACKAGE in line), "torch goes in first"
     tools = "/nowhere/venv/.test-tools.txt"
     assert any(line.endswith(f"-r {tools}") for line in test)
     assert not any(tools in line for line in (*demo, *cpu)), "a first look installs no test tools"
-    (package,) = (line for line in demo if line.endswith("-e ."))
+    (package,) = (line for line in demo if PACKAGE in line)
     assert "BLOCKWRIGHT_COMPILED=0" in package, "and waits for no mypyc"
     assert sum("build_ext --inplace" in line for line in demo) < sum("build_ext --inplace" in line for line in test)
