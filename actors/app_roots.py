@@ -28,7 +28,7 @@ def folder_below(roots: str, path: str) -> Path:
     Raises RequestRefused where no root is set, and for what is no folder below one: also where a file in it is a link that
     leaves them, or where the checkpoint is not to be looked up.
     """
-    allowed = [Path(os.path.realpath(os.path.expanduser(part.strip()))) for part in roots.split(",") if part.strip()]
+    allowed = _folders(roots)
     if not allowed:
         message = "applications cannot be added to this server: app_roots is empty; restart it with --set app_roots=FOLDER"
         raise RequestRefused(Refusal.FORBIDDEN, message, param="path")
@@ -50,6 +50,15 @@ def folder_below(roots: str, path: str) -> Path:
     if escaped:
         raise _refused(f"{escaped} is a link that leaves the roots of app_roots; put the file itself there")
     return folder
+
+
+def missing_roots(roots: str) -> list[Path]:
+    """Those that are no folders, now."""
+    return [root for root in _folders(roots) if not root.is_dir()]
+
+
+def _folders(roots: str) -> list[Path]:
+    return [Path(os.path.realpath(os.path.expanduser(part.strip()))) for part in roots.split(",") if part.strip()]
 
 
 def _below(path: Path, roots: list[Path]) -> bool:

@@ -371,7 +371,8 @@ class Executor:
         sweep.tokens.update(zip(batch, tokens, strict=True))
         sweep.logprobs.update(zip(batch, logprobs, strict=True))
         inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, never read
-        self.tables.append(row_N[inside_N], position_N[inside_N], np.asarray(tokens, dtype=np.int32)[inside_N])
+        token_N = np.maximum(np.asarray(tokens, dtype=np.int32), 0)  # where there is none, a plan that is made reads one
+        self.tables.append(row_N[inside_N], position_N[inside_N], token_N[inside_N])
 
     def _score(self, sweep: Sweep, run: ComposedRun, n: int, met: dict[int, int]) -> None:
         """Log-probabilities of the prompt tokens that follow the positions of batch row ``n``."""

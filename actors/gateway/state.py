@@ -386,8 +386,8 @@ class GatewayState:
             self._recount(record)
 
     def _given_back(self, record: RequestRecord, reason: str, now: float) -> None:
-        if record.given_back(reason, now, self.table).hopeless:
-            self._fail(record, now, RequestRefused(Refusal.TOO_LONG, reason.partition(": ")[2]))
+        if (why := record.given_back(reason, now, self.table).hopeless) is not None:
+            self._fail(record, now, RequestRefused(why, reason.partition(": ")[2]))
         elif reason == "deadline":
             self._fail(record, now, self.timeouts.expired())
         else:

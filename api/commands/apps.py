@@ -1,4 +1,4 @@
-"""Lists the applications of a server, a line each: state, base and checkpoint.
+"""Lists the applications of a server: state, base and checkpoint.
 
 'blockwright apps add' and 'blockwright apps remove' change them.
 """
@@ -21,6 +21,10 @@ def run(arguments: argparse.Namespace) -> int:
         found = session.get("/admin/apps")["applications"]
     if arguments.json:
         print(json.dumps(found, indent=1))
-    for name, one in () if arguments.json else found.items():
-        print(f"{name}  {one['state']}  {'from ' + one['base'] if one['base'] else 'on its own'}  {one['checkpoint']}")
+        return 0
+    from blockwright.api.commands.fitted_table import FittedTable
+    from blockwright.api.commands.zoo_tables import print_tables
+
+    rows = [(name, one["state"], one["base"] or "-", one["checkpoint"]) for name, one in found.items()]
+    print_tables(FittedTable(("APPLICATION", "STATE", "BASE", "CHECKPOINT"), rows, numbers=0, least=("BASE", "STATE")))
     return 0

@@ -126,9 +126,9 @@ def show(title: str, planned: BatchPlan) -> None:
 def lines(title: str, planned: BatchPlan) -> Iterator[str]:
     """What stands above the table."""
     requests, tree, whole, machine = planned.requests, planned.tree, planned.whole, planned.machine
-    yield f"{title}: {tree.count:,} requests"
+    yield f"{title}: {tree.count:,} request{'s' * (tree.count != 1)}"
     if requests.refused:
-        yield f"{len(requests.refused):,} lines would be refused"
+        yield f"{len(requests.refused):,} line{'s' * (len(requests.refused) != 1)} would be refused"
         yield from (f"  line {number}: {why}" for number, why in requests.refused[:REFUSED])
     yield f"{tree.tokens:,} prompt tokens, {tree.distinct:,} of them distinct: {tree.sharing:.1%} is shared at best"
     yield f"{sum(requests.limits):,} tokens of answers at most, which is what counts here"

@@ -64,9 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
         except BatchFileError as error:
             raise CommandError(str(error)) from None
         except KeyboardInterrupt:
-            print(f"{batch.answered} of {len(given)} lines are answered; the same command goes on", file=sys.stderr)
+            print(f"answered {batch.answered} of {_lines(len(given))}; the same command goes on", file=sys.stderr)
             raise
     return batch.tell()
+
+
+def _lines(count: int) -> str:
+    return f"{count:,} line{'s' * (count != 1)}"
 
 
 class _FileBatch:
@@ -121,9 +125,7 @@ class _FileBatch:
         news = self.answered - self._before
         here = f" ({self._before} before)" if self._before else ""
         shared = f", {self._sharing:.0%} of their prompts' tokens shared" if news else ""
-        print(
-            f"{self.answered} of {len(self._given)} lines are answered{here}{shared}: {self._output.path}", file=sys.stderr
-        )
+        print(f"answered {self.answered} of {_lines(len(self._given))}{here}{shared}: {self._output.path}", file=sys.stderr)
         if not self._failed:
             return 0
         print(f"{len(self._failed)} failed: {self._errors_path}", file=sys.stderr)

@@ -61,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     views = {"actors": (actors_view, actors_tables), "requests": (request_view, request_tables), "": (ps_view, ps_tables)}
     view, tables = views["actors" if arguments.actors else "requests" if arguments.requests else ""]
     with _looks(arguments) as look:
-        return show(lambda: view(look()), tables, once=arguments.once, as_json=arguments.json, interval=arguments.interval)
+        screen = {"once": arguments.once, "as_json": arguments.json, "interval": arguments.interval}
+        return show(lambda: view(look()), tables, of=arguments.join or arguments.url, **screen)
 
 
 @contextlib.contextmanager

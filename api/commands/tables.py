@@ -24,8 +24,11 @@ View = Mapping[str, Any]
 size = binary_size  # bytes with a binary unit
 
 
-def show(view: Callable[[], View], render: Callable[[View], Group], *, once: bool, as_json: bool, interval: float) -> int:
-    """Print what ``view`` gives: as JSON, once as a table, or (where a person looks) again every ``interval`` seconds."""
+def show(
+    view: Callable[[], View], render: Callable[[View], Group], *, of: str, once: bool, as_json: bool, interval: float
+) -> int:
+    """Print what ``view`` gives: as JSON, once as a table, or (where a person looks) again every ``interval`` seconds, below
+    the name ``of`` what is looked at."""
     if as_json:
         print(json.dumps(view(), indent=1))
         return 0
@@ -33,9 +36,13 @@ def show(view: Callable[[], View], render: Callable[[View], Group], *, once: boo
     if once or not sys.stdout.isatty():
         console.print(render(view()))
         return 0
-    with Keyboard() as keys, Live(render(view()), console=console, screen=True, auto_refresh=False) as live:
+
+    def screen() -> Group:
+        return Group(f"{of}, {time.strftime('%H:%M:%S')}, every {interval:g} s; q quits", "", render(view()))
+
+    with Keyboard() as keys, Live(screen(), console=console, screen=True, auto_refresh=False) as live:
         while not keys.ended_within(interval):
-            live.update(render(view()), refresh=True)
+            live.update(screen(), refresh=True)
     return 0
 
 

@@ -38,7 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
             looks.append(_look(session))
             return top_view(*looks[-2:])
 
-        return show(view, top_tables, once=arguments.once, as_json=arguments.json, interval=arguments.interval)
+        screen = {"once": arguments.once, "as_json": arguments.json, "interval": arguments.interval}
+        return show(view, top_tables, of=session.url, **screen)
 
 
 def _look(session: BlockingSession) -> Sample:

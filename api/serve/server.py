@@ -18,6 +18,7 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
+from blockwright.actors.app_roots import missing_roots
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.logs import set_up
 from blockwright.actors.resources import cores
@@ -128,6 +129,8 @@ class Server:
         self._speaker.reach("listening", f"listening on {self.address}")
         if host not in ("127.0.0.1", "localhost", "::1") and not (self._settings.api_keys or self._settings.admin_keys):
             self._speaker.warn(f"{host} may be reached from other machines and no key is needed; see --api-key-file")
+        for root in missing_roots(self._settings.app_roots):
+            self._speaker.warn(f"app_roots: there is no folder {root}; until there is, nothing can be added from it")
         if self._settings.app_roots and self._settings.api_keys and not self._settings.admin_keys:
             self._speaker.warn("every API key may add, replace and remove all models; name operators' keys in admin_keys")
 

@@ -17,7 +17,7 @@ from blockwright.gpu.sampling.noise import gumbel, noise_key
 from blockwright.gpu.sampling.rules import RowRules
 from blockwright.gpu.tables import Tables
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.plan.sweep_plan import NOT_FINITE, TokenLogprob
 
 FIRST_CANDIDATES = 256  # looked at before more of the vocabulary is sorted for top p
 LARGEST = 1e30
@@ -30,7 +30,8 @@ def sample(
     tables: Tables,
     argmax: Callable[[torch.Tensor], np.ndarray],
 ) -> tuple[list[int], list[TokenLogprob | None]]:
-    """The token of each row and, where asked for, log-probabilities of the raw logits.
+    """The token of each row and, where asked for, log-probabilities of the raw logits. ``NOT_FINITE`` for one whose logit is
+    no number: its model has overflown, and whatever was drawn would mean nothing.
 
     ``logits_NV`` float32; ``rows`` are table rows, ``positions`` the indices of the new tokens in their sequences;
     ``argmax`` is the back end's and serves rows without randomness, penalties and rules.
@@ -47,6 +48,8 @@ def sample(
             tokens[n] = _choose(all_NV[n], p, tables.rules[rows[n]], positions[n], known, prompt)
         if p.logprobs >= 0:
             logprobs[n] = raw_logprobs(all_NV[n], tokens[n], p.logprobs)
+    for n in np.flatnonzero(~np.isfinite(all_NV[np.arange(len(tokens)), tokens])):
+        tokens[n], logprobs[n] = NOT_FINITE, None
     return tokens, logprobs
 
 
@@ -55,7 +58,7 @@ def _penalised(p: SamplingParams) -> bool:
 
 
 def _finite(logits_V: np.ndarray) -> np.ndarray:
-    """float64 copy in which a model gone wrong (not-a-number, infinities) still has an order and a best token."""
+    """float64 copy in which not-a-number and infinities have an order, too: nothing here fails for a model gone wrong."""
     return np.nan_to_num(logits_V.astype(np.float64), nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from blockwright.policies.plan.sampling import SamplingParams
 
+NOT_FINITE = -2  # in place of a token; -1 stands for none wanted
+
 
 @dataclass(frozen=True, slots=True)
 class WriteTokens:
@@ -152,8 +154,9 @@ class TokenLogprob:
 
 @dataclass(slots=True)
 class SweepResult:
-    """What a plan yields. ``tokens[j]`` belongs to ``plan.sample[j]``, ``scores[j]`` to ``plan.score[j]``: an entry for each
-    of its positions that a prompt token follows, which is the token that the entry is about.
+    """What a plan yields. ``tokens[j]`` belongs to ``plan.sample[j]``: ``NOT_FINITE`` where its logits were no numbers.
+    ``scores[j]`` belongs to ``plan.score[j]``: an entry for each of its positions that a prompt token follows, which is the
+    token that the entry is about.
     """
 
     number: int

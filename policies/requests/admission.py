@@ -10,6 +10,7 @@ from blockwright.policies.binary_size import binary_size
 YIELDED = "yielded"  # an offline one, for which there is no room now
 CROWDED = "crowded: "  # the parameters of other applications leave too little
 REFUSED = "refused: "  # it can never be served
+BROKEN = "broken: "  # its model has computed what is no number, and would again
 
 
 def admit(tokens: int, capacity: int) -> str | None:

@@ -19,6 +19,7 @@ class Refusal(Enum):
     CONFLICT = "conflict"  # with what is served, or is being done, already
     FORBIDDEN = "forbidden"  # by the settings
     POISON = "poison"  # present at too many worker deaths
+    BROKEN = "broken"  # its model computes what is no number
 
 
 class RequestRefused(Exception):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from blockwright.policies.requests.admission import CROWDED, REFUSED, YIELDED
+from blockwright.policies.requests.admission import BROKEN, CROWDED, REFUSED, YIELDED
 from blockwright.policies.requests.dispatch import UNKNOWN, Wanted, fitting, lacking_room
+from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.routing_table import RoutingTable
 
 AVOID = 0.25  # seconds: where it was given back it would be again
@@ -22,11 +23,13 @@ class TurnedAway:
     room: int = 0  # tokens that the route must come to hold before it is tried there again
     comes: bool = False  # that much can come, which is news of its own: it is tried then, however short ago it was
     refused: bool = False  # it is never tried there again
-    hopeless: bool = False  # nor anywhere else: no other route holds it, or will
+    hopeless: Refusal | None = None  # nor anywhere else: why it fails
 
 
 def turned_away(wanted: Wanted, route: str, reason: str, table: RoutingTable) -> TurnedAway:
     """``route``: id of that which has given ``wanted`` back; ``reason``: as ``events.GivenBack`` has it."""
+    if reason.startswith(BROKEN):
+        return TurnedAway(refused=True, hopeless=Refusal.BROKEN)
     most = table.most.get(route, 0)
     if reason.startswith(CROWDED) and most >= wanted.tokens:
         room = table.capacity.get(route, 0) + 1 if most < UNKNOWN else UNKNOWN
@@ -35,4 +38,5 @@ def turned_away(wanted: Wanted, route: str, reason: str, table: RoutingTable) ->
     if not reason.startswith((CROWDED, REFUSED)):
         return TurnedAway(0.0 if reason == YIELDED else AVOID)  # who waits for credit goes where that comes
     elsewhere = replace(wanted, refused=wanted.refused | {route})
-    return TurnedAway(AVOID, refused=True, hopeless=not fitting(elsewhere, table) and not lacking_room(elsewhere, table))
+    held = bool(fitting(elsewhere, table) or lacking_room(elsewhere, table))
+    return TurnedAway(AVOID, refused=True, hopeless=None if held else Refusal.TOO_LONG)

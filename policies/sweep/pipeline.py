@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob, WriteTokens
+from blockwright.policies.plan.sweep_plan import NOT_FINITE, FlightRow, TokenLogprob, WriteTokens
 from blockwright.policies.sweep.columns import FOREVER, Place, Status
 from blockwright.policies.sweep.events import (
     Flight,
@@ -142,7 +142,7 @@ class Pipeline:
                 continue
             parts.leases.bring_back(s)
             tokens = [] if token is None else [token]
-            if rows.status[s] == Status.RUNNING and tokens:
+            if rows.status[s] == Status.RUNNING and tokens and tokens[0] != NOT_FINITE:
                 parts.outgoing.edit(WriteTokens(rows.row[s], rows.length[s], tokens))
             if place in scores:
                 sequences.score(s, row.start, scores[place])

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from blockwright.policies.model.chain import Route
 from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.requests.admission import CROWDED, REFUSED, YIELDED, admit
+from blockwright.policies.plan.sweep_plan import NOT_FINITE, TokenLogprob
+from blockwright.policies.requests.admission import BROKEN, CROWDED, REFUSED, YIELDED, admit
 from blockwright.policies.sweep.columns import FOREVER, Status
 from blockwright.policies.sweep.events import (
     GivenBack,
@@ -163,9 +163,21 @@ class Sequences:
         if rows.status[s] == Status.LEAVING and not rows.requeue[s]:
             return
         position = rows.length[s]
+        if not rows.is_guest(s) and tokens and tokens[-1] == NOT_FINITE:
+            self.break_off(s, position)
+            return
         self.compute(s, start, computed, tokens)
         if not rows.is_guest(s):
             self.tell(s, position, tokens, logprobs)
+
+    def break_off(self, s: int, position: int) -> None:
+        """There is no next token: what the model has computed for this position is no number."""
+        why = (
+            f"the activations of the model overflow, or are no numbers, at token {position + 1:,} of the sequence; "
+            "check its weights and adapters, or try --set dtype=float32"
+        )
+        self.give_back(self._parts.rows.submission[s], BROKEN + why)
+        self.drop(s)
 
     def compute(self, s: int, start: int, computed: int, tokens: Sequence[int]) -> None:
         """What ``advance`` does to the sequence itself."""

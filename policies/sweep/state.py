@@ -225,7 +225,7 @@ class SweepState:
             self._sequences.decoded(at - before, emitted, full)
             if at == len(batch):
                 break
-            drawn = [] if tokens[at] < 0 else [tokens[at]]
+            drawn = [] if tokens[at] == -1 else [tokens[at]]
             self._commit_row(ended, at, drawn, logprobs[at] if logprobs else None, scores.get(at), returns, now)
             at += 1
         returns.send()

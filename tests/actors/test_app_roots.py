@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.actors.app_roots import check_name, folder_below
+from blockwright.actors.app_roots import check_name, folder_below, missing_roots
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 
 
@@ -98,3 +98,8 @@ def test_names_that_are_none(name: str) -> None:
     with pytest.raises(RequestRefused, match="give up to 200 letters") as caught:
         check_name(name)
     assert caught.value.param == "name"
+
+
+def test_roots_that_are_not_there_are_told(root: Path) -> None:
+    assert missing_roots(f"{root}, /nowhere/at/all,{root}/file") == [Path("/nowhere/at/all"), root / "file"]
+    assert missing_roots("") == []

@@ -114,6 +114,14 @@ def test_a_refusal_by_the_worker_fails_the_request_with_its_sentence():
     assert (fail.refused.why, fail.refused.message) == (Refusal.TOO_LONG, "needs 9 pages, has 8")
 
 
+def test_a_model_that_overflows_does_so_everywhere():
+    bench = Bench("w0", "w1")
+    bench.generate("a")
+    (fail,) = bench.report("w0", given_back("a", 1, "broken: the activations overflow at token 6"))
+    assert (fail.refused.why, fail.refused.message) == (Refusal.BROKEN, "the activations overflow at token 6")
+    assert "a" not in bench.state.active
+
+
 def test_a_refusal_fails_it_only_when_no_other_route_can_hold_it():
     bench = Bench("w0", "w1")
     bench.generate("a")

@@ -14,7 +14,7 @@ from blockwright.policies.memory.slots import SlotAllocator
 from blockwright.policies.model.chain import Chain, Component
 from blockwright.policies.model.lineage import lineages
 from blockwright.policies.model.runs import Run
-from blockwright.policies.plan.sweep_plan import PageImport, SetPages, Step, SweepPlan, SweepResult, WriteTokens
+from blockwright.policies.plan.sweep_plan import NOT_FINITE, PageImport, SetPages, Step, SweepPlan, SweepResult, WriteTokens
 from blockwright.policies.sweep.page_events import MoveSlots, PagesArrived, SendPages
 from blockwright.policies.sweep.state import SweepState
 
@@ -50,6 +50,7 @@ class FakeDevice:
     composed: set[Run] = field(default_factory=set)
     pages: dict[int, PagesOnTheWay] = field(default_factory=dict)  # that came, by number
     lines: dict[str, list[bytes]] = field(default_factory=dict)  # by application
+    overflows: dict[str, int] = field(default_factory=dict)  # request -> tokens from which on its model gives no number
 
     def compose(self) -> None:
         """What the routes in force need; everything else is dropped, as after unloading."""
@@ -166,7 +167,8 @@ class FakeDevice:
             end = plan.start[i] + plan.count[i]
             tokens = self.tokens[plan.row[i]]
             application = self.state.parts.rows.route[sequences[i]].route.application
-            token = next_token(application, tuple(tokens[:end]))
-            tokens[end:] = [token]
+            broken = end >= self.overflows.get(self.state.parts.rows.submission[sequences[i]].request, 1 << 62)
+            token = NOT_FINITE if broken else next_token(application, tuple(tokens[:end]))
+            tokens[end:] = [max(token, 0)]
             result.tokens.append(token)
         return result

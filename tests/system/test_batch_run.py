@@ -53,7 +53,7 @@ def test_each_line_has_its_answer_or_its_error(tmp_path: Path, capsys: pytest.Ca
     assert errors["other"]["response"]["status_code"] == 404
     assert errors["abc"]["error"]["code"] == "duplicate_custom_id"
     said = capsys.readouterr().err
-    assert "10 of 14 lines are answered" in said
+    assert "answered 10 of 14 lines" in said
     assert f"4 failed: {tmp_path / 'out.errors.jsonl'}" in said
     assert "line 7: 404: the model 'demo-chekpoint' does not exist; did you mean 'demo-checkpoint'?" in said
 
@@ -79,6 +79,6 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path, capsys: pytes
     found = answers(out)
     assert {*found} == {str(n) for n in range(len(texts))}
     done = whole.count(b"\n")
-    assert f"48 of 48 lines are answered ({done} before)" in capsys.readouterr().err
+    assert f"answered 48 of 48 lines ({done} before)" in capsys.readouterr().err
     assert main(command) == 0, "nothing is left, and no cluster is started for that"
     assert f"({len(texts)} before)" in capsys.readouterr().err

@@ -40,10 +40,12 @@ def test_a_terminal_is_refreshed_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with pytest.raises(KeyboardInterrupt):
-        show(lambda: next(looks), render, once=False, as_json=False, interval=0.5)
+        show(lambda: next(looks), render, of="http://there", once=False, as_json=False, interval=0.5)
     assert waits == [0.5, 0.5, 0.5]
     shown = terminal.getvalue()
     assert [shown.count(f"look {number}") > 0 for number in range(4)] == [True, True, True, False]
+    assert shown.count("http://there, ") == 3
+    assert "every 0.5 s; q quits" in shown
     assert shown.index("\x1b[?1049h") < shown.index("look 0") < shown.index("\x1b[?1049l"), "a screen of its own"
 
 
@@ -51,13 +53,13 @@ def test_a_terminal_is_refreshed_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -
 def test_once(monkeypatch: pytest.MonkeyPatch, once: bool, terminal: io.StringIO) -> None:
     monkeypatch.setattr(sys, "stdout", terminal)
     looks = views()
-    assert show(lambda: next(looks), render, once=once, as_json=False, interval=1.0) == 0
+    assert show(lambda: next(looks), render, of="http://there", once=once, as_json=False, interval=1.0) == 0
     assert terminal.getvalue().strip() == "look 0"
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     looks = views()
-    assert show(lambda: next(looks), render, once=False, as_json=True, interval=1.0) == 0
+    assert show(lambda: next(looks), render, of="http://there", once=False, as_json=True, interval=1.0) == 0
     assert json.loads(capsys.readouterr().out) == {"n": 0}
 
 

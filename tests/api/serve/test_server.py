@@ -238,6 +238,15 @@ async def test_keys_that_may_all_change_what_is_served_are_warned_of(folder: Pat
         assert sum("every API key may add, replace and remove all models" in line for line in session.lines) == warned
 
 
+async def test_roots_that_are_not_there_are_warned_of(folder: Path) -> None:
+    session = Session(FakeCluster(folder), app_roots=f"{folder},/nowhere/at/all")
+    await session.until("listening")
+    session.server.stop()
+    assert await session.task == 0
+    told = [line for line in session.lines if "app_roots" in line]
+    assert told == ["warning: app_roots: there is no folder /nowhere/at/all; until there is, nothing can be added from it"]
+
+
 async def test_lines_are_objects_where_logs_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = FakeCluster(folder)
     cluster.gate.set()

@@ -24,7 +24,7 @@ from blockwright.gpu.sampling.rules import RowRules
 from blockwright.gpu.sampling.sampler import sample
 from blockwright.gpu.tables import Tables
 from blockwright.policies.plan.sampling import SamplingParams, TokenRules
-from blockwright.policies.plan.sweep_plan import SetSampling, WriteTokens
+from blockwright.policies.plan.sweep_plan import NOT_FINITE, SetSampling, WriteTokens
 
 V = 50
 PROMPT = [3, 4, 5, 6]
@@ -217,5 +217,5 @@ def test_any_logits_and_any_parameters_yield_a_token(
             temperature=temperature, repetition_penalty=penalty, top_p=top_p, min_p=min_p, top_k=top_k, seed=1, rules=chosen
         )
         token = draw(np.asarray(logits, dtype=np.float32), params, output)
-        assert 0 <= token < V
+        assert 0 <= token < V or token == NOT_FINITE
         assert chosen is None or token not in (0, 3)

@@ -13,6 +13,7 @@ from blockwright.gpu.sampling.noise import gumbel, noise_key
 from blockwright.gpu.sampling.sampler import candidates, penalise, raw_logprobs, sample
 from blockwright.gpu.tables import Tables
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.plan.sweep_plan import NOT_FINITE
 
 VOCABULARY = 1000
 
@@ -159,15 +160,20 @@ def test_temperatures_near_zero_choose_the_best(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_model_gone_wrong_still_gives_tokens(value: float) -> None:
-    logits_NV = make_logits(1)
-    logits_NV[0, 3::4] = value
-    for logits in (logits_NV, torch.full((1, VOCABULARY), value)):
-        for params in CASES:
-            tokens, (found,) = sample(logits, [0], [12], make_tables([replace(params, logprobs=3)]), argmax)
-            assert 0 <= tokens[0] < VOCABULARY
-            assert found is not None
-            assert len(found.top) == 3
+def test_of_what_is_no_number_no_token_is_drawn(value: float) -> None:
+    """Its neighbours are as ever; where some tokens alone are impossible, another one is drawn."""
+    logits_NV = make_logits(3)
+    logits_NV[1, :] = value
+    logits_NV[2, 3::4] = float("-inf")
+    for params in CASES:
+        tables = make_tables([replace(params, logprobs=3)] * 3)
+        tokens, found = sample(logits_NV, [0, 1, 2], [12, 12, 12], tables, argmax)
+        assert (tokens[1], found[1]) == (NOT_FINITE, None)
+        assert 0 <= tokens[0] < VOCABULARY
+        assert 0 <= tokens[2] < VOCABULARY
+        assert tokens[2] % 4 != 3
+        alone = make_logits(3)[:1]
+        assert sample(alone, [0], [12], tables, argmax) == (tokens[:1], found[:1])
 
 
 def test_logprobs_are_of_the_raw_logits() -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from blockwright.policies.requests.admission import CROWDED, REFUSED, YIELDED
+from blockwright.policies.requests.admission import BROKEN, CROWDED, REFUSED, YIELDED
 from blockwright.policies.requests.dispatch import UNKNOWN, Wanted
+from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.turned_away import AVOID, TurnedAway, turned_away
 from blockwright.tests.policies.requests.test_dispatch import held
 
@@ -14,6 +15,11 @@ LATER, NEVER = CROWDED + "others lie there", REFUSED + "it is too long"
 @pytest.mark.parametrize("reason", ["route", "host-lost", "deadline"])
 def test_what_lacks_no_room_goes_on_but_not_there_at_once(reason: str) -> None:
     assert turned_away(WANTED, "m@w0", reason, held({"w0": 90}, {"w0": 400})) == TurnedAway(AVOID)
+
+
+def test_what_its_model_cannot_compute_is_tried_nowhere_else() -> None:
+    told = turned_away(WANTED, "m@w0", BROKEN + "no numbers", held({"w0": 120, "w1": 120}, {}))
+    assert told == TurnedAway(refused=True, hopeless=Refusal.BROKEN)
 
 
 def test_what_waits_for_credit_goes_there_as_soon_as_it_comes() -> None:
@@ -28,7 +34,7 @@ def test_more_than_was_free_is_waited_for_where_it_can_come() -> None:
 
 
 def test_what_never_holds_it_is_not_tried_again_and_another_is_if_it_may() -> None:
-    hopeless, elsewhere = TurnedAway(AVOID, refused=True, hopeless=True), TurnedAway(AVOID, refused=True)
+    hopeless, elsewhere = TurnedAway(AVOID, refused=True, hopeless=Refusal.TOO_LONG), TurnedAway(AVOID, refused=True)
     assert turned_away(WANTED, "m@w0", NEVER, held({"w0": 120}, {"w0": 400})) == hopeless
     assert turned_away(WANTED, "m@w0", LATER, held({"w0": 90}, {"w0": 99})) == hopeless, "room that comes does not suffice"
     assert turned_away(WANTED, "m@w0", NEVER, held({"w0": 120, "w1": 100}, {})) == elsewhere
