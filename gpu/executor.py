@@ -360,10 +360,9 @@ class Executor:
         """Draw the next token of these batch rows and write it behind their last position; ``met``: numbers of deltas."""
         if not batch:
             return
-        last_N = sweep.offset_N[batch] + sweep.count_N[batch] - 1
-        row_N = sweep.row_N[batch]
-        position_N = sweep.start_N[batch] + sweep.count_N[batch]
-        hidden_ND = self._hidden.pick(run.width, last_N)
+        row_N, count_N = sweep.row_N[batch], sweep.count_N[batch]
+        position_N = sweep.start_N[batch] + count_N
+        hidden_ND = self._hidden.pick(run.width, sweep.offset_N[batch] + count_N - 1)
         began = time.perf_counter()
         logits_NV = self.backend.logits(run.head, hidden_ND, _numbers([met[n] for n in batch] if met else []))
         tokens, logprobs = sample(logits_NV, row_N.tolist(), position_N.tolist(), self.tables, self.backend.argmax)
@@ -371,8 +370,8 @@ class Executor:
         sweep.tokens.update(zip(batch, tokens, strict=True))
         sweep.logprobs.update(zip(batch, logprobs, strict=True))
         inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, never read
-        token_N = np.maximum(np.asarray(tokens, dtype=np.int32), 0)  # where there is none, a plan that is made reads one
-        self.tables.append(row_N[inside_N], position_N[inside_N], token_N[inside_N])
+        read_N = np.maximum(np.asarray(tokens, dtype=np.int32), 0)  # by the next plan: something, where nothing was drawn
+        self.tables.append(row_N[inside_N], position_N[inside_N], read_N[inside_N])
 
     def _score(self, sweep: Sweep, run: ComposedRun, n: int, met: dict[int, int]) -> None:
         """Log-probabilities of the prompt tokens that follow the positions of batch row ``n``."""

@@ -48,7 +48,7 @@ def sample(
             tokens[n] = _choose(all_NV[n], p, tables.rules[rows[n]], positions[n], known, prompt)
         if p.logprobs >= 0:
             logprobs[n] = raw_logprobs(all_NV[n], tokens[n], p.logprobs)
-    for n in np.flatnonzero(~np.isfinite(all_NV[np.arange(len(tokens)), tokens])):
+    for n in np.flatnonzero(~np.isfinite(all_NV[np.arange(len(tokens)), tokens])).tolist():
         tokens[n], logprobs[n] = NOT_FINITE, None
     return tokens, logprobs
 
