@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.test-tools
 PORT   ?= 8000
-# Tests: processes at a time (some wait for others), and the best instruction set that they use (avx512_bf16, avx512, avx2, generic; empty: all).
+# Tests: processes at a time (some wait for others), and the best instruction set that they use (amx, avx512_bf16, avx512, avx2, generic; empty: all).
 JOBS   ?= $(shell expr $$(nproc) + 2)
 CAP    ?=
 # make nightly: where its random choices begin. Another value on each call; the same value, the same run. SLICE: words of pytest.
@@ -128,7 +128,7 @@ quick: lint
   --ignore tests/policies/overload/test_drop_plan.py --ignore tests/policies/sweep/test_forecast.py
 
 caps: setup
-	for cap in avx512_bf16 avx512 avx2 generic; do \
+	for cap in amx avx512_bf16 avx512 avx2 generic; do \
 	  $(MAKE) --no-print-directory capped CAP=$$cap || exit 1; done
 
 capped: setup

@@ -60,7 +60,7 @@ class Settings:
     )
     backend: Annotated[str, "native (C kernels), torch (the reference) or auto: native if its library loads"] = "auto"
     instruction_set: Annotated[
-        str, "limit for the native kernels: avx512_bf16, avx512, avx2 or generic; empty: the best the processor has"
+        str, "limit for the native kernels: amx, avx512_bf16, avx512, avx2 or generic; empty: the best the processor has"
     ] = ""
     threads: Annotated[int, "kernel threads per worker; 0: cores (of the container) divided by workers, at least 1"] = 0
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
@@ -226,7 +226,7 @@ class Settings:
             "dispatch": (OUTSTANDING, *POLICIES),
             "dtype": ("auto", "float32", "bfloat16"),
             "backend": ("auto", "native", "torch"),
-            "instruction_set": ("", "avx512_bf16", "avx512", "avx2", "generic"),
+            "instruction_set": ("", "amx", "avx512_bf16", "avx512", "avx2", "generic"),
             "unknown_fields": ("warn", "reject"),
             "overload": ("off", "on"),
             "log_format": ("text", "json"),

@@ -17,7 +17,7 @@ from blockwright.gpu.tables import Tables
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.gpu.weights.loader import read_rows
 
-INSTRUCTION_SETS = ("avx512_bf16", "avx512", "avx2", "generic")
+INSTRUCTION_SETS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")
 CHUNK = 512
 
 

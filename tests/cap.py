@@ -12,6 +12,7 @@ from typing import Any
 NAME = "BLOCKWRIGHT_CAP"
 VARIABLES = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "ATEN_CPU_CAPABILITY")
 CAPS = {
+    "amx": ("AVX512_CORE_AMX", "AVX512", "avx512"),
     "avx512_bf16": ("AVX512_CORE_BF16", "AVX512", "avx512"),
     "avx512": ("AVX512_CORE", "AVX512", "avx512"),
     "avx2": ("AVX2", "AVX2", "avx2"),

@@ -26,6 +26,7 @@ for dtype in (torch.float32, torch.bfloat16):
 print(open_backend("native", "bfloat16", 1, cap.CAP).numerics)
 """
 SAID = {  # in a line of that library
+    "amx": ("torch AVX512", "Vector Extensions 512", "AMX with bfloat16"),
     "avx512_bf16": ("torch AVX512", "Vector Extensions 512", "bfloat16 support"),
     "avx512": ("torch AVX512", "Vector Extensions 512", "isa:Intel AVX-512 with AVX512BW"),
     "avx2": ("torch AVX2", "Vector Extensions 2 (", ""),  # without AVX-512 torch does not ask oneDNN for this
@@ -51,7 +52,7 @@ def test_a_cap_holds_for_all_that_computes(cap: str) -> None:
     if "GenuineIntel" in Path("/proc/cpuinfo").read_text():  # of other makers' processors MKL thinks what it likes
         assert mkl in next(line for line in done.stdout.splitlines() if line.startswith("MKL_VERBOSE oneMKL"))
     assert onednn in done.stdout
-    assert "amx" not in done.stdout
+    assert ("amx" in done.stdout) == (cap == "amx")
 
 
 def test_every_set_has_its_cap() -> None:
@@ -63,5 +64,5 @@ def test_a_misspelt_cap_is_refused_in_a_sentence(wrong: str) -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", str(Path(__file__))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, NAME: wrong})
     assert done.returncode
-    assert f"{NAME} is {wrong!r}; choose one of avx512_bf16, avx512, avx2, generic" in done.stderr
+    assert f"{NAME} is {wrong!r}; choose one of amx, avx512_bf16, avx512, avx2, generic" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr

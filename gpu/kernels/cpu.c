@@ -8,11 +8,28 @@
 #define LOW_SMALL 12  /* tokens of a piece of A; BW_LOW_ROWS where there are many */
 #define LOW_FEW 96    /* tokens of a call with small pieces */
 
+#if BW_HAS_AMX
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define ARCH_REQ_XCOMP_PERM 0x1023
+#define XFEATURE_XTILEDATA 18
+#endif
 #if defined(__x86_64__)
 #define HAS_AVX2 (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
 #define HAS_AVX512                                                                                                   \
     (HAS_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&                          \
      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+#endif
+
+#if BW_HAS_AMX
+/* Whether the processor has tile registers, and the system lets this process use them (Linux since 5.16): it has to be asked. */
+static int has_amx(void) {
+    unsigned a, b, c, d;
+    if (!HAS_AVX512 || !__builtin_cpu_supports("avx512bf16") || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return 0;
+    return (d >> 22 & 1) && (d >> 24 & 1) && !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);
+}
 #endif
 
 typedef struct {
@@ -24,6 +41,9 @@ typedef struct {
 /* The first set, best first, that the processor has and whose name is `wanted` (any if empty); null if there is none. */
 static const bw_kernels *choose(const char *wanted, int bfloat16) {
     const candidate sets[] = {
+#if BW_HAS_AMX
+        {"amx", bfloat16 && (!*wanted || !strcmp(wanted, "amx")) && has_amx(), &bw_amx_bf16, NULL},
+#endif
 #if defined(__x86_64__)
         {"avx512_bf16", HAS_AVX512 && __builtin_cpu_supports("avx512bf16"), &bw_avx512bf16_bf16, NULL},
         {"avx512", HAS_AVX512, &bw_avx512_bf16, &bw_avx512_f32},

@@ -4,6 +4,9 @@
  * With several row tiles the first two fetch the next panel, one cache line per unit of k each, so that memory and
  * arithmetic overlap. Every loop over the accumulators needs its unroll pragma: one missing, and they live in memory.
  */
+#ifndef AMX
+#define AMX 0
+#endif
 #define NV (BW_PANEL / VW)
 #define OPAQUE(pointer) __asm__("" : "+r"(pointer))
 #define ROW_BLOCK 192    /* rows for which a panel stays in the cache */
@@ -71,6 +74,14 @@ static void half_any(int rows, const at *x, long ld, const uint32_t *w, long uni
     tile_rows(rows, NV / 2, x, ld, w, units, out, ahead);
 }
 
+#if AMX
+#define PRODUCT_ROWS 32
+#include "amx.h"
+#else
+#define PRODUCT_ROWS TILE_ROWS
+#define product_any tile_any
+#endif
+
 /* What becomes of the sums: float; `at` after an activation, alone or times the other branch; added to `st`. */
 typedef enum { TO_FLOAT, TO_ACTIVATED, TO_GATED, TO_RESIDUAL } target;
 
@@ -131,7 +142,7 @@ static int product_pieces(const product *g) {
 
 /* Panels that make a piece of some microseconds, small enough to be kept until it is stored. */
 static int panels_together(int rows, long units, int panels, int branches, int threads) {
-    int chunk = rows < CHUNK_ROWS ? rows : CHUNK_ROWS, tiles = (chunk + TILE_ROWS - 1) / TILE_ROWS;
+    int chunk = rows < CHUNK_ROWS ? rows : CHUNK_ROWS, tiles = (chunk + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
     long each = PIECE_STEPS / (tiles * units * branches), most = BW_OWN / 2 / (4 * BW_PANEL * branches * chunk);
     long share = (long)panels * ((rows + CHUNK_ROWS - 1) / CHUNK_ROWS) / (2 * threads); /* two for each thread */
     each = each < most ? each : most;
@@ -196,7 +207,7 @@ static void scale_branch(float *gate, const float *branch, int rows) {
 static int multiply(void *work, int piece) {
     const product *g = work;
     patch p = patch_of(g, piece);
-    int tiles = p.rows > ONE_TILE && p.rows <= TILE_ROWS ? 2 : (p.rows + TILE_ROWS - 1) / TILE_ROWS;
+    int tiles = p.rows > ONE_TILE && p.rows <= PRODUCT_ROWS && !AMX ? 2 : (p.rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
     for (int i = 0; i < p.panels * g->branches; i++) {
         int panel = p.panel * g->branches + i, second = i % g->branches;
         packed this = panel_of(g, panel);
@@ -207,7 +218,7 @@ static int multiply(void *work, int piece) {
             const char *ahead = w + (tiles > 1 ? 0 : FETCH_BYTES);
             if (tiles > 1 && t < 2 && p.first)
                 ahead = next + 64 * t;
-            tile_any(n, g->x + (p.row + row) * g->ld_x, g->ld_x, this.w, g->units, sums + row * BW_PANEL, ahead);
+            product_any(n, g->x + (p.row + row) * g->ld_x, g->ld_x, this.w, g->units, sums + row * BW_PANEL, ahead);
         }
         if (g->changed)
             add_terms(g->changed, &this, p.row, p.rows, sums);

@@ -212,6 +212,14 @@ static inline int bw_late(const bw_ctx *x, uint64_t now) {
     return atomic_load_explicit(&x->phase, memory_order_relaxed) != now;
 }
 
+/* GCC knows tile registers since 11, Clang since 12. */
+#if defined(__x86_64__) && defined(__linux__) && ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#define BW_HAS_AMX 1
+extern const bw_kernels bw_amx_bf16;
+#else
+#define BW_HAS_AMX 0
+#endif
+
 /* set_*.c; an absent set is a null table */
 extern const bw_kernels bw_avx512bf16_bf16, bw_avx512_bf16, bw_avx512_f32, bw_avx2_bf16, bw_avx2_f32;
 extern const bw_kernels bw_generic_bf16, bw_generic_f32;

@@ -99,7 +99,7 @@ def test_memory_and_threads_are_divided_among_workers():
 def test_the_limit_of_the_instruction_set_comes_to_every_worker():
     configs = worker_configs(Settings(workers=2, instruction_set="avx2"), {"a": model()}, free_memory=1000, cores=2)
     assert {config.instruction_set for config in configs.values()} == {"avx2"}
-    with pytest.raises(SettingsError, match="'sse9'; choose one of avx512_bf16, avx512, avx2, generic"):
+    with pytest.raises(SettingsError, match="'sse9'; choose one of amx, avx512_bf16, avx512, avx2, generic"):
         Settings(instruction_set="sse9")
 
 

@@ -237,9 +237,9 @@ def test_the_commands(server: Server, model: Path, roots: Path, capsys: pytest.C
     assert main(["apps", "add", "tuned", tuned, *url]) == 0
     assert re.fullmatch(r"tuned: ready; shares \d\d% of its blocks, \+[\d.]+ KiB\n", capsys.readouterr().out)
     assert main(["apps", *url]) == 0
-    assert capsys.readouterr().out == (
-        f"{model.name}  ready  on its own  {model}\ntuned  ready  from {model.name}  {os.path.realpath(tuned)}\n"
-    )
+    head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head == ["APPLICATION", "STATE", "BASE", "CHECKPOINT"]
+    assert rows == [[model.name, "ready", "-", str(model)], ["tuned", "ready", model.name, os.path.realpath(tuned)]]
     assert main(["ps", "--once", *url]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert re.match(rf"tuned +{model.name} +ready +w[01], w[01] ", next(line for line in lines if line.startswith("tuned")))
