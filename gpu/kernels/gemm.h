@@ -10,7 +10,7 @@
 #define NV (BW_PANEL / VW)
 #define OPAQUE(pointer) __asm__("" : "+r"(pointer))
 #define ROW_BLOCK 192    /* rows for which a panel stays in the cache */
-#define CHUNK_ROWS 48    /* rows of a piece */
+#define CHUNK_ROWS (AMX ? 64 : 48) /* rows of a piece; tiles of registers take 32 at once */
 #define BLOCK_CHUNKS (ROW_BLOCK / CHUNK_ROWS)
 #define PIECE_STEPS 768  /* of k times tiles in a piece: some microseconds */
 #define SUM_UNITS 256    /* of k, summed before they are added to the total: half the rounding error of one sum */
