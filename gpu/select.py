@@ -7,7 +7,7 @@ from typing import cast
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.errors import BackendError
 
-SETS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")  # of the native kernels, the best first, named as flags of processors
+SETS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")  # of the native kernels, the best first
 REMEDY = "install gcc and install blockwright again (pip install --force-reinstall --no-deps WHEEL_OR_CHECKOUT)"
 
 
