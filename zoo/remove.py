@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blockwright.zoo.disk import Disk, Step, Waiting, writing
-from blockwright.zoo.errors import ZooError
+from blockwright.zoo.errors import ZooDamaged, ZooError
 from blockwright.zoo.layout import CHAIN
 from blockwright.zoo.profiles import read_profile
 from blockwright.zoo.zoo import Zoo
@@ -53,13 +53,21 @@ def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) 
         profiles = sorted(layout.profiles.glob("*.json"))
         alive = {chain.components for chain in chains}
         garbage = [  # who names before what is named, so that a document never names what is gone
-            *(path for path in profiles if read_profile(path).components not in alive),
+            *(path for path in profiles if not _useful(path, alive)),
             *_others(layout.components, components),
             *_others(layout.deltas, deltas),
             *(path for folder in sorted(layout.tensors.iterdir()) for path in _others(folder, tensors)),
             *_others(layout.files, files),
         ]
         return _delete(disk, garbage)
+
+
+def _useful(profile: Path, alive: Collection[tuple[str, ...]]) -> bool:
+    """Whether an application consists of what it is of. A damaged one is nobody's: it can only be measured again."""
+    try:
+        return read_profile(profile).components in alive
+    except ZooDamaged:
+        return False
 
 
 def _others(folder: Path, needed: Collection[Path]) -> list[Path]:

@@ -9,11 +9,12 @@
 #endif
 #define NV (BW_PANEL / VW)
 #define OPAQUE(pointer) __asm__("" : "+r"(pointer))
-#define ROW_BLOCK 192    /* rows for which a panel stays in the cache */
+#define ROW_BLOCK (AMX ? 384 : 192) /* rows for which a panel stays in the cache, of which processors with tiles have 2 MB */
 #define CHUNK_ROWS (AMX ? 64 : 48) /* rows of a piece; tiles of registers take 32 at once */
 #define BLOCK_CHUNKS (ROW_BLOCK / CHUNK_ROWS)
 #define PIECE_STEPS 768  /* of k times tiles in a piece: some microseconds */
-#define SUM_UNITS 256    /* of k, summed before they are added to the total: half the rounding error of one sum */
+/* Of k, summed before they are added to the total: half the rounding error of one sum. A tile instruction adds 16 at once. */
+#define SUM_UNITS (AMX ? 2048 : 256)
 #define ONE_TILE 8       /* rows up to which memory is the limit: one tile, which fetches its own panel further on */
 #define FETCH_BYTES 4096 /* how far: the processor's own prefetching stops at each 4 KB page */
 

@@ -35,3 +35,14 @@ def test_a_profile_is_of_components(checkpoint: Callable[..., Path], tmp_path: P
     assert not path.exists()
     with pytest.raises(ZooError, match="no application"):
         add_profile(root, "twin", {})
+
+
+def test_a_damaged_profile_is_garbage(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    root = tmp_path / "zoo"
+    add(root, str(checkpoint("llama")), "base")
+    good, bad = (add_profile(root, "base", {"coefficients": {"base": base}}) for base in (0.25, 0.5))
+    bad.write_bytes(b"{")
+    assert gc(root).files == 1
+    assert good.exists()
+    assert not bad.exists()
+    assert not verify(root).faults
