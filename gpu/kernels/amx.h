@@ -76,10 +76,14 @@ AI void put_tiles(int rows, int second, int more, float *out) {
         store(out + i, load(out + i) + load(sums + i));
 }
 
-/* out[rows][BW_PANEL] of up to PRODUCT_ROWS rows; `ahead`: what is fetched meanwhile */
-static void product_any(int rows, const at *x, long ld, const uint32_t *w, long units, float *out, const char *ahead) {
+/* out[rows][BW_PANEL] of up to PRODUCT_ROWS rows; `ahead`: what is fetched meanwhile. `shaped`: rows that the registers have shapes
+ * for, 0 for none: to give them shapes takes as long as eight steps. */
+static void product_any(int *shaped, int rows, const at *x, long ld, const uint32_t *w, long units, float *out,
+                        const char *ahead) {
     int first = rows < BLOCK_ROWS ? rows : BLOCK_ROWS, second = rows - first;
-    shape_tiles(first, second);
+    if (*shaped != rows)
+        shape_tiles(first, second);
+    *shaped = rows;
     for (long from = 0; from < units; from += SUM_UNITS) {
         long to = from + SUM_UNITS < units ? from + SUM_UNITS : units;
         _tile_zero(0);
@@ -98,5 +102,4 @@ static void product_any(int rows, const at *x, long ld, const uint32_t *w, long 
         }
         put_tiles(rows, second, from > 0, out);
     }
-    _tile_release();
 }

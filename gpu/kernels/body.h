@@ -1,6 +1,6 @@
-/* All kernels for one instruction set and one model type. The including file defines VW, BF16, DP, TILE_ROWS, SCORE_ROWS,
- * SCORE_GROUPS, NAME and KERNELS. A component is a few phases; each has a function that computes a piece into memory of the
- * thread and one that stores it (pieces.c).
+/* All kernels for one instruction set and one model type. The including file defines VW, BF16, DP, TILE_ROWS, NAME and KERNELS,
+ * and SCORE_ROWS and SCORE_GROUPS, or AMX. A component is a few phases; each has a function that computes a piece into memory of
+ * the thread and one that stores it (pieces.c).
  */
 #include "native.h"
 #include "vec.h"

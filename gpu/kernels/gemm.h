@@ -80,7 +80,8 @@ static void half_any(int rows, const at *x, long ld, const uint32_t *w, long uni
 #include "amx.h"
 #else
 #define PRODUCT_ROWS TILE_ROWS
-#define product_any tile_any
+#define product_any(shaped, ...) tile_any(__VA_ARGS__)
+#define _tile_release() (void)shaped
 #endif
 
 /* What becomes of the sums: float; `at` after an activation, alone or times the other branch; added to `st`. */
@@ -209,6 +210,7 @@ static int multiply(void *work, int piece) {
     const product *g = work;
     patch p = patch_of(g, piece);
     int tiles = p.rows > ONE_TILE && p.rows <= PRODUCT_ROWS && !AMX ? 2 : (p.rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
+    int shaped = 0;
     for (int i = 0; i < p.panels * g->branches; i++) {
         int panel = p.panel * g->branches + i, second = i % g->branches;
         packed this = panel_of(g, panel);
@@ -219,7 +221,7 @@ static int multiply(void *work, int piece) {
             const char *ahead = w + (tiles > 1 ? 0 : FETCH_BYTES);
             if (tiles > 1 && t < 2 && p.first)
                 ahead = next + 64 * t;
-            product_any(n, g->x + (p.row + row) * g->ld_x, g->ld_x, this.w, g->units, sums + row * BW_PANEL, ahead);
+            product_any(&shaped, n, g->x + (p.row + row) * g->ld_x, g->ld_x, this.w, g->units, sums + row * BW_PANEL, ahead);
         }
         if (g->changed)
             add_terms(g->changed, &this, p.row, p.rows, sums);
@@ -227,6 +229,7 @@ static int multiply(void *work, int piece) {
         if (second)
             scale_branch(sums - (long)p.rows * BW_PANEL, sums, p.rows);
     }
+    _tile_release();
     return 1;
 }
 

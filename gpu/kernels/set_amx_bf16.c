@@ -1,4 +1,5 @@
-/* Kernels in bfloat16 for processors with tile registers (AMX): products with weights use these, all else is as in avx512_bf16. */
+/* Kernels in bfloat16 for processors with tile registers (AMX): products with weights and those of attention use these, all else
+ * is as in avx512_bf16. */
 #include "native.h"
 #if BW_HAS_AMX
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16,amx-tile,amx-bf16")
@@ -7,8 +8,6 @@
 #define DP 1
 #define AMX 1
 #define TILE_ROWS 12
-#define SCORE_ROWS 6
-#define SCORE_GROUPS 4
 #define KERNELS bw_amx_bf16
 #define NAME "amx"
 #include "body.h"

@@ -1,17 +1,9 @@
-/* The two products of attention over groups of keys and values, for some rows at a time. Included by attention.h.
+/* The two products of attention over groups of keys and values, for some rows at a time. Included by attention.h, but where
+ * tile registers compute them (amx_attention.h).
  *
  * A sum goes over elements, or positions, in ascending order in one chain, whatever the number of rows.
  */
-#define AHEAD 4 /* groups that are fetched before they are needed */
-
-typedef struct {
-    const uint32_t *k[BW_PIECE / BW_GROUP], *v[BW_PIECE / BW_GROUP];
-    const uint32_t *next[AHEAD]; /* keys that will be read after these groups */
-    long ld_v;                   /* units between the rows of V */
-} groups;
-
 #define GV (BW_GROUP / VW)
-#define HALF_UNIT 0xffffu /* the even position of a unit of two */
 
 /* Scores of `rows` queries with SCORE_GROUPS groups of keys. */
 AI void score_tile(const int rows, const at *q, long dim, const uint32_t *const k[], float *scores,
@@ -110,3 +102,46 @@ VALUE_ANY(64)
 #undef WIDTH
 #endif
 #undef X
+
+static void score_piece(const item *t, const space *s, const groups *g, int first, int last) {
+    long dim = t->m->head_dim;
+    for (int row = 0; row < t->rows; row += SCORE_ROWS) {
+        int n = t->rows - row < SCORE_ROWS ? t->rows - row : SCORE_ROWS;
+        for (int i = first; i <= last; i += SCORE_GROUPS) {
+            const uint32_t *k[SCORE_GROUPS]; /* a group too many is computed twice and masked */
+            const char *ahead[SCORE_GROUPS];
+            for (int j = 0; j < SCORE_GROUPS; j++) {
+                int at_group = i + j <= last ? i + j : last, next = i + SCORE_GROUPS + j;
+                k[j] = g->k[at_group];
+                ahead[j] = (const char *)(next <= last ? g->k[next] : g->v[first + j <= last ? first + j : last]);
+            }
+            score_any(n, t->q + row * dim, dim, k, s->scores + row * BW_LINE + i * BW_GROUP, ahead);
+        }
+    }
+}
+
+/* out[rows][padded head_dim] += weights times V, over columns up to c1 of a piece, from group `first` on. */
+static void value_piece(const item *t, const bw_layout *l, const space *s, const groups *g, int first, int c1) {
+    int last = (c1 - 1) / BW_GROUP, tail = c1 - last * BW_GROUP;
+    for (int row = 0; row < t->rows; row += SCORE_ROWS) {
+        int n = t->rows - row < SCORE_ROWS ? t->rows - row : SCORE_ROWS;
+        const at *w = s->weights + row * BW_LINE;
+        float *to = s->out + row * (long)l->padded_dim;
+        for (int c = 0; c < l->padded_dim;) {
+#if VW == 16
+            if (l->padded_dim - c >= 64) {
+                value_any_64(n, w, g, first, last, tail, c, to + c, l->padded_dim);
+                c += 64;
+                continue;
+            }
+            if (l->padded_dim - c >= 32) {
+                value_any_32(n, w, g, first, last, tail, c, to + c, l->padded_dim);
+                c += 32;
+                continue;
+            }
+#endif
+            value_any_16(n, w, g, first, last, tail, c, to + c, l->padded_dim);
+            c += 16;
+        }
+    }
+}
