@@ -13,6 +13,7 @@
 #define ROWS_1 5
 #define WEIGHTS_0 6
 #define WEIGHTS_1 7
+#define release_tiles(shaped) _tile_release()
 
 typedef struct {
     uint8_t palette, first_row, unused[14];

@@ -28,7 +28,7 @@ AI void fetch_lines(const char *ahead, int lines, long apart) {
     UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(ahead + apart * i, 0, 3);
 }
 
-/* Scores of up to 16 queries with the n groups of keys from `i` on, of which there are enough in `k`. */
+/* scores[rows][16 n] of up to 16 queries with n groups of keys; `ahead`: what is fetched meanwhile, for each group. */
 static void score_groups(int rows, int n, const at *q, long dim, const uint32_t *const k[], float *scores,
                          const char *const ahead[]) {
     long units = dim / KS, s = 0;

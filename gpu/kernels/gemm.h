@@ -2,7 +2,8 @@
  * whatever the number of rows.
  *
  * With several row tiles the first two fetch the next panel, one cache line per unit of k each, so that memory and
- * arithmetic overlap. Every loop over the accumulators needs its unroll pragma: one missing, and they live in memory.
+ * arithmetic overlap; with tile registers both fetch all of it, of which the second finds most there: to share the work gained
+ * nothing. Every loop over the accumulators needs its unroll pragma: one missing, and they live in memory.
  */
 #ifndef AMX
 #define AMX 0
@@ -81,7 +82,7 @@ static void half_any(int rows, const at *x, long ld, const uint32_t *w, long uni
 #else
 #define PRODUCT_ROWS TILE_ROWS
 #define product_any(shaped, ...) tile_any(__VA_ARGS__)
-#define _tile_release() (void)shaped
+#define release_tiles(shaped) (void)(shaped)
 #endif
 
 /* What becomes of the sums: float; `at` after an activation, alone or times the other branch; added to `st`. */
@@ -229,7 +230,7 @@ static int multiply(void *work, int piece) {
         if (second)
             scale_branch(sums - (long)p.rows * BW_PANEL, sums, p.rows);
     }
-    _tile_release();
+    release_tiles(shaped);
     return 1;
 }
 

@@ -79,9 +79,10 @@ def test_instruction_sets_match_dense_torch(instruction_set: str, dtype: torch.d
 
 
 @EACH_SET
-@pytest.mark.parametrize(("width", "vocabulary"), [(1, 1), (31, 33), (64, 32), (129, 100), (300, 513)])
+@pytest.mark.parametrize(("width", "vocabulary"), [(1, 1), (31, 33), (64, 32), (129, 100), (300, 513), (4500, 40)])
 def test_products_of_any_size(width: int, vocabulary: int, instruction_set: str, dtype: torch.dtype) -> None:
-    """A head is a norm and a product: rows beyond a tile and beyond a block, columns and widths beyond whole panels."""
+    """A head is a norm and a product: rows beyond a tile and beyond a block, columns and widths beyond whole panels,
+    widths beyond a stretch of sums."""
     generator = torch.Generator().manual_seed(1)
     backend = NativeBackend(str(dtype).removeprefix("torch."), 2, instruction_set)
     backend.reserve(Tables(1, 16, 1, 16), 400, 1)
