@@ -35,6 +35,7 @@ SUBJECTS = {"half": FIT // 2, "all": FIT, OURS: 2 * FIT}  # adapters that are se
 KV = 64 << 20  # bytes that stay for KV
 PROMPT, ANSWER = 128, 16  # tokens
 CHUNK = 64 << 10  # bytes that a worker maps at a time
+SETTLE_SECONDS = 60.0  # for adapters to be loaded after the base
 BARS = [Bar(f"{SIZE}/{DTYPE}", "ttft_ms", "half", at_most=3.0)]
 
 
@@ -57,10 +58,20 @@ def arguments(folder: Path, adapters: int, *more: str) -> list[str]:
     return words + [word for i in range(adapters) for word in ("--app", f"a{i}={folder / f'a{i}'}")]
 
 
+async def settled(server: Served) -> dict[str, Any]:
+    """The cluster once nothing is loading: a server is ready as soon as its base is, adapters come after it."""
+    async with asyncio.timeout(SETTLE_SECONDS):
+        while True:
+            cluster: dict[str, Any] = await server.get("/admin/cluster")
+            if all(one["state"] != "loading" for one in cluster["applications"].values()):
+                return cluster
+            await asyncio.sleep(0.1)
+
+
 async def sizes(base: Path, folder: Path) -> tuple[int, int]:
     """Bytes of the base and of an adapter in a worker's memory."""
     async with served(base, *arguments(folder, 1, "--set", "memory=600MiB")) as server:
-        held = (await server.get("/admin/cluster"))["workers"][0]["parameters_by_application"]
+        held = (await settled(server))["workers"][0]["parameters_by_application"]
         own = int(held["a0"]["owned"])
         return int(held["a0"]["shared"]), own
 
@@ -98,7 +109,7 @@ async def one_round(server: Served, adapters: int, plan: Plan, seed: int) -> dic
 
 async def resident(server: Served) -> int:
     """Adapters that are in the worker."""
-    applications: dict[str, Any] = (await server.get("/admin/cluster"))["applications"]
+    applications = (await settled(server))["applications"]
     return len([one for one in applications.values() if one["state"] == "ready"]) - 1
 
 
