@@ -3,8 +3,9 @@ others; of each kind the least recently used one."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
+
+from blockwright.policies.memory.copy_on_write import CopyOnWriteList
 
 
 class IdlePages:
@@ -12,12 +13,12 @@ class IdlePages:
     slots they hold by layout.
 
     A doubly linked list in two columns (place = handle + 1, place 0 is both ends), because pages leave from the middle when
-    they are shared again, and because columns copy fast.
+    they are shared again, and because columns fork fast.
     """
 
     def __init__(self) -> None:
-        self._after = array("i", [0])  # -1: not idle
-        self._before = array("i", [0])
+        self._after = CopyOnWriteList([0])  # -1: not idle
+        self._before = CopyOnWriteList([0])
         self._early = 0  # place of the last that goes early; 0: there is none
         self.slots: dict[str, int] = {}  # by arena
         self.early_slots: dict[str, int] = {}  # of these, what goes early
@@ -30,9 +31,7 @@ class IdlePages:
     def add(self, handle: int, arena: str, slots: int, *, early: bool = False) -> None:
         """The page has lost its last reader: it is the most recently used one of its kind."""
         place, after, before = handle + 1, self._after, self._before
-        if (missing := place + 1 - len(after)) > 0:
-            after.extend([-1] * missing)
-            before.extend([-1] * missing)
+        self._reach(place)
         last = self._early if early else before[0]
         following = after[last]
         after[last] = before[following] = place
@@ -43,12 +42,16 @@ class IdlePages:
             self._early = place
             self.early_slots[arena] += slots
 
+    def _reach(self, place: int) -> None:
+        """Have both columns go up to a place."""
+        for _ in range(len(self._after), place + 1):
+            self._after.append(-1)
+            self._before.append(-1)
+
     def insert(self, handle: int, after: int) -> None:
         """Part of an idle page has a handle of its own: right behind the other one. Slots are counted already."""
         place, left, following, before = handle + 1, after + 1, self._after, self._before
-        if (missing := place + 1 - len(following)) > 0:
-            following.extend([-1] * missing)
-            before.extend([-1] * missing)
+        self._reach(place)
         right = following[left]
         following[left], before[right] = place, place
         following[place], before[place] = right, left
@@ -101,7 +104,7 @@ class IdlePages:
 
     def fork(self) -> IdlePages:
         copy = IdlePages()
-        copy._after, copy._before = self._after[:], self._before[:]
+        copy._after, copy._before = self._after.fork(), self._before.fork()
         copy.slots, copy.early_slots, copy.count = self.slots.copy(), self.early_slots.copy(), self.count
         copy._early = self._early
         return copy

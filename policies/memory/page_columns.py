@@ -10,6 +10,7 @@ from typing import Self
 
 from blockwright.policies.memory.accounts import PageAccounts
 from blockwright.policies.memory.chunks import ChunkPool
+from blockwright.policies.memory.copy_on_write import CopyOnWriteList
 from blockwright.policies.memory.idle_pages import IdlePages
 from blockwright.policies.memory.prefix_index import Key, PrefixIndex
 from blockwright.policies.memory.slots import SlotAllocator
@@ -25,12 +26,12 @@ class PageColumns:
         self._allocators: dict[str, SlotAllocator] = {}  # by arena
         self._spans: list[Span] = []  # every span that a handle was ever of
         self._span_numbers: dict[tuple[bytes, int], int] = {}  # (lineage, first layer) -> place in ``_spans``
-        self._span: list[int] = []  # place in ``_spans``; -1: the handle is unused
-        self._slots: list[list[int]] = []  # of the span's layers, in order; a list is never changed
-        self._references: list[int] = []  # sequences that list the page
-        self._account: list[int] = []  # who pays for it, number in ``accounts``
+        self._span = CopyOnWriteList[int]()  # place in ``_spans``; -1: the handle is unused
+        self._slots = CopyOnWriteList[list[int]]()  # of the span's layers, in order; a list is never changed
+        self._references = CopyOnWriteList[int]()  # sequences that list the page
+        self._account = CopyOnWriteList[int]()  # who pays for it, number in ``accounts``
         self._others: dict[int, dict[int, int]] = {}  # with caps: handle -> other accounts that list it, how often
-        self._hash: list[bytes] = []  # of its tokens once published; before, b""
+        self._hash = CopyOnWriteList[bytes]()  # of its tokens once published; before, b""
         self._unused: list[int] = []
         self._index = PrefixIndex()
         self.idle = IdlePages()  # published, without references
@@ -107,8 +108,8 @@ class PageColumns:
         copy = type(self)(pool)
         copy._allocators = {arena: allocator.fork(pool) for arena, allocator in self._allocators.items()}
         copy._spans, copy._span_numbers = self._spans.copy(), self._span_numbers.copy()
-        copy._span, copy._references, copy._account = self._span.copy(), self._references.copy(), self._account.copy()
-        copy._slots, copy._hash, copy._unused = self._slots.copy(), self._hash.copy(), self._unused.copy()
+        copy._span, copy._references, copy._account = self._span.fork(), self._references.fork(), self._account.fork()
+        copy._slots, copy._hash, copy._unused = self._slots.fork(), self._hash.fork(), self._unused.copy()
         copy._index, copy.idle, copy.accounts = self._index.fork(), self.idle.fork(), self.accounts.fork()
         copy._others = {handle: others.copy() for handle, others in self._others.items()}
         copy.evicted, copy.shared = self.evicted, self.shared
@@ -121,11 +122,11 @@ class PageColumns:
             "accounts": self.accounts.names.copy(),
             "unused_accounts": self.accounts.unused.copy(),
             "others": [[handle, [list(pair) for pair in others.items()]] for handle, others in self._others.items()],
-            "span": self._span.copy(),
+            "span": list(self._span),
             "slots": [slots.copy() for slots in self._slots],
-            "references": self._references.copy(),
-            "account": self._account.copy(),
-            "hash": self._hash.copy(),
+            "references": list(self._references),
+            "account": list(self._account),
+            "hash": list(self._hash),
             "unused": self._unused.copy(),
             "idle": list(self.idle),
             "evicted": self.evicted,
@@ -140,9 +141,10 @@ class PageColumns:
             table._allocators[layout["arena"]] = SlotAllocator.restore(layout, pool)
         table._spans = from_plain(list[Span], data["spans"])
         table._span_numbers = {(span.lineage, span.layer): n for n, span in enumerate(table._spans)}
-        table._span, table._references = list(data["span"]), list(data["references"])
-        table._account, table._slots = list(data["account"]), from_plain(list[list[int]], data["slots"])
-        table._hash, table._unused = from_plain(list[bytes], data["hash"]), from_plain(list[int], data["unused"])
+        table._span, table._references = CopyOnWriteList(data["span"]), CopyOnWriteList(data["references"])
+        table._account, table._unused = CopyOnWriteList(data["account"]), from_plain(list[int], data["unused"])
+        table._slots = CopyOnWriteList(from_plain(list[list[int]], data["slots"]))
+        table._hash = CopyOnWriteList(from_plain(list[bytes], data["hash"]))
         for key, handle in table._published().items():
             table._index.put(key, handle)
         table.accounts.restore(data["accounts"], data["unused_accounts"])

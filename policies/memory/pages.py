@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
+from blockwright.policies.memory.copy_on_write import CopyOnWriteList
 from blockwright.policies.memory.page_columns import PageColumns
 from blockwright.policies.model.runs import Border, Span
 
@@ -208,7 +209,7 @@ class PageTable(PageColumns):
             places = {-1: -1, **{number: place for place, number in enumerate(used)}}
             self._spans = [self._spans[number] for number in used]
             self._span_numbers = {(span.lineage, span.layer): place for place, span in enumerate(self._spans)}
-            self._span = [places[number] for number in self._span]
+            self._span = CopyOnWriteList([places[number] for number in self._span])
 
     def idle_of(self, components: Container[bytes], without: Iterable[Span]) -> list[int]:
         """Idle pages whose KV one of these made, of other spans than these."""

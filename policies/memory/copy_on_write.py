@@ -1,0 +1,63 @@
+"""A list that forks without touching what it holds: forks share its blocks, and who writes first copies the block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+SHIFT = 8
+BLOCK = 1 << SHIFT  # entries: a copy after a fork is short, and a fork of 30,000 entries copies 130 references
+PLACE = BLOCK - 1
+
+
+class CopyOnWriteList(Generic[T]):
+    """A list that grows, in blocks of ``BLOCK`` entries.
+
+    A column of all pages of a large cache has some 30,000 entries. A plain copy counts one more reference to each, all
+    over the memory, and has fresh pages of memory from the system each time: several of them take a forecast milliseconds,
+    which reads a few entries and changes fewer.
+    """
+
+    def __init__(self, values: Iterable[T] = ()) -> None:
+        entries = list(values)
+        self._blocks: list[list[T]] = [entries[at : at + BLOCK] for at in range(0, len(entries), BLOCK)]
+        self._owned: list[bool] = [True] * len(self._blocks)  # False: a fork reads the block too
+
+    def __len__(self) -> int:
+        return ((len(self._blocks) - 1) << SHIFT) + len(self._blocks[-1]) if self._blocks else 0
+
+    def __getitem__(self, index: int) -> T:
+        """``index`` is not negative."""
+        return self._blocks[index >> SHIFT][index & PLACE]
+
+    def __setitem__(self, index: int, value: T) -> None:
+        number = index >> SHIFT
+        if not self._owned[number]:
+            self._own(number)
+        self._blocks[number][index & PLACE] = value
+
+    def append(self, value: T) -> None:
+        last = len(self._blocks) - 1
+        if last < 0 or len(self._blocks[last]) == BLOCK:
+            self._blocks.append([value])
+            self._owned.append(True)
+            return
+        if not self._owned[last]:
+            self._own(last)
+        self._blocks[last].append(value)
+
+    def _own(self, number: int) -> None:
+        self._blocks[number] = self._blocks[number].copy()
+        self._owned[number] = True
+
+    def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable(self._blocks)
+
+    def fork(self) -> CopyOnWriteList[T]:
+        """An independent copy."""
+        copy = CopyOnWriteList[T]()
+        copy._blocks = self._blocks.copy()
+        self._owned, copy._owned = [False] * len(self._blocks), [False] * len(self._blocks)
+        return copy
