@@ -57,7 +57,13 @@ class CopyOnWriteList(Generic[T]):
 
     def fork(self) -> CopyOnWriteList[T]:
         """An independent copy."""
-        copy = CopyOnWriteList[T]()
+        copy: CopyOnWriteList[T] = CopyOnWriteList()
         copy._blocks = self._blocks.copy()
         self._owned, copy._owned = [False] * len(self._blocks), [False] * len(self._blocks)
         return copy
+
+    def check(self) -> None:
+        """All blocks but the last are full, and of each it is known who may write."""
+        assert all(len(block) == BLOCK for block in self._blocks[:-1]), "a block is not full"
+        assert all(0 < len(block) <= BLOCK for block in self._blocks[-1:]), "the last block is empty or too long"
+        assert len(self._owned) == len(self._blocks), "a block is neither owned nor shared"

@@ -88,6 +88,8 @@ class IdlePages:
 
     def check(self) -> None:
         """The two columns say the same, and nothing of pages that are not idle."""
+        self._after.check()
+        self._before.check()
         order = list(self)
         assert len(self._after) == len(self._before), "a page has a place in one column"
         assert [self._before[h + 1] - 1 for h in order] == [-1, *order][:-1], "the order of idle pages is broken"

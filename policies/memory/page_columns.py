@@ -26,12 +26,12 @@ class PageColumns:
         self._allocators: dict[str, SlotAllocator] = {}  # by arena
         self._spans: list[Span] = []  # every span that a handle was ever of
         self._span_numbers: dict[tuple[bytes, int], int] = {}  # (lineage, first layer) -> place in ``_spans``
-        self._span = CopyOnWriteList[int]()  # place in ``_spans``; -1: the handle is unused
-        self._slots = CopyOnWriteList[list[int]]()  # of the span's layers, in order; a list is never changed
-        self._references = CopyOnWriteList[int]()  # sequences that list the page
-        self._account = CopyOnWriteList[int]()  # who pays for it, number in ``accounts``
+        self._span: CopyOnWriteList[int] = CopyOnWriteList()  # place in ``_spans``; -1: the handle is unused
+        self._slots: CopyOnWriteList[list[int]] = CopyOnWriteList()  # of the span's layers, in order; no list is changed
+        self._references: CopyOnWriteList[int] = CopyOnWriteList()  # sequences that list the page
+        self._account: CopyOnWriteList[int] = CopyOnWriteList()  # who pays for it, number in ``accounts``
         self._others: dict[int, dict[int, int]] = {}  # with caps: handle -> other accounts that list it, how often
-        self._hash = CopyOnWriteList[bytes]()  # of its tokens once published; before, b""
+        self._hash: CopyOnWriteList[bytes] = CopyOnWriteList()  # of its tokens once published; before, b""
         self._unused: list[int] = []
         self._index = PrefixIndex()
         self.idle = IdlePages()  # published, without references
@@ -173,6 +173,10 @@ class PageColumns:
         taken: dict[str, list[int]] = {arena: [] for arena in self._allocators}
         idle: dict[str, int] = dict.fromkeys(self._allocators, 0)
         self.idle.check()
+        for column in (self._span, self._references, self._account):
+            column.check()
+        self._slots.check()
+        self._hash.check()
         cached = set(self.idle)
         for handle, number in enumerate(self._span):
             if number < 0:

@@ -29,6 +29,7 @@ def test_forks_are_lists_that_go_their_own_ways(seed: int, size: int) -> None:
     for column, told in sides:
         assert list(column) == told
         assert len(column) == len(told)
+        column.check()
 
 
 @pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK, 2 * BLOCK])
@@ -45,6 +46,8 @@ def test_a_write_after_a_fork_copies_one_block_once(place: int, first: bool) -> 
     shared = [a is b for a, b in zip(one._blocks, other._blocks, strict=True)]
     assert [number for number, same in enumerate(shared) if not same] == [place // BLOCK]
     assert list(reader) == values
+    one.check()
+    other.check()
 
 
 def test_an_entry_that_is_not_there_is_no_entry_of_another_block() -> None:
