@@ -57,7 +57,8 @@ async def test_requests_move_with_their_pages(replicas: Server) -> None:
                 status, told = await client.move(answer.name, worker="w1" if source == "w0" else "w0")
                 assert (status, told["id"]) == (202, answer.name)
                 (move,) = told["moves"]
-                assert (move["from"], move["pages"]) == (source, LONG // PAGE)
+                assert move["from"] == source
+                assert LONG // PAGE <= move["pages"] <= (LONG + NEW) // PAGE, "those of its prompt, and of what it has made"
         await client.finished()
         check(answers, await undisturbed(client, asked))
         assert answers[0].tokens == list(greedy(replicas.path, tuple(asked[0]["prompt"]), NEW))
