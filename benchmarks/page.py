@@ -9,6 +9,7 @@ of the scripts; what misses one is listed at the end.
 from __future__ import annotations
 
 import json
+import math
 import runpy
 import textwrap
 from collections.abc import Callable, Sequence
@@ -37,6 +38,7 @@ import simulation
 import sweep
 import tenants
 from harness import BESIDE, OURS, ROOT, Bar
+from models import CONFIG_DTYPES, SIZES, shapes
 from page_messages import of_actors, of_links, of_nodes, of_tokens
 from page_offline import of_offline
 from page_offline_live import of_offline_live
@@ -123,7 +125,10 @@ def of_tenants(result: Result) -> str:
     added = result.text("20apps/weights", "lora_share", scale=100)
     same = result.ratio("tenants/same-load", "out_tok_per_s", tenants.ONE)
     late = [result.text("hot/add", "delay_sweeps", subject) for subject in (OURS, tenants.QUIET)]
-    return f"""Twenty applications of two random base models (W float32, 44 million parameters): 12 LoRA, 4 BitFit and 4 full
+    size, dtype = result.document["settings"].get("model", "W/f32").split("/")
+    millions = sum(map(math.prod, shapes(SIZES[size]).values())) / 1e6
+    return f"""Twenty applications of two random base models ({size}, {millions:.0f} million parameters in
+{CONFIG_DTYPES[dtype]}): 12 LoRA, 4 BitFit and 4 full
 fine-tunes that change the upper third of the layers, with uneven request rates, in the memory of {tenants.HELD:g} whole
 models, one worker on all cores. "Merged" serves each base together with its LoRA and BitFit tenants, and each full
 fine-tune separately; "per-model" serves every application separately, loaded on demand. "Closed": {tenants.CLIENTS} clients

@@ -1,10 +1,12 @@
 """Twenty applications of two foundations in the memory of six models: all shared, beside two ways without.
 
-    python benchmarks/tenants.py [--quick] [--json PATH]
+    python benchmarks/tenants.py [--quick] [--size S] [--dtype f32|bf16] [--json PATH]
 
-Subjects are our own engine with one worker, all cores and the same bytes; only what is shared differs. ``per-model``: every
-application is a whole model of its own, loaded on demand and evicted by use. ``merged``: an engine for each foundation with
-its LoRA and BitFit tenants, and one for each full fine-tune. Baselines take the best value of theirs in ``KNOBS``.
+Models are bfloat16 where tile registers (AMX) make arithmetic cheap, so that reading weights is what a sweep costs, as on
+accelerators; else float32. Subjects are our own engine with one worker, all cores and the same bytes; only what is shared
+differs. ``per-model``: every application is a whole model of its own, loaded on demand and evicted by use. ``merged``: an
+engine for each foundation with its LoRA and BitFit tenants, and one for each full fine-tune. Baselines take the best value
+of theirs in ``KNOBS``.
 ``20apps/WORKLOAD/closed``: 32 clients with a request each, which is what a subject can do; ``loadNN``: arrivals at that
 percentage of the better baseline's requests per second. ``20apps/weights``: parameters in memory, and the sum of the
 distinct tensors. ``tenants/same-load``: eight LoRA tenants, and one with all of their requests. ``hot/add``: sweeps by
@@ -26,9 +28,13 @@ from typing import Any
 
 import harness
 from harness import OURS, Bar, Options, Report
+from models import DTYPES, SIZES
 from server import Served, ServerError, served
 from tenants_load import Asked, closed, opened, requests
 from tenants_models import ALONE, MERGED, Fleet
+
+from blockwright.gpu.errors import BackendError
+from blockwright.gpu.select import open_backend
 
 DISTINCT, ONE, QUIET = "distinct-tensors", "1-tenant", "no-addition"
 SUBJECTS = (OURS, MERGED, ALONE)
@@ -53,8 +59,17 @@ class Plan:
     rounds: int = 5
 
     @classmethod
-    def chosen(cls, quick: bool) -> Plan:
-        return cls(requests=60, tuning=20, loads={"poisson": (0.9,)}, rounds=2) if quick else cls()
+    def chosen(cls, quick: bool, size: str = "W", dtype: str = "") -> Plan:
+        less: dict[str, Any] = {"requests": 60, "tuning": 20, "loads": {"poisson": (0.9,)}, "rounds": 2} if quick else {}
+        return cls(size, dtype or natural_dtype(), **less)
+
+
+def natural_dtype() -> str:
+    """Of this machine's kernels, see the module."""
+    try:
+        return "bf16" if open_backend("native", "bfloat16", 1).numerics == "native-amx-bfloat16" else "f32"
+    except BackendError:
+        return "f32"
 
 
 def bars(plan: Plan) -> list[Bar]:
@@ -219,8 +234,7 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
         await hot(report, plan, fleet, mix, servers[OURS])
 
 
-def main(options: Options) -> None:
-    plan = Plan.chosen(options.quick)
+def main(options: Options, plan: Plan) -> None:
     settings = {"model": f"{plan.size}/{plan.dtype}", "requests": plan.requests, "clients": CLIENTS, "models_held": HELD}
     report = Report("tenants", settings)
     with tempfile.TemporaryDirectory() as folder:
@@ -229,4 +243,8 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(harness.parse(__doc__))
+    parser = harness.parser(__doc__)
+    parser.add_argument("--size", choices=SIZES, default="W", help="of the models (W)")
+    parser.add_argument("--dtype", choices=DTYPES, default="", help="of the models (bf16 with AMX, else f32)")
+    chosen = parser.parse_args()
+    main(Options(chosen.quick, chosen.json), Plan.chosen(chosen.quick, chosen.size, chosen.dtype))

@@ -16,6 +16,7 @@ from server import ServerError
 from tenants_load import Asked, closed, opened, requests
 from tenants_models import ALONE, COUNTS, MERGED, Fleet, apps
 
+from blockwright.gpu.errors import BackendError
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.zoo.source import open_source
 
@@ -125,6 +126,22 @@ def test_a_delay_is_the_longest_pause_in_the_span_less_the_usual_one() -> None:
     early.times, late.times = [0.0, 9.0, 10.0, 11.0], [10.0, 13.0, 14.0, 30.0]
     assert tenants.delay([early, late], 9.5, 14.0, sweep=1.0) == 2.0
     assert tenants.delay([early], 12.0, 14.0, sweep=1.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("numerics", "dtype"), [("native-amx-bfloat16", "bf16"), ("native-avx2-bfloat16", "f32"), ("", "f32")]
+)
+def test_models_are_of_the_type_whose_arithmetic_is_cheap(
+    numerics: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*wanted: object) -> Any:
+        if not numerics:
+            raise BackendError("no library")
+        return SimpleNamespace(numerics=numerics)
+
+    monkeypatch.setattr(tenants, "open_backend", opened)
+    assert tenants.Plan.chosen(quick=True).dtype == tenants.Plan.chosen(quick=False).dtype == dtype
+    assert tenants.Plan.chosen(True, "M", "bf16") == tenants.Plan("M", "bf16", 60, 20, {"poisson": (0.9,)}, 2)
 
 
 def test_the_bars_are_those_of_the_issue() -> None:
