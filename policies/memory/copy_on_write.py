@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-SHIFT = 8
-BLOCK = 1 << SHIFT  # entries: a copy after a fork is short, and a fork of 30,000 entries copies 130 references
-PLACE = BLOCK - 1
+# Final, so that the compiled form has the numbers themselves: what is looked up at each access is a tenth of a simulation.
+SHIFT: Final = 8
+BLOCK: Final = 256  # 1 << SHIFT entries: a copy after a fork is short, a fork of 30,000 entries copies 130 references
+PLACE: Final = 255  # BLOCK - 1
 
 
 class CopyOnWriteList(Generic[T]):
