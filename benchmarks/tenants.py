@@ -1,6 +1,6 @@
 """Twenty applications of two foundations in the memory of six models: all shared, beside two ways without.
 
-    python benchmarks/tenants.py [--quick] [--size S] [--dtype f32|bf16] [--json PATH]
+    python benchmarks/tenants.py [--quick] [--dtype f32|bf16] [--json PATH]
 
 Models are bfloat16 where tile registers (AMX) make arithmetic cheap, so that reading weights is what a sweep costs, as on
 accelerators; else float32. Subjects are our own engine with one worker, all cores and the same bytes; only what is shared
@@ -28,7 +28,7 @@ from typing import Any
 
 import harness
 from harness import OURS, Bar, Options, Report
-from models import DTYPES, SIZES
+from models import DTYPES
 from server import Served, ServerError, served
 from tenants_load import Asked, closed, opened, requests
 from tenants_models import ALONE, MERGED, Fleet
@@ -59,9 +59,9 @@ class Plan:
     rounds: int = 5
 
     @classmethod
-    def chosen(cls, quick: bool, size: str = "W", dtype: str = "") -> Plan:
+    def chosen(cls, quick: bool, dtype: str = "") -> Plan:
         less: dict[str, Any] = {"requests": 60, "tuning": 20, "loads": {"poisson": (0.9,)}, "rounds": 2} if quick else {}
-        return cls(size, dtype or natural_dtype(), **less)
+        return cls(dtype=dtype or natural_dtype(), **less)
 
 
 def natural_dtype() -> str:
@@ -244,7 +244,6 @@ def main(options: Options, plan: Plan) -> None:
 
 if __name__ == "__main__":
     parser = harness.parser(__doc__)
-    parser.add_argument("--size", choices=SIZES, default="W", help="of the models (W)")
     parser.add_argument("--dtype", choices=DTYPES, default="", help="of the models (bf16 with AMX, else f32)")
     chosen = parser.parse_args()
-    main(Options(chosen.quick, chosen.json), Plan.chosen(chosen.quick, chosen.size, chosen.dtype))
+    main(Options(chosen.quick, chosen.json), Plan.chosen(chosen.quick, chosen.dtype))

@@ -141,7 +141,7 @@ def test_models_are_of_the_type_whose_arithmetic_is_cheap(
 
     monkeypatch.setattr(tenants, "open_backend", opened)
     assert tenants.Plan.chosen(quick=True).dtype == tenants.Plan.chosen(quick=False).dtype == dtype
-    assert tenants.Plan.chosen(True, "M", "bf16") == tenants.Plan("M", "bf16", 60, 20, {"poisson": (0.9,)}, 2)
+    assert tenants.Plan.chosen(True, "bf16") == tenants.Plan("W", "bf16", 60, 20, {"poisson": (0.9,)}, 2)
 
 
 def test_the_bars_are_those_of_the_issue() -> None:
