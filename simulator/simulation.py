@@ -27,7 +27,8 @@ from blockwright.simulator.workload import Demand
 
 Note = Callable[[dict[str, Any]], None]  # one decision, or what became of a request
 _ARRIVAL, _DELIVERY, _END, _SAMPLE, _READY, _CALL = 0, 1, 2, 3, 4, 5  # of equal times in this order
-SAMPLES = 120  # of the cluster's state while requests arrive
+SAMPLES, FEWEST_SAMPLES = 120, 12  # of the cluster's state while requests arrive
+LOOKS = 12_000  # at instances, in all samples together: more only where requests are more
 
 
 @dataclass(slots=True)
@@ -132,8 +133,9 @@ class ClusterSimulation:
     def _run(self) -> None:
         demands, heap, at, left = self.requests, self._heap, 0, len(self.requests)
         last = demands[-1].demand.at if demands else 0.0
-        for n in range(SAMPLES + 1):
-            heapq.heappush(heap, (last * n / SAMPLES, _SAMPLE, n, 0))
+        samples = sample_count(len(self.instances), left)
+        for n in range(samples + 1):
+            heapq.heappush(heap, (last * n / samples, _SAMPLE, n, 0))
         while heap or at < left:
             if at < left and (not heap or demands[at].demand.at <= heap[0][0]):
                 self.now = demands[at].demand.at
@@ -282,6 +284,12 @@ class ClusterSimulation:
         waiting += sum(count for count, _ in self._entrance.outside.values())
         memory = [load.used_blocks / load.total_blocks for load in loads]
         self.samples.append(ClusterSample(self.now, running, waiting, memory))
+
+
+def sample_count(instances: int, requests: int) -> int:
+    """Into how many equal intervals samples divide a run: fewer where instances are many, since each sample looks at all of
+    them. 120 samples of 1,000 instances took some 7 % of what simulating 20,000 requests took."""
+    return max(FEWEST_SAMPLES, min(SAMPLES, max(LOOKS, requests) // instances))
 
 
 def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:

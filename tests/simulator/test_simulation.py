@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.simulator.description import DISPATCH
+from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, sample_count
 from blockwright.simulator.workload import Demand
 
 from .clusters import described, run
@@ -109,6 +110,21 @@ def test_who_cannot_be_served_is_told_so() -> None:
     assert [bool(request.failed) for request in simulation.requests] == [True, True, False]
     assert "more than the 150" in simulation.requests[0].failed
     assert "memory for 120" in simulation.requests[1].failed
+
+
+@pytest.mark.parametrize(
+    ("instances", "requests", "samples"),
+    [(1, 1, SAMPLES), (100, 10, SAMPLES), (1000, 10, FEWEST_SAMPLES), (1000, 20_000, 20), (1000, 10**6, SAMPLES)],
+)
+def test_samples_are_fewer_where_instances_are_many(instances: int, requests: int, samples: int) -> None:
+    assert sample_count(instances, requests) == samples
+
+
+def test_samples_go_from_the_beginning_to_the_last_arrival() -> None:
+    simulation, _ = run(described(instances={"count": 500}))
+    last = simulation.requests[-1].demand.at
+    assert [one.at for one in simulation.samples] == pytest.approx([last * n / 24 for n in range(25)])
+    assert all(len(one.memory) == 500 for one in simulation.samples)
 
 
 def test_a_front_that_is_full_refuses() -> None:
