@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from blockwright.api.batches.records import INPUT, OUTPUT, FileRecord
 from blockwright.api.batches.store import FileInUse
 from blockwright.api.batches.store_thread import StoreThread
-from blockwright.api.batches.upload import UploadedFile, too_large
+from blockwright.api.batches.upload import UploadedFile, opened, too_large
 from blockwright.api.batches.views import DeletedAnswer, file_view, files_view
 from blockwright.api.checks import shown
 from blockwright.api.errors import ApiError, bad_request
@@ -101,24 +101,36 @@ async def upload(request: web.Request) -> web.Response:
     id = f"file-{secrets.token_hex(12)}"
     limits = {"most_lines": settings.batch_requests, "most_bytes": settings.batch_bytes, "longest": settings.max_body}
     with storing():
-        file = await asyncio.to_thread(UploadedFile, thread.store.path(id), **limits)
+        file = await opened(thread.store.path(id), **limits)
         try:
             fields = await _read_form(request, file)
             values = _checked(fields)
-            record = FileRecord(
-                id=id,
-                tenant=request[CALLER].tenant,
-                purpose=values["purpose"],
-                filename=fields["file"],
-                nbytes=await asyncio.to_thread(file.keep),
-                created_at=(now := int(time.time())),
-                expires_at=now + values[_SECONDS] if _SECONDS in values else None,
-                lines=file.lines,
-            )
-            await thread.call(thread.store.add_file, record)
-        finally:
+        except BaseException:
             file.part.close()
+            raise
+        # All of it has come: who leaves now leaves it stored, not a file that nobody knows.
+        record = await asyncio.shield(_store(thread, file, id, request[CALLER].tenant, fields["file"], values))
     return web.json_response(file_view(record))
+
+
+async def _store(
+    thread: StoreThread, file: UploadedFile, id: str, tenant: str, filename: str, values: dict[str, Any]
+) -> FileRecord:
+    try:
+        record = FileRecord(
+            id=id,
+            tenant=tenant,
+            purpose=values["purpose"],
+            filename=filename,
+            nbytes=await asyncio.to_thread(file.keep),
+            created_at=(now := int(time.time())),
+            expires_at=now + values[_SECONDS] if _SECONDS in values else None,
+            lines=file.lines,
+        )
+        await thread.call(thread.store.add_file, record)
+    finally:
+        file.part.close()
+    return record
 
 
 async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]:

@@ -6,8 +6,10 @@ fewer are, each gets its own error when a batch reads it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 from blockwright.api.batches.folder import PartFile
 from blockwright.api.errors import ApiError, bad_request
@@ -70,6 +72,22 @@ class UploadedFile:
         if length > self._longest:
             message = f"line {number} is longer than {self._longest} bytes (max_body), what one request may have"
             raise bad_request(f"{message}; is it JSONL, with one request on each line?", "file", "invalid_jsonl")
+
+
+async def opened(path: Path, **limits: Any) -> UploadedFile:
+    """Made on a thread. Who is cancelled meanwhile, as its client has gone, leaves nothing: the thread goes on, and what it
+    opens is closed when it is there."""
+    opening = asyncio.ensure_future(asyncio.to_thread(UploadedFile, path, **limits))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opening: asyncio.Future[UploadedFile]) -> None:
+    if opening.exception() is None:
+        opening.result().part.close()
 
 
 def too_large(most: int) -> ApiError:

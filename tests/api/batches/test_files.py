@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ from aiohttp import FormData
 from yarl import URL
 
 from blockwright.actors.config import SettingsError
-from blockwright.api.batches.folder import PartFile
+from blockwright.api.batches import upload
+from blockwright.api.batches.folder import PART, PartFile
 from blockwright.tests.api.batches.batch_rig import BatchRig, line, parts
 from blockwright.tests.api.raw import listening
-from blockwright.tests.waiting import until
+from blockwright.tests.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -182,6 +185,52 @@ async def test_a_client_that_goes_away_leaves_nothing(folder: Path, tmp_path: Pa
             writer.write(head + begun)
             await until(lambda: parts(tmp_path))
         await until(lambda: not parts(tmp_path))
+
+
+async def test_one_that_goes_away_while_the_file_is_opened_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that opens it does not know yet that nobody waits for it."""
+    go = threading.Event()
+
+    class Slow(PartFile):
+        def __init__(self, path: Path) -> None:
+            super().__init__(path)
+            assert go.wait(PATIENCE)
+
+    monkeypatch.setattr(upload, "PartFile", Slow)
+    uploading = asyncio.create_task(upload.opened(tmp_path / "f", most_lines=1, most_bytes=1, longest=1))
+    await until(lambda: [*tmp_path.iterdir()])
+    uploading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await uploading
+    go.set()
+    await until(lambda: not [*tmp_path.iterdir()])
+
+
+async def test_one_that_goes_away_when_all_has_come_leaves_it_stored(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, kept = threading.Event(), PartFile.keep
+
+    def keep(part: PartFile) -> int:
+        size = kept(part)
+        assert go.wait(PATIENCE)
+        return size
+
+    monkeypatch.setattr(PartFile, "keep", keep)
+    client, _ = await serve(settings={"batch_dir": str(tmp_path)})
+    rig = BatchRig(client)
+    uploading = asyncio.create_task(rig.upload(line("a")))
+    (name,) = await until(lambda: [name for name in parts(tmp_path) if not name.endswith(PART)])
+    uploading.cancel()
+    await asyncio.gather(uploading, return_exceptions=True)
+    go.set()
+
+    async def listed() -> list[str]:
+        return [file["id"] for file in (await rig.ask("GET", "/v1/files"))[1]["data"]]
+
+    assert await until(listed) == [name] == parts(tmp_path)
 
 
 async def test_tenants_see_their_own_files(serve: Any, tmp_path: Path) -> None:
