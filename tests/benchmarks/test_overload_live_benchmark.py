@@ -98,6 +98,7 @@ def test_who_is_compared_outside_the_burst_and_what_is_not_measured_twice() -> N
 
 
 @pytest.mark.system
+@pytest.mark.nightly
 async def test_a_burst_on_workers_with_little_memory_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, pace = make_model(live.SIZE, "f32", tmp_path / "m"), tmp_path / "pace.json"
     pace.write_text(json.dumps({name: value / 4 for name, value in live.COSTS.items()}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,8 +15,16 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
+LONG = ("profiling.md",)  # pages that measure
+
+
+def followed() -> list[Any]:
+    marks = {True: [pytest.mark.nightly], False: []}
+    return [pytest.param(page, marks=marks[page.name in LONG]) for page in PAGES if blocks(page.read_text())]
+
+
 @pytest.mark.system
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page.read_text())], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", followed(), ids=lambda page: page.name)
 def test_every_block_runs(page: Path, tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     try:

@@ -89,7 +89,7 @@ class FollowedUnrest(Unrest, Followed):
 
 def test_replicas_of_workers_follow_what_moves() -> None:
     imported = 0
-    for seed in range(6):
+    for seed in range(4):
         game = FollowedUnrest(seed, dispatch="llumnix-minus-code")
         game.play()
         assert game.figures["disagreements"] == 0, seed
@@ -99,7 +99,7 @@ def test_replicas_of_workers_follow_what_moves() -> None:
 
 def test_without_faults_pages_come_with_whoever_moves() -> None:
     counters: Counter[str] = Counter()
-    for seed in range(10):
+    for seed in range(6):
         game = Unrest(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, seed
         counters += game.counters

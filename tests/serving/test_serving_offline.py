@@ -14,7 +14,7 @@ from blockwright.runtime.testing import seeds
 from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, Game, Request
 
-PARTS, PART, DAILY = 4, 24, 12
+PARTS, PART, DAILY = 4, 24, 8
 
 
 class Blended(Game):

@@ -32,7 +32,7 @@ from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Requ
 from blockwright.tests.serving.house import HEAD, Plan, chain
 from blockwright.tests.serving.strikes import ACTIONS, Strike
 
-PARTS, PART, DAILY = 5, 40, 8
+PARTS, PART, DAILY = 5, 40, 5
 MORE = 10  # requests
 SWITCHED = ("switch", "answer to switch", "switched", "answer to switched", "export", "unload", "load")
 LAYERS = 4
@@ -170,7 +170,7 @@ def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(kin
 
 def test_without_faults_nobody_fails_and_replicas_are_whole_in_the_end() -> None:
     orders: Counter[str] = Counter()
-    for seed in range(5):
+    for seed in range(3):
         game = Dropping(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, (seed, game.outcomes)
         assert not game.house.state.overload.groups
@@ -180,7 +180,7 @@ def test_without_faults_nobody_fails_and_replicas_are_whole_in_the_end() -> None
 
 def test_what_is_together_is_dropped_together_and_nobody_fails() -> None:
     groups: set[int] = set()
-    for seed in range(5):
+    for seed in range(3):
         game = Together(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, (seed, game.outcomes)
         assert not game.house.state.overload.groups
@@ -191,7 +191,7 @@ def test_what_is_together_is_dropped_together_and_nobody_fails() -> None:
 def test_models_that_take_turns_are_dropped_whichever_is_loaded_and_nobody_fails() -> None:
     """Only what could never have room is refused."""
     groups: set[str] = set()
-    for seed in range(5, 10):
+    for seed in range(5, 8):
         game = Swapping(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled", "too long"}, (seed, game.outcomes)
         assert not game.house.state.overload.groups

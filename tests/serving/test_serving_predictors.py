@@ -29,7 +29,7 @@ from blockwright.tests.serving.device import CHUNK, SWEEP, TOKEN, VOCABULARY
 from blockwright.tests.serving.game import LONGEST, WITHIN, Game
 from blockwright.tests.serving.house import PAGE, House, Plan, chain
 
-PART, PARTS, DAILY = 12, 2, 1
+PART, PARTS, DAILY = 8, 3, 1
 TOLD = 1.0  # seconds after which whoever is quiet has told all
 
 

@@ -17,7 +17,7 @@ from blockwright.tests.serving.device import CHUNK
 from blockwright.tests.serving.game import REQUESTS, Game, Request
 from blockwright.tests.serving.house import HEAD, Plan
 
-SEEDS = 30
+SEEDS = 15
 PAGE_BYTES = 256 * 2  # of both layers, as stored
 WAVES = (0.0, 0.6, 0.6, 0.6)  # seconds when requests come
 
@@ -62,5 +62,5 @@ def test_blocks_come_and_go_and_every_request_ends_with_the_right_tokens() -> No
         for gateway in game.house.gateways.values():
             views = [view for request in game.requests if (view := gateway.describe(request.id)) is not None]
             ways.update(len(view.route) for view in views)
-    assert ways[2] >= 10, ways
+    assert ways[2] >= SEEDS // 3, ways
     assert outcomes["done"] + outcomes["cancelled"] >= 0.8 * sum(outcomes.values()), outcomes

@@ -16,7 +16,7 @@ from blockwright.tests.parts import parts
 from blockwright.tests.serving.game import REQUESTS, STRIKES, WITHIN, Game
 from blockwright.tests.serving.strikes import ACTIONS, FETCHED, Strike
 
-PART, PARTS, DAILY = 10, 4, 1
+PART, PARTS, DAILY = 7, 6, 1
 
 
 class Sourced(Game):

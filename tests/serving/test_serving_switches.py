@@ -20,7 +20,7 @@ from blockwright.tests.serving.game import REQUESTS, STRIKES, Game, Violation
 from blockwright.tests.serving.strikes import ACTIONS, HELD, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
 
-PARTS, PART, DAILY = 2, 30, 10
+PARTS, PART, DAILY = 2, 30, 7
 SWITCHES = 16  # of each seed
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
 TOLD = 60.0  # until a gateway must have said that all have left, and that nobody waits
@@ -96,7 +96,7 @@ def test_every_request_ends_with_the_right_tokens_however_often_its_route_ends(s
 
 def test_without_faults_who_pauses_goes_on_with_its_pages() -> None:
     counters: Counter[str] = Counter()
-    for seed in range(8):
+    for seed in range(5):
         game = Switches(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, seed
         counters += game.counters

@@ -217,7 +217,10 @@ blockwright.generate({model!r}, ["reverse: abc ="] * 40, max_tokens=400, ignore_
 """
 
 
-@pytest.mark.parametrize(("code", "sign"), [(ASYNC_PROGRAM, "streaming"), (PLAIN_PROGRAM, "generating")])
+@pytest.mark.parametrize(
+    ("code", "sign"),
+    [(ASYNC_PROGRAM, "streaming"), pytest.param(PLAIN_PROGRAM, "generating", marks=pytest.mark.nightly)],
+)
 def test_ctrl_c_leaves_nothing_behind(code: str, sign: str, pace: Path) -> None:
     program = Program(["-c", code.format(model=str(MODEL), pace=str(pace))])
     try:

@@ -147,7 +147,7 @@ async def test_kill_9_of_a_worker_while_three_adapters_stream(
     server.stop()
 
 
-@pytest.mark.parametrize("victim", ["w0", "w1"])
+@pytest.mark.parametrize("victim", ["w0", pytest.param("w1", marks=pytest.mark.nightly)])
 async def test_kill_9_of_either_worker_of_a_pipeline(pipeline: Server, expected: list[list[int]], victim: str) -> None:
     async with Client(pipeline) as client:
         before = await client.ready()

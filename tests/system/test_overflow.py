@@ -27,7 +27,7 @@ def loud(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("pipeline", [1, 2])
+@pytest.mark.parametrize("pipeline", [2, pytest.param(1, marks=pytest.mark.nightly)])
 async def test_its_clients_are_told_and_others_get_their_tokens(
     serve: Callable[..., Server], loud: Path, expected: list[list[int]], pipeline: int
 ) -> None:

@@ -172,7 +172,7 @@ def family(checkpoint: Callable[..., Path], serve: Callable[..., Server], tmp_pa
     return {base.name: base, "tuned": altered(base, tmp_path / "tuned", ("layers.1.mlp", "layers.3."))}
 
 
-@pytest.mark.parametrize("number", parts(12, daily=1))
+@pytest.mark.parametrize("number", parts(12, daily=0))
 async def test_a_member_of_a_family_dies_or_stands_still(
     family: dict[str, Path], serve: Callable[..., Server], number: int
 ) -> None:

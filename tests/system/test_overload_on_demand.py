@@ -63,6 +63,7 @@ async def test_a_model_on_demand_waits_for_the_end_of_a_burst(
     server.stop()
 
 
+@pytest.mark.nightly
 async def test_what_was_loaded_on_demand_is_dropped_in_a_burst_of_its_own(
     checkpoint: Callable[..., Path], serve: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ async def test_what_was_loaded_on_demand_is_dropped_in_a_burst_of_its_own(
     server.stop()
 
 
+@pytest.mark.nightly
 async def test_what_is_added_during_a_drop_comes_to_all_workers(
     checkpoint: Callable[..., Path], serve: Callable[..., Server], tmp_path: Path
 ) -> None:
