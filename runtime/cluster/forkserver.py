@@ -109,7 +109,7 @@ class Forkserver:
                 import_module(module)
             except Exception as error:  # children meet it again where they need the module
                 failures.append(f"{module}: {type(error).__name__}: {error}")
-        gc.freeze()  # not collected first, as hardly any of it is garbage; a child's collector would touch, and so copy, all pages
+        gc.freeze()  # hardly any of it is garbage; the collector of a child would touch, and so copy, every page
         gc.enable()
         self._tell([READY, failures])
 
