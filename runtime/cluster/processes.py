@@ -109,10 +109,11 @@ class ForkserverLauncher:
     async def _open(self) -> None:
         ours, theirs = socket.socketpair()
         command = (sys.executable, "-c", _PROGRAM, str(theirs.fileno()))
+        process: asyncio.subprocess.Process | None = None
         try:
             # A session of its own: signals to the head's group (Ctrl-C, a service manager's TERM) are the head's to
             # answer, which may want its workers to finish what runs.
-            self._process = await asyncio.create_subprocess_exec(
+            self._process = process = await asyncio.create_subprocess_exec(
                 *command,
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -122,7 +123,11 @@ class ForkserverLauncher:
             )
             self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
-            ours.close()  # which ends the forkserver, if there is one
+            ours.close()  # which would end the forkserver, too, but nobody would wait for that
+            if process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
             raise
         finally:
             theirs.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import re
@@ -252,6 +253,7 @@ async def test_a_start_that_is_cancelled_leaves_no_process(tmp_path, until):
     await launcher.stop()
     assert turns > 1
     await until(lambda: not children())
+    gc.collect()  # who has not waited for a process is warned of here, not in another test
 
 
 async def test_a_module_that_cannot_be_preloaded_is_named_and_no_obstacle(tmp_path, caplog):
