@@ -101,9 +101,7 @@ async def test_cancelling_reaches_the_other_process(rig, until):
     await asyncio.sleep(0)  # it is sent before what follows: cancelled before its first step it would never begin
     assert await rig.ref("w0").add(1) == 1
     call.cancel()
-    async with asyncio.timeout(PATIENCE):
-        while await rig.ref("w0").cancellations() != 1:
-            pass
+    assert await until(lambda: rig.ref("w0").cancellations()) == 1
 
 
 async def test_kill_9_is_seen_and_calls_fail(rig):
