@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from blockwright.policies.model.chain import KvLayout
-from blockwright.policies.model.runs import Border, LocalRoute, Run, Span, localize
+from blockwright.policies.model.local_paths import LocalPaths
+from blockwright.policies.model.runs import Border, LocalRoute, Run, Span
 from blockwright.policies.plain import Plain, from_plain, to_plain
 from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.policies.sweep.route_shapes import RouteShape, route_shapes
@@ -22,6 +23,7 @@ class LocalRoutes:
 
     def __init__(self, worker: str, numerics: str) -> None:
         self._worker, self._numerics = worker, numerics
+        self._paths = LocalPaths(worker, numerics)
         self._version = 0
         self._planned: dict[str, LocalRoute] = {}  # by route id
         self._in_force: dict[str, int] = {}  # route id -> version
@@ -44,7 +46,7 @@ class LocalRoutes:
         if event.version <= self._version:
             return False
         self._version = event.version
-        self._planned = localize(self._worker, event.chains, event.planned, self._numerics, kept)
+        self._planned = self._paths.cut(event.chains, event.planned, kept)
         every = self._planned.values()
         self._deltas = self._numbered(self._deltas, 1, (local.deltas for local in every if local.deltas))
         self._runs = self._numbered(self._runs, 0, (run for local in every for run in local.runs))
@@ -135,7 +137,7 @@ class LocalRoutes:
     def fork(self) -> LocalRoutes:
         copy = LocalRoutes(self._worker, self._numerics)
         copy._version, copy._planned, copy._in_force = self._version, self._planned.copy(), self._in_force.copy()
-        copy._numbers, copy._shapes = self._numbers, self._shapes
+        copy._numbers, copy._shapes, copy._paths = self._numbers, self._shapes, self._paths.fork()
         copy._runs, copy._deltas, copy.borders = self._runs.copy(), self._deltas.copy(), self.borders.copy()
         copy._following, copy._models, copy.ended = self._following.copy(), self._models.copy(), self.ended.copy()
         return copy
@@ -186,7 +188,8 @@ class LocalRoutes:
 
 def layouts(event: RoutesChanged) -> list[KvLayout]:
     """KV layouts of all chains, each once, in order of first use."""
-    found = {c.kv.key: c.kv for chain in event.chains for c in chain.components if c.kv is not None}
+    objects = {id(c.kv): c.kv for chain in event.chains for block in chain.blocks for c in block.components}
+    found = {layout.key: layout for layout in objects.values() if layout is not None}
     return list(found.values())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blockwright.policies.model.chain import Chain, Hop, Route
 from blockwright.policies.model.lineage import lineages, page_hashes, root_hash
-from blockwright.policies.model.runs import localize
+from blockwright.policies.model.local_paths import LocalPaths
 
 from ..sweep_world import chain, pipeline, replica
 
@@ -13,7 +13,7 @@ BASE = chain("base")  # embedding, attention, mlp, attention, mlp, head
 
 def runs_of(worker: str, chains: list[Chain], routes: list[Route]) -> dict[str, list[tuple[int, int]]]:
     """(depth, components) of the runs of each route."""
-    local = localize(worker, chains, routes, "numerics")
+    local = LocalPaths(worker, "numerics").cut(chains, routes)
     return {name: [(run.depth, len(run.components)) for run in route.runs] for name, route in local.items()}
 
 
@@ -24,7 +24,7 @@ def test_a_single_model_is_one_run_and_its_head() -> None:
 def test_chains_part_where_they_differ() -> None:
     upper = chain("upper", own_from=3)
     routes = [replica("w0", BASE), replica("w0", upper)]
-    local = localize("w0", [BASE, upper], routes, "numerics")
+    local = LocalPaths("w0", "numerics").cut([BASE, upper], routes)
     assert runs_of("w0", [BASE, upper], routes)["upper@w0"] == [(0, 3), (3, 2), (5, 1)]
     assert local["base@w0"].runs[0] == local["upper@w0"].runs[0]
     assert local["base@w0"].runs[1] != local["upper@w0"].runs[1]
@@ -36,7 +36,7 @@ def test_chains_that_meet_again_share_the_run_but_not_its_kv() -> None:
     parts = list(BASE.components)
     parts[1] = chain("middle", own_from=1).components[1]
     middle = Chain("middle", (BASE.blocks[0].__class__(tuple(parts)),), 1000)
-    local = localize("w0", [BASE, middle], [replica("w0", BASE), replica("w0", middle)], "numerics")
+    local = LocalPaths("w0", "numerics").cut([BASE, middle], [replica("w0", BASE), replica("w0", middle)])
     assert local["base@w0"].runs[2:] == local["middle@w0"].runs[2:]
     assert local["base@w0"].spans[-1].lineage != local["middle@w0"].spans[-1].lineage
 
@@ -44,16 +44,16 @@ def test_chains_that_meet_again_share_the_run_but_not_its_kv() -> None:
 def test_hops_cut_runs_and_spans_and_say_where_rows_go() -> None:
     routes = [pipeline(["w0", "w1"], BASE), replica("w0", BASE), replica("w1", BASE)]
     assert runs_of("w0", [BASE], routes) == {"base@w0+w1": [(0, 3)], "base@w0": [(0, 3), (3, 2), (5, 1)]}
-    second = localize("w1", [BASE], routes, "numerics")
+    second = LocalPaths("w1", "numerics").cut([BASE], routes)
     assert second["base@w0+w1"].spans == second["base@w1"].spans[1:]
     assert second["base@w0+w1"].runs[0].kv_layer == 1
-    assert localize("w0", [BASE], routes, "numerics")["base@w0+w1"].next_worker == "w1"
+    assert LocalPaths("w0", "numerics").cut([BASE], routes)["base@w0+w1"].next_worker == "w1"
     assert second["base@w0+w1"].next_worker is None
 
 
 def test_a_route_may_hold_no_attention_here() -> None:
     route = Route("x", 1, "base", (Hop("w0", 0, 1), Hop("w1", 1, 6)))
-    assert localize("w0", [BASE], [route], "numerics")["x"].spans == ()
+    assert LocalPaths("w0", "numerics").cut([BASE], [route])["x"].spans == ()
 
 
 def test_lineage_depends_on_everything_below_and_on_numerics() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from blockwright.policies.model.chain import Block, Chain
 from blockwright.policies.model.lineage import lineages
-from blockwright.policies.model.runs import localize
+from blockwright.policies.model.local_paths import LocalPaths
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
@@ -33,7 +33,7 @@ def test_a_variant_is_its_base_and_its_delta() -> None:
 
 
 def test_variants_share_runs_and_the_kv_below_their_first_delta() -> None:
-    local = localize("w0", CHAINS, [replica("w0", c) for c in CHAINS], "numerics")
+    local = LocalPaths("w0", "numerics").cut(CHAINS, [replica("w0", c) for c in CHAINS])
     base, lower, upper = (local[f"{name}@w0"] for name in ("base", "lower", "upper"))
     assert base.runs == lower.runs == upper.runs
     assert base.touched == (False, False)
