@@ -186,6 +186,7 @@ def of_sweep(result: Result) -> str:
         ("one of 64 sweeps in a jump, 256 rows", "jump/256rows", "sweep_us"),
         ("fork, 256 rows (bar 1,000)", "fork/256rows", "p50_us"),
         ("the same with all memory in cached pages (bar 1,000)", "fork/256rows-cache-full", "p50_us"),
+        ("one variant more, where 100 of 32 layers are", "publication/100x32layers", "p50_us"),
     )
     made = table(("", "microseconds"), [(name, result.spread(case, metric)) for name, case, metric in lines])
     return f"How long a worker takes to decide what runs next, with decoding sequences of 12 layers:\n\n{made}"

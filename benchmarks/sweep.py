@@ -5,7 +5,9 @@
 ``sweep`` is one sweep of 48 or 256 rows: the median of windows of 16 sweeps, in which every row comes past a page
 border once (borders are spread evenly, as in service); ``plan`` and ``commit`` are its parts. ``fork`` is a forecast's copy
 of 256 rows in 80 GB of 2 MiB chunks, ``fork, cache full`` the same with all memory in cached pages; ``jump`` is 64 sweeps
-of 256 rows at once. ``--beside`` measures an older checkout in turn with this one; what it cannot do is left out.
+of 256 rows at once. ``publication`` is what it takes to adopt one variant more, or one fewer, of a model of 32 layers that
+has 100 of them, each with deltas in all layers. ``--beside`` measures an older checkout in turn with this one; what it
+cannot do is left out.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import harness
@@ -32,11 +35,9 @@ BARS = (
 Samples = dict[str, dict[str, float]]  # by case, by metric
 
 
-def routed(config: Any, layers: int = LAYERS):  # type: ignore[no-untyped-def]
-    """A worker with one route, ``m@w0``, of so many layers, and nothing to do."""
-    from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
-    from blockwright.policies.sweep.events import RoutesChanged
-    from blockwright.policies.sweep.state import SweepState
+def chain_of(layers: int):  # type: ignore[no-untyped-def]
+    """A model of so many layers, ``m``."""
+    from blockwright.policies.model.chain import Block, Chain, Component, Kind, KvLayout
 
     layout = KvLayout(2, 64, "bfloat16", PAGE)
     kinds = [Kind.EMBEDDING, *[Kind.ATTENTION, Kind.MLP] * layers, Kind.HEAD]
@@ -44,8 +45,17 @@ def routed(config: Any, layers: int = LAYERS):  # type: ignore[no-untyped-def]
         Component(bytes([depth]) * 16, kind, 0, 384, 384, layout if kind is Kind.ATTENTION else None)
         for depth, kind in enumerate(kinds)
     )
-    chain = Chain("m", (Block(parts),), 1 << 20)
-    routes = [Route("m@w0", 1, "m", (Hop("w0", 0, len(parts)),))]
+    return Chain("m", (Block(parts),), 1 << 20)
+
+
+def routed(config: Any, layers: int = LAYERS):  # type: ignore[no-untyped-def]
+    """A worker with one route, ``m@w0``, of so many layers, and nothing to do."""
+    from blockwright.policies.model.chain import Hop, Route
+    from blockwright.policies.sweep.events import RoutesChanged
+    from blockwright.policies.sweep.state import SweepState
+
+    chain = chain_of(layers)
+    routes = [Route("m@w0", 1, "m", (Hop("w0", 0, len(chain.components)),))]
     state = SweepState(config)
     state.apply(RoutesChanged(1, [chain], routes, routes), 0.0)
     return state
@@ -147,12 +157,38 @@ def jumps(times: int) -> dict[str, float]:
     return {"sweep_us": statistics.median(spent)}
 
 
+def publications(times: int) -> dict[str, float]:
+    """Microseconds of one; the routes that were there before are the same objects, as a worker keeps them."""
+    from blockwright.policies.model.chain import Block, Hop, Route
+    from blockwright.policies.sweep.events import RoutesChanged
+
+    base = chain_of(32)
+    every = [base]
+    for number in range(101):
+        parts = [
+            part.variant(bytes([number, depth]) * 8, 1) if part.kv else part for depth, part in enumerate(base.components)
+        ]
+        every.append(replace(base, application=f"m{number}", blocks=(Block(tuple(parts)),)))
+    routes = [Route(f"{one.application}@w0", 1, one.application, (Hop("w0", 0, len(base.components)),)) for one in every]
+    state = routed(_config(48, 4 << 30, 0, 8192), 32)
+    versions = iter(range(2, 1 << 30))
+
+    def publish() -> None:
+        version = next(versions)
+        count = len(every) - version % 2
+        state.apply(RoutesChanged(version, every[:count], routes[:count], routes[:count]), 0.0)
+
+    publish()
+    return timed(publish, times)
+
+
 def measure(quick: bool) -> Samples:
     """All cases in this interpreter."""
     found: Samples = {f"sweep/{rows}rows": sweeps(rows, 10 if quick else 25) for rows in (48, 256)}
     old = not hasattr(decoding(1, 1 << 30), "jump") or not hasattr(decoding(1, 1 << 30), "snapshot")
     found["fork/256rows"] = timed(decoding(256, 80 << 30, chunk=2 << 20).fork, 20)
     if not old:
+        found["publication/100x32layers"] = publications(6 if quick else 20)
         found["jump/256rows"] = jumps(5 if quick else 20)
         full = decoding(256, 80 << 30, chunk=2 << 20, layers=32, slot=64 << 10, cached=30_000)
         found["fork/256rows-cache-full"] = timed(full.fork, 20)

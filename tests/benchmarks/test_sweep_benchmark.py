@@ -25,3 +25,4 @@ def test_the_parts_of_a_sweep_and_those_at_once_are_timed() -> None:
     assert sorted(found) == ["commit_us", "plan_us", "sweep_us"]
     assert min(found.values()) > 0
     assert sweep.jumps(2)["sweep_us"] > 0
+    assert sweep.publications(2)["p50_us"] > 0
