@@ -87,8 +87,8 @@ def inside_gateway(*, batches: bool) -> Branch:
 
 
 def inside_worker(*, overload: bool) -> Branch:
-    """Of a worker's process."""
-    always = _actor("worker", "worker.actor:Worker"), _BLOCKS
+    """Of a worker's process. The worker tells its blocks at each heartbeat: they are there before it, and end after it."""
+    always = _BLOCKS, _actor("worker", "worker.actor:Worker")
     return Branch(name="root", intensity=0, children=(*always, *(_NODE_MEMORY,) * overload))
 
 

@@ -20,8 +20,8 @@ root: one for one, at most 0 restarts in 5 s
   workers: one for one, never gives up
     w0: process of blockwright.actors.worker.main:start
       root: one for one, at most 0 restarts in 5 s
-        worker: Worker
         blocks: Blocks
+        worker: Worker
   gateways: one for one, never gives up"""
 APART = """\
 root: one for one, at most 0 restarts in 5 s
@@ -33,8 +33,8 @@ root: one for one, at most 0 restarts in 5 s
   workers: one for one, never gives up
     w0: process of blockwright.actors.worker.main:start
       root: one for one, at most 0 restarts in 5 s
-        worker: Worker
         blocks: Blocks
+        worker: Worker
   gateways: one for one, never gives up
     g0: process of blockwright.api.serve.gateway_process:start
       root: one for one, at most 0 restarts in 5 s
