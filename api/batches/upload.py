@@ -86,7 +86,7 @@ async def opened(path: Path, **limits: Any) -> UploadedFile:
 
 
 def _close(opening: asyncio.Future[UploadedFile]) -> None:
-    if opening.exception() is None:
+    if not opening.cancelled() and opening.exception() is None:
         opening.result().part.close()
 
 

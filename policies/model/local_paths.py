@@ -10,7 +10,7 @@ from collections.abc import Container, Hashable, Iterable, Sequence
 
 from blockwright.policies.model.chain import Chain, Component, Hop, Kind, Route
 from blockwright.policies.model.lineage import lineages
-from blockwright.policies.model.runs import LocalRoute, Run, Span, run_of
+from blockwright.policies.model.runs import Border, LocalRoute, Run, Span, run_of
 
 Stretches = list[tuple[int, int]]  # of a path: first node and the one after the last
 Nodes = tuple[Hashable, ...]
@@ -20,17 +20,16 @@ class LocalPath:
     """A route here and what of it depends on no other: its nodes in the graph of runs, and in that of spans. With it the
     local route that came of it last, and how it had been cut."""
 
-    def __init__(self, route: Route, components: tuple[Component, ...], max_length: int, hop: int, numerics: str) -> None:
-        here = route.hops[hop]
+    def __init__(self, route: Route, chain: Chain, hop: int, numerics: str) -> None:
+        here, components = route.hops[hop], chain.components
         lines = lineages(components[: here.last], numerics)
         attentions = [d for d, c in enumerate(components) if c.kv is not None]
-        self.route, self.components, self.max_length, self.hop = route, components, max_length, hop
+        self.route, self.chain, self.components, self.hop = route, chain, components, hop
         self.first = here.first
         self.local = components[here.first : here.last]
         self.layers = [(n, d) for n, d in enumerate(attentions) if here.first <= d < here.last]  # KV layer, depth
         self.nodes: Nodes = tuple([(here.first + d, c.shared) for d, c in enumerate(self.local)])
-        self.lines: Nodes = tuple([(n, lines[d]) for n, d in self.layers])
-        self._lineages = [lines[d] for _, d in self.layers]
+        self.lines: tuple[Border, ...] = tuple([(n, lines[d]) for n, d in self.layers])
         self._cut: tuple[Stretches, Stretches] = ([], [])
         self._made: LocalRoute | None = None
 
@@ -53,7 +52,7 @@ class LocalPath:
             local[-1].width_out,
             sum([c.nbytes + c.delta_nbytes for c in local]),
             sum([c.kv.raw_bytes for c in local if c.kv is not None]),
-            self.max_length,
+            self.chain.max_length,
             deltas=tuple(changed),
             touched=tuple([any(r.depth <= d < r.depth + len(r.components) for d, _ in changed) for r in runs]),
         )
@@ -69,7 +68,7 @@ class LocalPath:
         layout = owners[0].kv
         assert layout is not None
         resident = [(c.shared, c.delta) if c.delta else (c.shared,) for c in owners]
-        return Span.of(layers[0][0], layout.key, resident, self._lineages[first:last])
+        return Span.of(layers[0][0], layout.key, resident, [line for _, line in self.lines[first:last]])
 
 
 class LocalPaths:
@@ -85,16 +84,15 @@ class LocalPaths:
         ``routes`` should hold every route that the configuration can bring into force, so that a span is cut before it has
         pages. ``kept``: borders that spans have from earlier; pages are split where a border comes, and never joined again.
         """
-        of = {chain.application: (chain.components, chain.max_length) for chain in chains}
+        of = {chain.application: chain for chain in chains}
         paths: dict[str, LocalPath] = {}
         for route in routes:
-            components, max_length = of.get(route.application, ((), 0))
-            hop = _hop_of(route.hops, self._worker) if components else -1
-            if hop < 0:
+            chain, hop = of.get(route.application), _hop_of(route.hops, self._worker)
+            if chain is None or hop < 0:
                 continue
             path = self._known.get(route.id)
-            if path is None or path.route != route or path.max_length != max_length or path.components != components:
-                path = LocalPath(route, components, max_length, hop, self._numerics)
+            if path is None or path.route != route or path.chain != chain:
+                path = LocalPath(route, chain, hop, self._numerics)
             paths[route.id] = path
         self._known = paths
         alike = dict.fromkeys([path.nodes for path in paths.values()])  # variants differ in nothing that runs are cut by

@@ -188,6 +188,7 @@ class LocalRoutes:
 
 def layouts(event: RoutesChanged) -> list[KvLayout]:
     """KV layouts of all chains, each once, in order of first use."""
+    # by object first: few are different ones, and a key is written anew each time
     objects = {id(c.kv): c.kv for chain in event.chains for block in chain.blocks for c in block.components}
     found = {layout.key: layout for layout in objects.values() if layout is not None}
     return list(found.values())

@@ -39,7 +39,6 @@ def lend(folder: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.nightly
 def test_the_installation_works(tmp_path: Path) -> None:
     (block,) = [block for block in blocks((ROOT / "docs" / "quick-start.md").read_text()) if "install" in block.tested]
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]

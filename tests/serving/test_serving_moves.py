@@ -87,9 +87,10 @@ class FollowedUnrest(Unrest, Followed):
     """With predictors."""
 
 
-def test_replicas_of_workers_follow_what_moves() -> None:
+@pytest.mark.parametrize("span", spans(1, 6, 4), ids=str)
+def test_replicas_of_workers_follow_what_moves(span: range) -> None:
     imported = 0
-    for seed in range(4):
+    for seed in span:
         game = FollowedUnrest(seed, dispatch="llumnix-minus-code")
         game.play()
         assert game.figures["disagreements"] == 0, seed
@@ -97,9 +98,10 @@ def test_replicas_of_workers_follow_what_moves() -> None:
     assert imported > 0
 
 
-def test_without_faults_pages_come_with_whoever_moves() -> None:
+@pytest.mark.parametrize("span", spans(1, 10, 6), ids=str)
+def test_without_faults_pages_come_with_whoever_moves(span: range) -> None:
     counters: Counter[str] = Counter()
-    for seed in range(6):
+    for seed in span:
         game = Unrest(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, seed
         counters += game.counters

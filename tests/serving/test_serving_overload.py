@@ -168,9 +168,10 @@ def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(kin
     assert len(stages) > min(2, len(span) // DAILY), stages
 
 
-def test_without_faults_nobody_fails_and_replicas_are_whole_in_the_end() -> None:
+@pytest.mark.parametrize("span", spans(1, 5, 3), ids=str)
+def test_without_faults_nobody_fails_and_replicas_are_whole_in_the_end(span: range) -> None:
     orders: Counter[str] = Counter()
-    for seed in range(3):
+    for seed in span:
         game = Dropping(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, (seed, game.outcomes)
         assert not game.house.state.overload.groups
@@ -178,9 +179,10 @@ def test_without_faults_nobody_fails_and_replicas_are_whole_in_the_end() -> None
     assert orders["DropParameters"] > 10, orders
 
 
-def test_what_is_together_is_dropped_together_and_nobody_fails() -> None:
+@pytest.mark.parametrize("span", spans(1, 5, 3), ids=str)
+def test_what_is_together_is_dropped_together_and_nobody_fails(span: range) -> None:
     groups: set[int] = set()
-    for seed in range(3):
+    for seed in span:
         game = Together(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, (seed, game.outcomes)
         assert not game.house.state.overload.groups
@@ -188,10 +190,11 @@ def test_what_is_together_is_dropped_together_and_nobody_fails() -> None:
     assert 3 in groups
 
 
-def test_models_that_take_turns_are_dropped_whichever_is_loaded_and_nobody_fails() -> None:
+@pytest.mark.parametrize("span", [range(5, 8), pytest.param(range(5, 10), marks=pytest.mark.nightly)], ids=str)
+def test_models_that_take_turns_are_dropped_whichever_is_loaded_and_nobody_fails(span: range) -> None:
     """Only what could never have room is refused."""
     groups: set[str] = set()
-    for seed in range(5, 8):
+    for seed in span:
         game = Swapping(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled", "too long"}, (seed, game.outcomes)
         assert not game.house.state.overload.groups

@@ -11,13 +11,15 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.policies.cluster.scaling import PressedBlock
+from blockwright.tests.parts import spans
 from blockwright.tests.serving.device import CHUNK
 from blockwright.tests.serving.game import REQUESTS, Game, Request
 from blockwright.tests.serving.house import HEAD, Plan
 
-SEEDS = 15
 PAGE_BYTES = 256 * 2  # of both layers, as stored
 WAVES = (0.0, 0.6, 0.6, 0.6)  # seconds when requests come
 
@@ -52,15 +54,16 @@ class Burst(Game):
             await asyncio.sleep(0.2)
 
 
-def test_blocks_come_and_go_and_every_request_ends_with_the_right_tokens() -> None:
+@pytest.mark.parametrize("span", spans(1, 30, 15), ids=str)
+def test_blocks_come_and_go_and_every_request_ends_with_the_right_tokens(span: range) -> None:
     ways: Counter[int] = Counter()
     outcomes: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in span:
         game = Burst(seed).play()
         assert sum(game.outcomes.values()) == REQUESTS, seed
         outcomes += game.outcomes
         for gateway in game.house.gateways.values():
             views = [view for request in game.requests if (view := gateway.describe(request.id)) is not None]
             ways.update(len(view.route) for view in views)
-    assert ways[2] >= SEEDS // 3, ways
+    assert ways[2] >= len(span) // 3, ways
     assert outcomes["done"] + outcomes["cancelled"] >= 0.8 * sum(outcomes.values()), outcomes

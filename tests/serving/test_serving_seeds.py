@@ -19,13 +19,13 @@ from blockwright.actors.worker import reports
 from blockwright.actors.worker.held_news import HeldNews
 from blockwright.actors.worker.messages import GatewayNews
 from blockwright.runtime.testing import seeds
-from blockwright.tests.parts import parts
+from blockwright.tests.parts import parts, spans
 from blockwright.tests.serving.game import REQUESTS, Game
 from blockwright.tests.serving.strikes import ACTIONS, KINDS, Coverage
 
 CELLS = [(kind, action) for kind in KINDS for action in ACTIONS]  # the first seeds strike at one each
 TURNS = 8  # and so do the seeds after them, if the message did not come
-PART, PARTS, DAILY = 12, 73, 1
+PART, PARTS, DAILY = 12, 74, 1
 SOON = 3.0  # virtual seconds
 
 
@@ -66,7 +66,8 @@ def test_every_kind_of_message_was_hit_errors_are_the_exception_and_memory_is_sc
     assert sum(attempts[n] for n in attempts if n > 1) >= 20, attempts
 
 
-def test_gateways_that_take_little_at_a_time_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("span", [range(6, 12), pytest.param(range(12), marks=pytest.mark.nightly)], ids=str)
+def test_gateways_that_take_little_at_a_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, span: range) -> None:
     """What they are not told yet waits at the workers and is joined, under the same faults."""
     monkeypatch.setattr(report_sequence, "ACKNOWLEDGE_EVERY", 2)
     monkeypatch.setattr(reports, "WINDOW", 3)
@@ -78,14 +79,15 @@ def test_gateways_that_take_little_at_a_time_lose_nothing(monkeypatch: pytest.Mo
         held[len(one.news) < before + len(news)] += 1
 
     monkeypatch.setattr(HeldNews, "add", counted)
-    for seed in range(6, 12):
+    for seed in span:
         game = Game(seed).play()
         assert sum(game.outcomes.values()) == REQUESTS, seed
     assert held[True] > 10, "tokens were joined"
 
 
-def test_without_faults_every_request_gets_its_tokens() -> None:
-    for seed in range(6):
+@pytest.mark.parametrize("span", spans(1, 10, 6), ids=str)
+def test_without_faults_every_request_gets_its_tokens(span: range) -> None:
+    for seed in span:
         game = Game(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, seed
 
@@ -107,10 +109,10 @@ def test_each_of_the_first_messages_of_a_kind_may_be_lost(kind: str, number: int
     assert set(game.outcomes) <= {"done", "cancelled", "connection lost"}, game.outcomes
 
 
-def test_a_worker_is_out_for_seconds_whatever_message_is_lost_while_it_loads() -> None:
+@pytest.mark.parametrize("number", [1, 5, pytest.param(2, marks=pytest.mark.nightly)])
+def test_a_worker_is_out_for_seconds_whatever_message_is_lost_while_it_loads(number: int) -> None:
     """Of every kind that is sent until then; ``WHOLE`` bounds what follows the faults of the other tests."""
     normal = Game(1, faults=False).play().opened
     for kind in ("load", "answer to load", "status", "answer to status", "routes", "answer to routes", "up"):
-        for number in (1, 5):
-            game = Game(1, faults=False, strikes=[(kind, "drop", number)]).play()
-            assert game.opened < normal + SOON, (kind, number)
+        game = Game(1, faults=False, strikes=[(kind, "drop", number)]).play()
+        assert game.opened < normal + SOON, kind

@@ -94,9 +94,10 @@ def test_every_request_ends_with_the_right_tokens_however_often_its_route_ends(s
     assert len(hits) > len(HELD) * len(ACTIONS) // 3, hits
 
 
-def test_without_faults_who_pauses_goes_on_with_its_pages() -> None:
+@pytest.mark.parametrize("span", spans(1, 8, 5), ids=str)
+def test_without_faults_who_pauses_goes_on_with_its_pages(span: range) -> None:
     counters: Counter[str] = Counter()
-    for seed in range(5):
+    for seed in span:
         game = Switches(seed, faults=False).play()
         assert set(game.outcomes) <= {"done", "cancelled"}, seed
         counters += game.counters

@@ -12,7 +12,6 @@ from blockwright.api.commands.cli import main
 pytestmark = pytest.mark.system
 
 
-@pytest.mark.nightly  # the tour itself is what tests/api/demo and the README's first command show
 def test_random_weights_where_there_is_no_checkpoint(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
