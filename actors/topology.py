@@ -310,7 +310,7 @@ async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
 
 def _processes(settings: Settings) -> ForkserverLauncher:
     directory = Path(settings.directory) if settings.directory else None
-    return ForkserverLauncher(directory, preload=["torch", "blockwright.actors.worker.main"])
+    return ForkserverLauncher(directory, preload=["blockwright.gpu.eager_torch", "blockwright.actors.worker.main"])
 
 
 def tell_of_nodes(
