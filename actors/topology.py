@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from blockwright.actors.batches.port import BatchDesk
@@ -46,6 +45,7 @@ from blockwright.actors.supervision_tree import (
     tree,
 )
 from blockwright.actors.worker.messages import WorkerConfig
+from blockwright.actors.worker_processes import worker_launcher
 from blockwright.gpu.model.config import ModelConfig
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.runtime.actor.ref import Ref
@@ -214,14 +214,15 @@ async def start(
     settings: Settings,
     *,
     http: Http | None = None,
+    launcher: Launcher | None = None,
     in_process: bool = False,
     worker_entry: str = "",
     gateway_entry: str = GATEWAY,
 ) -> Running:
     """Start a cluster; loading goes on when this returns.
 
-    http: None, this process has the only gateway. in_process: nodes are of this process (tests). worker_entry,
-    gateway_entry: "module:function" instead of their own.
+    http: None, this process has the only gateway. launcher: of worker processes, one of its own if None. in_process: nodes
+    are of this process (tests). worker_entry, gateway_entry: "module:function" instead of their own.
     Raises CheckpointError, SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
@@ -230,7 +231,8 @@ async def start(
     configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
     first_in_head = http is None or in_head(settings, cores())
     processes = gateway_processes(settings, first_in_head=first_in_head) if http is not None else []
-    launcher: Launcher = InProcessLauncher() if in_process else _processes(settings)
+    if launcher is None:
+        launcher = InProcessLauncher() if in_process else worker_launcher(settings.directory)
     cluster = await _open_cluster(settings, launcher)
     try:
         whole = tree(
@@ -306,11 +308,6 @@ async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
             raise SettingsError(f"directory: the cluster's sockets cannot lie there: {error}") from error
         raise
     return cluster
-
-
-def _processes(settings: Settings) -> ForkserverLauncher:
-    directory = Path(settings.directory) if settings.directory else None
-    return ForkserverLauncher(directory, preload=["blockwright.gpu.eager_torch", "blockwright.actors.worker.main"])
 
 
 def tell_of_nodes(

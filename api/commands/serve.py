@@ -87,6 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(as_toml(settings), end="")
         return 0
-    from blockwright.api.serve.server import run as serve
+    from blockwright.actors.worker_processes import worker_launcher
 
-    return serve(settings)
+    launcher = worker_launcher(settings.directory)
+    launcher.begin()  # it imports torch, for longer than this process what follows
+    try:
+        from blockwright.api.serve.server import run as serve
+
+        return serve(settings, launcher)
+    finally:
+        launcher.abandon()

@@ -33,13 +33,14 @@ from blockwright.api.serve.first_look import first_look, of_the_hub
 from blockwright.api.serve.neighbour import served_there
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.hub import TOLD
+from blockwright.runtime.cluster.launcher import Launcher
 
 FETCHING = "fetching weights"  # a stage
 Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front of this process, and the port
 
 
-def run(settings: Settings) -> int:
-    """Serve until a signal; the exit code."""
+def run(settings: Settings, launcher: Launcher) -> int:
+    """Serve until a signal, with workers from ``launcher``; the exit code."""
     from blockwright.actors.topology import Http, start
 
     set_up(settings.log_format, settings.log_level, "head")
@@ -47,7 +48,11 @@ def run(settings: Settings) -> int:
         first_look(settings)
     except (SettingsError, CheckpointError) as error:  # before the port is taken, or said to be
         return Speaker(settings.log_format, Stages()).fatal(error)
-    return uvloop.run(Server(settings, lambda chosen, front, port: start(chosen, http=Http(front, port, front.desk))).run())
+
+    def begin(chosen: Settings, front: Front, port: int) -> Awaitable[RunningCluster]:
+        return start(chosen, http=Http(front, port, front.desk), launcher=launcher)
+
+    return uvloop.run(Server(settings, begin).run())
 
 
 class Server:

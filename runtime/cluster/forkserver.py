@@ -92,9 +92,9 @@ class Forkserver:
 
     def _act(self, tag: int, *fields: Any) -> None:
         if tag == SETUP:
-            self._directory, sys.path[:] = fields[0], fields[2]
-            self._import(fields[1])
+            self._directory = fields[0]
         elif tag == PRELOAD:
+            sys.path[:] = fields[1]
             self._import(fields[0])
         elif tag == SPAWN:
             self._spawn(*fields)

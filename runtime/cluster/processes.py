@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ class ForkserverLauncher:
         self._pending: dict[int, tuple[NodeSpec, asyncio.Future[int]]] = {}
         self._children: dict[int, PeerId] = {}
         self._connected = asyncio.Event()  # a forkserver listens
+        self._begun: tuple[subprocess.Popen[bytes], socket.socket] | None = None  # and not taken over yet
         self._serving = False  # this one has done its imports
         self._broken = ""  # why no further one is started
         self._stopping = False
@@ -53,6 +55,20 @@ class ForkserverLauncher:
     @property
     def directory(self) -> str:
         return str(self._path)
+
+    def begin(self) -> None:
+        """Start the forkserver before there is an event loop, so that it imports while this process still does.
+
+        ``start`` goes on with it, and says what hindered this; else ``abandon`` ends it.
+        """
+        with contextlib.suppress(OSError):
+            self._begun = self._execute()
+
+    def abandon(self) -> None:
+        """End what was begun, where ``start`` has not taken it over."""
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            _end(*begun)
 
     async def start(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
@@ -83,7 +99,7 @@ class ForkserverLauncher:
         """Import more, now that there is time: later children find these modules, too."""
         self._preload += modules
         if self._connected.is_set() and not self._broken:
-            self._write(PRELOAD, [*modules])
+            self._write(PRELOAD, [*modules], sys.path)
 
     def kill(self, node: PeerId) -> None:
         # By the forkserver, which alone knows that the process is not reaped yet and its number not taken by another.
@@ -95,10 +111,11 @@ class ForkserverLauncher:
         return {node: pid for pid, node in self._children.items()}
 
     async def stop(self) -> None:
+        self.abandon()
         if self._stopping or self._path is None:
             return
         self._stopping = True
-        if not self._serving and self._process.returncode is None:
+        if not self._serving:
             self._process.kill()  # it imports, which takes seconds, and has no children yet
         self._writer.close()
         await self._task
@@ -106,33 +123,38 @@ class ForkserverLauncher:
         self._connected.set()
         remove_directory(self._path)
 
-    async def _open(self) -> None:
+    def _execute(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        """A forkserver that begins to import, and our end of the way to it."""
         ours, theirs = socket.socketpair()
-        command = (sys.executable, "-c", _PROGRAM, str(theirs.fileno()))
-        process: asyncio.subprocess.Process | None = None
         try:
             # A session of its own: signals to the head's group (Ctrl-C, a service manager's TERM) are the head's to
             # answer, which may want its workers to finish what runs.
-            self._process = process = await asyncio.create_subprocess_exec(
-                *command,
+            process = subprocess.Popen(
+                (sys.executable, "-c", _PROGRAM, str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 # a preloaded numpy would start a thread pool, which does not survive a fork
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )
-            self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
-            ours.close()  # which would end the forkserver, too, but nobody would wait for that
-            if process is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+            ours.close()
             raise
         finally:
             theirs.close()
+        with contextlib.suppress(OSError):  # it has ended already, which whoever reads is told
+            ours.sendall(frame([PRELOAD, self._preload, sys.path]))
+        return process, ours
+
+    async def _open(self) -> None:
+        (self._process, ours), self._begun = self._begun or self._execute(), None
+        try:
+            self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        except BaseException:  # a cancellation too
+            _end(self._process, ours)
+            raise
         self._serving = False
-        self._write(SETUP, self.directory, self._preload, sys.path)
+        self._write(SETUP, self.directory)
         self._connected.set()
         if self._stopping:  # asked for while this one was being started
             self._writer.close()
@@ -156,7 +178,7 @@ class ForkserverLauncher:
                 self._act(*unpack(await self._reader.readexactly(length)))
         self._connected.clear()
         self._writer.close()
-        status = await self._process.wait()
+        status = await asyncio.to_thread(self._process.wait)
         for request in [*self._pending]:
             self._fail(request, f"the forkserver exited with {status}")
         children, self._children = self._children, {}
@@ -200,3 +222,10 @@ class ForkserverLauncher:
         spec, future = self._pending.pop(request)
         if not future.done():
             future.set_exception(LaunchError(f"node {spec.id} could not be started: {text}"))
+
+
+def _end(process: subprocess.Popen[bytes], ours: socket.socket) -> None:
+    """Kill a forkserver that has no children, and wait for its end."""
+    ours.close()
+    process.kill()
+    process.wait()

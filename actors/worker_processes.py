@@ -1,0 +1,13 @@
+"""What worker processes are forked from: an interpreter that has imported what they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blockwright.runtime.cluster.processes import ForkserverLauncher
+
+
+def worker_launcher(directory: str) -> ForkserverLauncher:
+    """``directory``: of the sockets, as in the settings; empty for a fresh one."""
+    preload = ["blockwright.gpu.eager_torch", "blockwright.actors.worker.main"]
+    return ForkserverLauncher(Path(directory) if directory else None, preload=preload)
