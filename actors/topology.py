@@ -231,8 +231,7 @@ async def start(
     configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
     first_in_head = http is None or in_head(settings, cores())
     processes = gateway_processes(settings, first_in_head=first_in_head) if http is not None else []
-    if launcher is None:
-        launcher = InProcessLauncher() if in_process else worker_launcher(settings.directory)
+    launcher = launcher or (InProcessLauncher() if in_process else worker_launcher(settings.directory))
     cluster = await _open_cluster(settings, launcher)
     try:
         whole = tree(
@@ -248,7 +247,6 @@ async def start(
         gateway = _gateway(settings, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(checkpoints))
         state = _state(settings, configs, models)
-        state.overload.watched = settings.overload == "on"
         values: dict[str, Any] = {
             **_services(settings, http.desk if http is not None else None),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
@@ -285,7 +283,9 @@ def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[st
     memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
     more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand}
     more["scaling"] = scaling_plan(settings, list(configs))
-    return ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
+    state = ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
+    state.overload.watched = settings.overload == "on"
+    return state
 
 
 async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:

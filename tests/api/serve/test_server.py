@@ -17,6 +17,7 @@ from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.gateway.peers import LocalFront
 from blockwright.actors.gateway.port import Readiness, Service
+from blockwright.actors.worker_processes import worker_launcher
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
 from blockwright.api.serve import neighbour, server
@@ -158,7 +159,7 @@ def test_the_path_is_looked_at_before_the_port(
             (tmp_path / "none", "neither a folder"),
         ):
             settings = Settings(applications={"x": str(source)}, port=taken.getsockname()[1])
-            assert server.run(settings) == 2
+            assert server.run(settings, worker_launcher("")) == 2
             out, err = capsys.readouterr()
             assert (out, err.count("\n")) == ("", 1)
             assert told in err
