@@ -19,7 +19,7 @@ from blockwright.tests.waiting import PATIENCE
 
 LEND = """
 python3() {
-  command python3 "$@"
+  "$PYTHON" "$@"
   for folder in .venv/lib/python*/site-packages; do
     echo "import sys; sys.path.insert(0, '$LENT')" > "$folder/lent.pth"
   done
@@ -51,6 +51,7 @@ def test_the_installation_works(tmp_path: Path) -> None:
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV", "PIP_FIND_LINKS")
     }
     environment |= {"LENT": str(tmp_path / "lent"), "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "CC": "false"}
+    environment["PYTHON"] = str(Path(sys.executable).resolve())  # for which that was built; the first on the path may differ
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", LEND + elsewhere(block.text, str(free_port()))],
         cwd=tmp_path,
