@@ -44,7 +44,7 @@ HTTP_STATUS = re.compile(r"(?<![\w.])(40[0134589]|413|421|429|50[0234])(?![\w.])
 PATHS = re.compile(r"(?<![\w.:])/(?:admin|v1)/")  # of endpoints: in a decision's words, docstrings included
 OPENAI_WORDS = re.compile(r"openai|invalid_request_error|server_error|model_not_found|context_length|invalid_value", re.I)
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc)$")
-MOST_FILE_LINES, MOST_FUNCTION_LINES = 400, 60
+MOST_CODE_LINES, MOST_FILE_LINES, MOST_FUNCTION_LINES = 400, 600, 60
 SOURCES = (*LAYERS, "tests", "benchmarks", "examples")
 
 
@@ -201,9 +201,28 @@ def test_the_rule_of_words_catches_offenders() -> None:
     assert wire_words("CAUSE_LIMIT = 500", numbers=False) == []
 
 
+def code_lines(source: str) -> int:
+    """Return the number of lines of Python that hold code: no imports, docstrings, comments or blank lines."""
+    lines = source.splitlines()
+    code = {number for number, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
+    for node in ast.walk(ast.parse(source)):
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if isinstance(node, ast.Import | ast.ImportFrom) or is_text:
+            code -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(code)
+
+
+def test_code_lines_leave_out_imports_docstrings_comments_and_blanks() -> None:
+    source = '"""One.\n\nTwo."""\n\nimport os\nfrom a import (\n    b,\n)\n\n# why\nx = """\ntext"""  # here\n'
+    assert code_lines(source) == 2
+
+
 def test_files_are_short() -> None:
-    sizes = {path: len(path.read_text().splitlines()) for path in sources(".py", ".c", ".h")}
-    assert {str(path.relative_to(ROOT)): size for path, size in sizes.items() if size > MOST_FILE_LINES} == {}
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in sources(".py", ".c", ".h")}
+    whole = {path: len(text.splitlines()) for path, text in texts.items()}
+    assert {path: size for path, size in whole.items() if size > MOST_FILE_LINES} == {}
+    code = {path: code_lines(texts[path]) if path.endswith(".py") else size for path, size in whole.items()}
+    assert {path: size for path, size in code.items() if size > MOST_CODE_LINES} == {}
 
 
 def test_functions_are_short() -> None:
