@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.api.errors import ApiError, bad_request
-from blockwright.api.text.template_engine import Environment, TooMuch
+from blockwright.api.text.template_budget import TooMuch
+from blockwright.api.text.template_engine import Environment
 from blockwright.api.text.tokenizer import read_json, read_text
 from blockwright.gpu.errors import CheckpointError
 
