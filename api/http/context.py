@@ -6,8 +6,10 @@ request ids.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -28,6 +30,7 @@ from blockwright.actors.gateway.port import (
 )
 from blockwright.actors.load_history import LoadHistory, LoadRow
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
+from blockwright.api.http.body_memory import BodyMemory
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.hosts import Hosts
@@ -72,6 +75,7 @@ class Front:
     keys: Keys
     metrics: Metrics
     max_body: int  # bytes
+    bodies: BodyMemory
     stages: Stages
     access: ModelAccess
     limits: TenantLimits
@@ -81,6 +85,15 @@ class Front:
     history: LoadHistory = field(default_factory=LoadHistory)
     desk: BatchDesk | None = None  # of the batches, if there are any
     spans: Spans | None = None  # who is told of requests that are over, if anybody is
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="front"))
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Return what work on a thread makes that would hold the loop up. One runs at a time: each costs the loop turns."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
+
+    def close(self) -> None:
+        """End the thread; work that has begun goes on."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
     def describe(self, name: str, key: str) -> RequestView | None:
         """A request of this process, by our id or the one its client chose. To other keys it does not exist."""

@@ -25,6 +25,7 @@ from blockwright.api.openai.fields import (
     Options,
     TemplateOptions,
 )
+from blockwright.api.openai.json_size import MOST, check_size
 
 MAX_SEQUENCES = 1024  # choices of one request
 ROLES = ("system", "user", "assistant", "tool")
@@ -49,8 +50,9 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def parse_json(raw: bytes) -> Body:
-    """The body as an object; a 400 for anything else, NaN and infinities included."""
+def parse_json(raw: bytes, most: int = MOST) -> Body:
+    """Return the body as an object. Raises a 400 for anything else, NaN, infinities and too many values included."""
+    check_size(raw, most)
     try:
         body = json.loads(raw, parse_constant=_refuse_constant)
     except RecursionError:

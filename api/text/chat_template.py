@@ -7,6 +7,7 @@ refused when it is loaded; other faults of templates are a request's 400. Never 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from blockwright.gpu.errors import CheckpointError
 
 log = logging.getLogger(__name__)
 LONGEST = 1 << 20  # characters of a template
+SHORT = 4_000  # steps that are rendered in some milliseconds, so that a thread is not worth its hand-over
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # marks where the last message ends, as transformers does it
 _PLAIN = ({"role": "user", "content": "hello"},)
 
@@ -44,6 +46,8 @@ class ChatTemplate:
         try:
             with self._environment.budget(0):
                 self._template = self._environment.from_string(source)
+        except TooMuch:
+            raise
         except Exception as error:  # Python's compiler has limits of its own
             self._broken = f"{type(error).__name__}: {error}"  # completions work without; chat says why it does not
 
@@ -62,8 +66,8 @@ class ChatTemplate:
         if len(source) > LONGEST:
             size = f"{len(source)} characters, more than {LONGEST}"
             raise CheckpointError(f"{file}: the chat template has {size}; give the checkpoint a shorter one")
-        made = cls(source, named)
         try:
+            made = cls(source, named)
             made._text(_PLAIN, begin=True, variables={})
         except TooMuch as error:
             raise CheckpointError(f"{file}: the chat template {error}; give the checkpoint another one") from None
@@ -71,17 +75,31 @@ class ChatTemplate:
             log.debug("%s refuses a plain conversation: %s", file, error)
         return made
 
+    def render_short(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str | None:
+        """Return the prompt if some milliseconds are enough to render it, else None. Raises as ``render``."""
+        try:
+            return self._render(messages, how, SHORT)
+        except TooMuch:
+            return None
+
     def render(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str:
-        """The prompt. Raises a 400 with the template's own words."""
+        """Return the prompt; it may take seconds. Raises a 400 with the template's own words."""
+        try:
+            return self._render(messages, how, math.inf)
+        except TooMuch as error:
+            raise _fault(f"the chat template {error}; send less") from None
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], how: Rendering, most: float) -> str:
+        """Return the prompt. Raises a 400 in the template's own words, and TooMuch after ``most`` steps."""
         if self._broken:
             raise _fault(f"the chat template does not compile ({self._broken}); use /v1/completions")
         given = list(messages)
         if how.proceed:
             given[-1] = {**given[-1], "content": given[-1]["content"] + _TAG}
         try:
-            text = self._text(given, begin=how.begin, variables=how.variables)
-        except TooMuch as error:
-            raise _fault(f"the chat template {error}; send less") from None
+            text = self._text(given, begin=how.begin, variables=how.variables, most=most)
+        except TooMuch:
+            raise
         except Exception as error:  # a template can raise anything when messages are not what it expects
             raise _fault(f"the chat template refuses these messages: {error}; change their roles or order") from None
         text = _cut(text) if how.proceed else text
@@ -94,12 +112,15 @@ class ChatTemplate:
             raise _fault("the chat template prints a lone surrogate; print valid Unicode") from None
         return text
 
-    def _text(self, messages: Sequence[Mapping[str, Any]], *, begin: bool, variables: Mapping[str, Any]) -> str:
+    def _text(
+        self, messages: Sequence[Mapping[str, Any]], *, begin: bool, variables: Mapping[str, Any], most: float = math.inf
+    ) -> str:
         """Raises whatever templates raise, and ValueError for one that does not compile."""
         if self._broken:
             raise ValueError(self._broken)
         names = {**self._named, **variables}
-        with self._environment.budget(len(messages)):
+        characters = sum(len(one.get("content") or "") for one in messages)
+        with self._environment.budget(len(messages), characters, most):
             given = list(messages)
             return self._template.render(messages=given, tools=None, documents=None, add_generation_prompt=begin, **names)
 

@@ -1,7 +1,7 @@
 """The budget of work that a chat template takes its steps from, and the prices of what templates do.
 
-A step is about a microsecond: a turn of a loop, a call, or ``UNITS`` units. A unit is about a nanosecond: a character that is
-copied. Prices are upper bounds, known before the work is done, so that no single call keeps the interpreter lock for long:
+A step is about a microsecond: a turn of a loop, a call, or ``UNITS`` units. A unit is about a nanosecond, as copying a
+character takes. Prices are upper bounds, known before the work is done, so that no single call keeps the interpreter lock for long:
 Python's own code gives it away every few milliseconds, a filter in C only at its end.
 """
 
@@ -50,7 +50,7 @@ class TooMuch(Exception):
     """The template does more than it may: what follows its name in a sentence."""
 
 
-class Budget(threading.local):
+class TemplateBudget(threading.local):
     """What a rendering in this thread may still do. Anything is allowed while none runs."""
 
     left, all = math.inf, 0
@@ -70,7 +70,7 @@ class Budget(threading.local):
         self.take(characters, characters)
 
     def weight(self, value: Any) -> float:
-        """Return about the characters of ``value`` printed; an item counts as often as it is met. Stop where it is too much."""
+        """Return about the characters of ``value`` printed, where an item counts as often as it is met; stop at too many."""
         if isinstance(value, str):
             return len(value)
         total, rest = 0.0, [iter((value,))]

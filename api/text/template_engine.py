@@ -28,13 +28,11 @@ from jinja2.utils import Namespace, pass_context
 
 from blockwright.api.text.template_budget import (
     ITEM,
-    LINEAR,
-    PADDING,
     PER_CHARACTER,
     PER_MESSAGE,
     STEPS,
     UNITS,
-    Budget,
+    TemplateBudget,
     TooMuch,
     check_integer,
     count,
@@ -132,7 +130,7 @@ class Environment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         extensions = [_Generation, loopcontrols]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=self._printed)
-        self._budget = Budget()
+        self._budget = TemplateBudget()
         self.filters["tojson"] = _tojson
         self.filters = {name: self._bounded(name, made) for name, made in self.filters.items()}
         self.filters[_TURN] = pass_context(lambda context, printed: self._budget.take(printed))
@@ -142,7 +140,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
     @contextmanager
     def budget(self, messages: int, characters: int = 0, most: float = float("inf")) -> Iterator[None]:
-        """Bound what this thread does with templates meanwhile, which raises TooMuch; to ``most`` steps, where that is less."""
+        """Bound what this thread does with templates meanwhile, to at most ``most`` steps; beyond them it raises TooMuch."""
         self._budget.all = STEPS + PER_MESSAGE * messages + PER_CHARACTER * characters // UNITS
         self._budget.left = min(self._budget.all, most)
         try:

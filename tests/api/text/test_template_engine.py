@@ -135,7 +135,7 @@ def test_numbers_and_bytes_have_no_methods(method: str) -> None:
     ],
 )
 def test_long_messages_in_a_loop_render_as_without_a_bound(shown: str, size: int) -> None:
-    """What jinja2 adds to calls in loops, the variables in sight, is not what the template wrote; nothing is multiplied by it."""
+    """jinja2 adds the variables in sight to calls in loops. The template did not write them: nothing is priced by them."""
     source = "{% for m in messages %}{% set text = m.content %}{% set all = messages %}{{ " + shown + " }}{% endfor %}"
     chat = [{"role": "user", "content": "ax</think>x\t" * (size // 12)}, {"role": "assistant", "content": "ok"}]
     plain = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
