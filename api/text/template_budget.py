@@ -1,8 +1,8 @@
 """The budget of work that a chat template takes its steps from, and the prices of what templates do.
 
 A step is about a microsecond: a turn of a loop, a call, or ``UNITS`` units. A unit is about a nanosecond, as copying a
-character takes. Prices are upper bounds, known before the work is done, so that no single call keeps the interpreter lock for long:
-Python's own code gives it away every few milliseconds, a filter in C only at its end.
+character takes. Prices are upper bounds, known before the work is done, so that no single call keeps the interpreter lock
+for long: Python's own code gives it away every few milliseconds, a filter in C only at its end.
 """
 
 from __future__ import annotations
