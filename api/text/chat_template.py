@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from blockwright.api.errors import ApiError, bad_request
 from blockwright.api.text.template_engine import Environment, TooMuch
-from blockwright.api.text.tokenizer import read_json, read_text
 from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 
 log = logging.getLogger(__name__)
 LONGEST = 1 << 20  # characters of a template
@@ -47,13 +46,9 @@ class ChatTemplate:
             self._broken = f"{type(error).__name__}: {error}"  # completions work without; chat says why it does not
 
     @classmethod
-    def load(cls, folder: Path, named: dict[str, str]) -> ChatTemplate | None:
+    def load(cls, files: CheckpointFiles, named: dict[str, str]) -> ChatTemplate | None:
         """None where the checkpoint has no template. Raises CheckpointError."""
-        file = folder / "chat_template.jinja"
-        source: Any = read_text(file)
-        if source is None:
-            file = folder / "tokenizer_config.json"
-            source = read_json(folder, file.name).get("chat_template")
+        file, source = files.chat_template()
         if isinstance(source, list):
             source = {t.get("name"): t.get("template") for t in source if isinstance(t, dict)}.get("default")
         if not isinstance(source, str):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +30,8 @@ from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Architecture, Part, Source
 from blockwright.gpu.model.registry import find
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
+from blockwright.gpu.weights.generation import read_generation
 from blockwright.gpu.weights.hub import HUB_ADDRESS, HUB_ID, fetch
 from blockwright.gpu.weights.identity import component_id, delta_id, hash_tensor
 from blockwright.gpu.weights.tensor_files import check_dtype, gguf, read_tensors
@@ -106,7 +107,7 @@ class Checkpoint:
             )
         tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
         parts = [(part, _assign(path, roles, tie, tensors)) for part, roles in chain]
-        return cls(path, config, _generation(path, config), parts, chain)
+        return cls(path, config, read_generation(CheckpointFiles(path), config), parts, chain)
 
     @property
     def nbytes(self) -> int:
@@ -362,18 +363,3 @@ def _missing(path: Path, name: str, tensors: dict[str, TensorRef]) -> str:
     if name == "lm_head.weight":
         remedy = "set tie_word_embeddings to true in config.json if the head uses the embedding, else " + remedy
     return f"{path} lacks tensor {name} ({len(tensors)} tensors are there); {remedy}"
-
-
-def _generation(path: Path, config: ModelConfig) -> GenerationDefaults:
-    """generation_config.json; its absence means the defaults and config.json's end tokens."""
-    if not (path / "generation_config.json").is_file():
-        return GenerationDefaults(eos_token_ids=config.eos_token_ids)
-    fields = Fields.read(path / "generation_config.json")
-    return GenerationDefaults(
-        temperature=fields.number_within("temperature", 1.0, 0.0, math.inf),
-        top_p=fields.number_within("top_p", 1.0, 0.0, 1.0),
-        top_k=fields.integer("top_k", 0, least=0),
-        repetition_penalty=fields.number_within("repetition_penalty", 1.0, 0.0, math.inf, above=True),
-        do_sample=fields.flag("do_sample") if fields.has("do_sample") else None,
-        eos_token_ids=fields.token_ids("eos_token_id", config.eos_token_ids),
-    )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blockwright.api.http import catalog as module
 from blockwright.api.http.catalog import Catalog, ServedModel
 from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 from blockwright.tests.api.fake_port import FakePort
 
 
@@ -24,9 +25,9 @@ async def loads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     read: list[Path] = []
     load = module.load_model
 
-    def noted(path: Path) -> ServedModel:
-        read.append(path)
-        return load(path)
+    def noted(files: CheckpointFiles, *rest: Any) -> ServedModel:
+        read.append(files.folders[0])
+        return load(files, *rest)
 
     monkeypatch.setattr(module, "load_model", noted)
     port = FakePort(folder, lambda generation: ())
@@ -38,16 +39,19 @@ async def loads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 async def test_twenty_adapters_of_one_base_share_its_tokenizer(
     loads: tuple[Catalog, FakePort, list[Path]], folder: Path
 ) -> None:
-    """Each was added at a time of its own; a base that was written again is read again."""
+    """Each was added at a time of its own; a base that has changed is read again, one that was only written again is not."""
     catalog, port, read = loads
     infos = [replace(port.infos[0], id=f"a{n}", created=n) for n in range(20)]
     port.infos = infos
     models = await asyncio.gather(*[catalog.load(info) for info in infos])
     assert len({id(model) for model in models}) == len(read) == 1
-    stat = os.stat(folder / "tokenizer.json")
-    os.utime(folder / "tokenizer.json", ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    port.infos = [*infos, late := replace(infos[0], id="late", created=99)]
+    text = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(text)
+    port.infos = [*infos, same := replace(infos[0], id="same", created=98), late := replace(infos[0], id="late", created=99)]
+    assert await catalog.load(same) is models[0]
+    (folder / "tokenizer.json").write_text(text + " ")
     assert await catalog.load(late) is not models[0]
+    (folder / "tokenizer.json").write_text(text)
     assert len(read) == 2
 
 
@@ -59,12 +63,12 @@ async def test_a_folder_that_was_tried_is_read_once_and_holds_up_no_prompt(
     catalog.forget()
     gate, load = threading.Event(), module.load_model
 
-    def held(path: Path) -> ServedModel:
+    def held(files: CheckpointFiles, *rest: Any) -> ServedModel:
         assert gate.wait(60)
-        return load(path)
+        return load(files, *rest)
 
     monkeypatch.setattr(module, "load_model", held)
-    monkeypatch.setattr(module, "identity", lambda path: (("another",),))
+    monkeypatch.setattr(module, "identity", lambda files: ((("another", b""),),))
     trying = [asyncio.create_task(catalog.try_folder(folder)) for _ in range(4)]
     await asyncio.sleep(0)
     long = "word " * 2000
@@ -78,8 +82,8 @@ async def test_a_folder_that_was_tried_is_read_once_and_holds_up_no_prompt(
 def test_a_folder_that_is_refused_is_not_warned_of(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (empty := tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError):
-        module.load_model(empty)
+        module.load_model(CheckpointFiles(empty))
     assert caplog.messages == []
     bare = shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer.json"))
-    module.load_model(bare)
+    module.load_model(CheckpointFiles(bare))
     assert ["has no tokenizer.json" in message for message in caplog.messages] == [True]

@@ -13,6 +13,7 @@ from blockwright.api.errors import ApiError
 from blockwright.api.text.chat_template import LONGEST, ChatTemplate, Rendering
 from blockwright.api.text.template_engine import PER_MESSAGE, STEPS
 from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 
 HI = [{"role": "user", "content": "hi"}]
 MOST = 1024 * (STEPS + PER_MESSAGE)
@@ -152,7 +153,7 @@ def test_threads_have_a_budget_each() -> None:
 def test_a_checkpoint_whose_template_does_too_much_is_refused(tmp_path: Path, file: str, text: Any, says: str) -> None:
     (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(CheckpointError, match=says) as caught:
-        ChatTemplate.load(tmp_path, {})
+        ChatTemplate.load(CheckpointFiles(tmp_path), {})
     assert str(tmp_path / file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -160,4 +161,4 @@ def test_a_checkpoint_whose_template_does_too_much_is_refused(tmp_path: Path, fi
 def test_a_template_that_refuses_a_plain_conversation_or_does_not_compile_is_served(tmp_path: Path) -> None:
     for source in ("{{ raise_exception('tools only') }}", "{% if %}"):
         (tmp_path / "chat_template.jinja").write_text(source)
-        assert ChatTemplate.load(tmp_path, {}) is not None
+        assert ChatTemplate.load(CheckpointFiles(tmp_path), {}) is not None

@@ -51,7 +51,7 @@ def processed(steps: list[Any], logits_V: np.ndarray, known: list[int]) -> np.nd
 
 def applied(rules: TokenRules, logits_V: np.ndarray, output: list[int]) -> np.ndarray:
     scores = logits_V.astype(np.float64)
-    RowRules(rules).apply(scores, np.asarray(output, dtype=np.int32))
+    RowRules(rules).apply(scores, np.asarray(output, dtype=np.int32), 0)
     return scores.astype(np.float32)
 
 
