@@ -98,7 +98,7 @@ class Checkpoint:
             raise CheckpointError(f"{path} has no config.json; name a folder in Hugging Face format")
         fields = Fields.read(path / "config.json")
         architecture = _judge(fields)
-        tensors = read_tensors(path)
+        tensors = _named_as_expected(architecture, read_tensors(path))
         _check_layers(fields, tensors)
         config, chain = architecture.read(architecture.name, fields, _stored_type(architecture, tensors))
         if config.dtype not in STORED_TYPES.values():
@@ -313,6 +313,25 @@ def _check_layers(config: Fields, tensors: dict[str, TensorRef]) -> None:
         )
 
 
+def _named_as_expected(architecture: Architecture, tensors: dict[str, TensorRef]) -> dict[str, TensorRef]:
+    """Return the tensors by the names that the architecture gives them, as transformers finds them.
+
+    A checkpoint of the model without its head lacks the first part of the names; one of a larger model has more before it.
+    """
+    expected, _, rest = architecture.embedding.partition(".")
+    found = min(
+        (name for name in tensors if name == rest or name.endswith(f".{rest}")), key=len, default=architecture.embedding
+    )
+    if architecture.embedding in tensors or found == architecture.embedding:
+        return tensors
+    before = found.removesuffix(rest)
+    head = before.removesuffix(f"{expected}.") + architecture.head
+    renamed = {f"{expected}.{name.removeprefix(before)}": ref for name, ref in tensors.items() if name.startswith(before)}
+    if head in tensors:
+        renamed[architecture.head] = tensors[head]
+    return {**tensors, **renamed}
+
+
 def _stored_type(architecture: Architecture, tensors: dict[str, TensorRef]) -> str:
     """The type that counts when config.json names none: that of the embedding (a missing one is reported later)."""
     ref = tensors.get(architecture.embedding) or tensors.get(architecture.head)
@@ -360,6 +379,10 @@ def _missing(path: Path, name: str, tensors: dict[str, TensorRef]) -> str:
             "use it in float32, bfloat16 or float16"
         )
     remedy = "download the checkpoint again, or save it again from transformers"
+    rest = name.partition(".")[2]
+    alike = min((other for other in tensors if rest.count(".") > 0 and other.endswith(f".{rest}")), key=len, default="")
+    if alike:
+        return f"{path} lacks tensor {name}, but has {named(alike)}; rename its tensors, or save it again from transformers"
     if name == "lm_head.weight":
         remedy = "set tie_word_embeddings to true in config.json if the head uses the embedding, else " + remedy
     return f"{path} lacks tensor {name} ({len(tensors)} tensors are there); {remedy}"

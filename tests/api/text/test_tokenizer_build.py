@@ -164,8 +164,10 @@ def test_classes_that_build_a_tokenizer_anew_are_followed(tmp_path: Path, config
 @pytest.mark.parametrize("spaced", [False, True])
 @pytest.mark.parametrize(
     "name",
-    ["LlamaTokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast", "Qwen3_5Tokenizer", "GPT2TokenizerFast", "GPTNeoXTokenizer"]
-    + ["CodeGenTokenizer", "PreTrainedTokenizerFast"],
+    [
+        *("LlamaTokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast", "Qwen3_5Tokenizer", "GPT2TokenizerFast"),
+        *("GPTNeoXTokenizer", "CodeGenTokenizer", "PreTrainedTokenizerFast"),
+    ],
 )
 def test_byte_level_classes_are_followed(tmp_path: Path, name: str, spaced: bool, model_type: str) -> None:
     check(write_byte_level(tmp_path, tokenizer_class=name, add_prefix_space=spaced, eos_token="</s>"), model_type)
