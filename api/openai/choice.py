@@ -160,9 +160,9 @@ class ChoiceText:
         """Return what a token says that is not shown: a special token's name, or the text of a stop token."""
         if self._scanner is None:
             return ""
-        special = token in self.codec.special
-        shown = self.options.include_stop_str_in_output if ends else not special
-        return "" if shown or (special and not self.options.skip_special_tokens and not ends) else self.codec.said(token)
+        hidden = self.options.skip_special_tokens and token in self.codec.special
+        dropped = ends and not self.options.include_stop_str_in_output
+        return self.codec.said(token) if hidden or dropped else ""
 
     def _pass(self, piece: TextPiece, text: str, *, hidden: bool = False) -> bool:
         """Through the scanner; True when a stop string ended the answer. ``hidden``: the text is said and not shown."""

@@ -36,6 +36,24 @@ def _byte_alphabet() -> dict[str, int]:
 _ALPHABET = _byte_alphabet()
 
 
+def _begin(text: str, own: str, start: int, end: int, place: int) -> int:
+    """Return where a token's text begins that an encoding places at ``start`` .. ``end``, perhaps without its first spaces.
+
+    place: where the tokens before it end; there is a space that only the tokenizer has added.
+    """
+    body = own.lstrip()
+    before = start - (len(own) - len(body))
+    if before == start or before < 0:
+        return start
+    if end - start < len(own) and text[before:start] == own[: start - before]:
+        return before
+    if text.startswith(own, start):
+        return start
+    if not body:
+        return min(start, place)
+    return before if text.startswith(body, before) and not text.startswith(body, start) else start
+
+
 class _Pieces(dict[int, bytes]):
     """Token id -> the bytes it shows, filled as ids turn up; ``hidden`` tokens show nothing."""
 
@@ -122,10 +140,7 @@ class TextCodec:
             if part is None:
                 found.append(place)
                 continue
-            own = self.said(token)
-            lead = len(own) - len(own.lstrip())
-            if end - start < len(own) and lead <= start and text[start - lead : start] == own[:lead]:
-                start -= lead
+            start = _begin(text, self.said(token), start, end, place)
             found.append(start)
             place = max(place, end)
         return found

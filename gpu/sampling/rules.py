@@ -63,10 +63,10 @@ class RowRules:
     def _apply_to_all(self, score_V: np.ndarray, barred_V: np.ndarray, known: np.ndarray) -> None:
         """The rules that look at the prompt, too, as those of generation_config.json do in transformers."""
         for phrase in self._phrases:
-            if phrase.follows_all(known):
+            if phrase.follows(known):
                 score_V[phrase.last] += phrase.bias
         for phrase in self._barred:
-            if phrase.follows_all(known):
+            if phrase.follows(known):
                 barred_V[phrase.last] = True
         if self._no_repeat:
             barred_V[repeating(known, self._no_repeat)] = True
@@ -84,10 +84,6 @@ class _Phrase:
         """Return whether the phrase's last id would complete it after these."""
         size = self.before.size
         return size <= tokens.size and bool(np.array_equal(tokens[tokens.size - size :], self.before))
-
-    def follows_all(self, tokens: np.ndarray) -> bool:
-        """Return the same as transformers does, which looks for a phrase once the text is as long as the phrase."""
-        return not self.before.size or (self.before.size < tokens.size and self.follows(tokens))
 
 
 def repeating(tokens: np.ndarray, size: int) -> np.ndarray:

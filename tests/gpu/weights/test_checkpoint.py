@@ -359,7 +359,9 @@ def renamed(folder: Path, name: Callable[[str], str]) -> None:
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(folder / "model.safetensors")
-    save_file({name(old): tensor for old, tensor in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {name(old): tensor for old, tensor in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"}
+    )
 
 
 @pytest.mark.parametrize("architecture", ["llama-tied", "gpt-neox", "qwen2"])
