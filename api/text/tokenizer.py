@@ -99,10 +99,10 @@ class TextCodec:
                 "transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...) beside the weights"
             )
             return codec
-        others = [files.merged(name) for name in (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS)]
+        settings, special_map, added = (files.merged(name) for name in (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS))
         names = [value if isinstance(value := model.get(key), str) else "" for key in ("model_type", "tokenizer_class")]
         try:
-            built = build_tokenizer(TokenizerParts(text, *others, *names))
+            built = build_tokenizer(TokenizerParts(text, settings, special_map, added, *names))
         except WrongSettings as error:
             raise CheckpointError(f"the tokenizer's configuration in {path.parent} {error}; correct it") from None
         except Exception as error:  # the package raises bare Exception

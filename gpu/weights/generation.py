@@ -100,8 +100,9 @@ def _biases(fields: Fields, config: ModelConfig) -> tuple[WeightedTokens, ...]:
     given = fields.values.get("sequence_bias")
     if given is None:
         return ()
-    pairs = given if isinstance(given, list) else [None]
-    if not all(isinstance(one, list) and len(one) == 2 and _is_sequence(one[0]) for one in pairs):
+    pairs = given if isinstance(given, list) else []
+    paired = all(isinstance(one, list) and len(one) == 2 and _is_sequence(one[0]) for one in pairs)
+    if not isinstance(given, list) or not paired:
         raise fields.wrong("sequence_bias", "a list of pairs, each a list of token ids and a number")
     read = [(tuple(ids), Fields(fields.source, {"sequence_bias": bias}).number("sequence_bias")) for ids, bias in pairs]
     return tuple(WeightedTokens(ids, bias) for ids, bias in read if max(ids) < config.vocabulary)
