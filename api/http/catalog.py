@@ -35,7 +35,6 @@ from blockwright.gpu.weights.checkpoint_files import (
     CheckpointFiles,
 )
 from blockwright.gpu.weights.generation import read_generation
-from blockwright.policies.cluster.application_life import default_base
 from blockwright.policies.nearest import suggestion
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.zoo.source import is_variant, open_source
@@ -221,10 +220,15 @@ class Catalog:
             self._tried = await self._load((str(folder), found))
 
     def _base(self, folder: Path, name: str) -> str:
-        """Return the folder of an adapter's base; "": there is none."""
-        infos = [info for info in self._port.models() if not name or info.id == name]
-        whole = [info for info in infos if not info.adapter and not is_variant(Path(info.checkpoint))]
-        return default_base("" if name else trained_on(folder), ((info.id, info.checkpoint) for info in whole))
+        """Return the folder of the whole model that an adapter is for; "": that is not to be told from here."""
+        trained = trained_on(folder)
+        infos = [info for info in self._port.models() if not info.adapter and not is_variant(Path(info.checkpoint))]
+        if name:
+            infos = [info for info in infos if info.id == name]
+        elif trained:
+            names = {info.id: (info.id.rpartition("/")[2], Path(info.checkpoint).name) for info in infos}
+            infos = [info for info in infos if trained in names[info.id]] or infos
+        return infos[0].checkpoint if len({info.checkpoint for info in infos}) == 1 else ""
 
     async def encode(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
         """Raises a 400 for a text that is longer than any memory should be asked for."""
