@@ -1,4 +1,4 @@
-"""``blockwright`` and ``python -m blockwright``: the command line, which Ctrl-C ends in silence also while it is imported."""
+"""``blockwright`` and ``python -m blockwright``: the command line. Ctrl-C ends it in silence, also while it is imported."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.messages import Application
+from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.sizing import max_lengths, serving_dtype, spans
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
@@ -40,6 +41,13 @@ def open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
             )
         found[name] = open_adapter(path, opened[base])
     return found
+
+
+def model_info(name: str, checkpoint: Checkpoint, length: int, created: int) -> ModelInfo:
+    """Return what a front knows of a checkpoint before it is served. ``length``: tokens of a sequence."""
+    adapter = str(checkpoint.source) if checkpoint.source != checkpoint.path else ""
+    context = length - checkpoint.virtual
+    return ModelInfo(name, str(checkpoint.path), context, created, False, virtual=checkpoint.virtual, adapter=adapter)
 
 
 def hash_applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> list[Application]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockwright.actors.batches.port import BatchDesk
-from blockwright.actors.checkpoints import hash_applications, open_checkpoints
+from blockwright.actors.checkpoints import hash_applications, model_info, open_checkpoints
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
@@ -346,10 +346,7 @@ def tell_of_nodes(
 
 def _models(checkpoints: dict[str, Checkpoint], lengths: dict[str, int]) -> list[ModelInfo]:
     created = int(time.time())
-    return [
-        ModelInfo(name, str(c.path), lengths[name] - c.virtual, created, False, virtual=c.virtual)
-        for name, c in checkpoints.items()
-    ]
+    return [model_info(name, c, lengths[name], created) for name, c in checkpoints.items()]
 
 
 def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:

@@ -158,7 +158,10 @@ class TokenStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A served application; ``checkpoint`` is the folder that tokenizer and chat template come from."""
+    """A served application. Tokenizer, chat template and defaults come from the folder ``checkpoint``.
+
+    adapter: a folder whose own files of this kind count before those; "": there is none.
+    """
 
     id: str
     checkpoint: str
@@ -169,6 +172,12 @@ class ModelInfo:
     rooms: tuple[int, ...] = ()  # tokens of KV that each route in force holds while nothing else runs there
     longest: int = 0  # tokens that fit there once others have been unloaded for them; 0: not known
     virtual: int = 0  # tokens before every prompt that clients do not see; none of the other numbers counts them
+    adapter: str = ""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders that texts are made with, the first one's files before the next one's."""
+        return (self.adapter, self.checkpoint) if self.adapter else (self.checkpoint,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,12 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _requests(path: Path, settings: Settings, name: str, checkpoint: Checkpoint) -> BatchRequests:
-    from blockwright.actors.gateway.port import ModelInfo
+    from blockwright.actors.checkpoints import model_info
     from blockwright.actors.sizing import max_lengths
     from blockwright.api.commands.batch_lines import read_requests
     from blockwright.api.program.progress import Bar
 
     length = max_lengths(settings, {name: checkpoint.config})[name]
-    info = ModelInfo(name, str(checkpoint.path), length - checkpoint.virtual, 0, ready=False, virtual=checkpoint.virtual)
+    info = model_info(name, checkpoint, length, 0)
     with Bar(0, sys.stderr.isatty()) as bar:
         return read_requests(path, settings, info, bar)

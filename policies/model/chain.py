@@ -101,6 +101,7 @@ class Chain:
     checkpoint: str = ""  # folder of tokenizer, chat template and generation defaults
     created: int = 0  # when it was added, in seconds of Unix time
     place: int = 0  # among the models, which are listed in this order
+    adapter: str = ""  # folder of an adapter, whose own files of that kind count before the checkpoint's
 
     @property
     def served_as(self) -> str:

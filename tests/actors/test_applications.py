@@ -322,3 +322,19 @@ def test_one_more_than_a_hundred_is_one_route_for_each_worker() -> None:
     assert bench.state.table.parts({"w1": bench.state.version - 1})["w1"].ended == ["b@w1"]
     whole = bench.state.table.parts({"w1": version - 100})["w1"]
     assert (whole.since, len(whole.planned)) == (0, 100), "too long ago"
+
+
+def test_a_front_is_told_of_an_adapters_own_folder() -> None:
+    bench = started("w0")
+    bench(Add(replace(named("tuned", "eAmBx"), checkpoint="/adapter", base="/base"), ""))
+    table = RoutingTable(["a"])
+    table.join("w0", 0.0)
+    catalogue = Catalogue([ModelInfo("a", "/a", 1, 0, False)], table)
+    catalogue.learn(bench.state.publication(), 0.0)
+    found = {info.id: info for info in catalogue.models()}
+    assert (found["tuned"].checkpoint, found["tuned"].adapter, found["tuned"].folders) == (
+        "/base",
+        "/adapter",
+        ("/adapter", "/base"),
+    )
+    assert len(found["a"].folders) == 1

@@ -14,6 +14,7 @@ from blockwright.api.errors import ApiError
 from blockwright.api.text.chat_template import LONGEST, ChatTemplate, Rendering
 from blockwright.api.text.template_budget import MOST_CHARACTERS, PER_MESSAGE, STEPS
 from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 
 HI = [{"role": "user", "content": "hi"}]
 MOST = MOST_CHARACTERS
@@ -215,13 +216,13 @@ def test_threads_have_a_budget_each() -> None:
         ("chat_template.jinja", "{% for a in range(99999) %}{% for b in range(99) %}{% endfor %}{% endfor %}", "takes more"),
         ("chat_template.jinja", "x" * (LONGEST + 1), f"has {LONGEST + 1} characters, more than {LONGEST}"),
         ("chat_template.jinja", b"\xff", "cannot be read"),
-        ("tokenizer_config.json", "[" * 100_000, "cannot be read"),
+        ("tokenizer_config.json", "[" * 100_000, "nested too deeply"),
     ],
 )
 def test_a_checkpoint_whose_template_does_too_much_is_refused(tmp_path: Path, file: str, text: Any, says: str) -> None:
     (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(CheckpointError, match=says) as caught:
-        ChatTemplate.load(tmp_path, {})
+        ChatTemplate.load(CheckpointFiles(tmp_path), {})
     assert str(tmp_path / file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -229,4 +230,4 @@ def test_a_checkpoint_whose_template_does_too_much_is_refused(tmp_path: Path, fi
 def test_a_template_that_refuses_a_plain_conversation_or_does_not_compile_is_served(tmp_path: Path) -> None:
     for source in ("{{ raise_exception('tools only') }}", "{% if %}"):
         (tmp_path / "chat_template.jinja").write_text(source)
-        assert ChatTemplate.load(tmp_path, {}) is not None
+        assert ChatTemplate.load(CheckpointFiles(tmp_path), {}) is not None
