@@ -13,6 +13,7 @@ from typing import Any
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import TensorRef
+from blockwright.gpu.regular_file import open_regular
 from blockwright.gpu.weights.adapter import is_adapter, open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts
 from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
@@ -31,7 +32,7 @@ class Hold:
         """Raises ZooError while somebody removes it."""
         self._fd = -1
         try:
-            self._fd = os.open(folder / CHAIN, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = open_regular(folder / CHAIN)
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             # between the two it may have been moved away
             there = os.path.samestat(os.fstat(self._fd), os.stat(folder / CHAIN))

@@ -25,9 +25,11 @@ from blockwright.api.text.tokenizer import TextCodec
 from blockwright.api.text.tokenizer_build import OF_SETTINGS
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import GenerationDefaults
+from blockwright.gpu.regular_file import read_regular
 from blockwright.gpu.weights.adapter import trained_on
 from blockwright.gpu.weights.checkpoint_files import (
     ADDED_TOKENS,
+    LONGEST_TEXT,
     OF_FRONT,
     SPECIAL_MAP,
     TOKENIZER,
@@ -65,8 +67,8 @@ def identity(files: CheckpointFiles) -> Identity:
     """Return what is equal for equal files: of each folder that has any, their names and hashes. Raises OSError."""
     found = []
     for folder in files.folders:
-        there = [path for name in OF_FRONT if (path := folder / name).is_file()]
-        found.append(tuple((path.name, hashlib.blake2b(path.read_bytes(), digest_size=16).digest()) for path in there))
+        there = {name: read_regular(folder / name, LONGEST_TEXT) for name in OF_FRONT if (folder / name).is_file()}
+        found.append(tuple((name, hashlib.blake2b(raw, digest_size=16).digest()) for name, raw in there.items()))
     return tuple(filter(None, found))
 
 
@@ -118,7 +120,7 @@ def _codec(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec]) -> 
     of_tokenizer, digest = files.of_tokenizer(), hashlib.blake2b(digest_size=16)
     if not (file := of_tokenizer.find(TOKENIZER)).is_file():
         return TextCodec.load(files)
-    digest.update(file.read_bytes())
+    digest.update(read_regular(file, LONGEST_TEXT))
     settings = of_tokenizer.merged(TOKENIZER_CONFIG)
     made_of = {key: value for key, value in settings.items() if key in OF_SETTINGS or key.endswith("_token")}
     others = [of_tokenizer.merged(SPECIAL_MAP), of_tokenizer.merged(ADDED_TOKENS)]
@@ -257,7 +259,7 @@ class Catalog:
         async with self._loading:
             try:
                 key = await asyncio.to_thread(identity, files)
-            except OSError:
+            except (OSError, CheckpointError):
                 key = ()  # the model's reader says why
             found = self._known.get(key)
             if found is None:

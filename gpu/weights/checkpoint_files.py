@@ -12,7 +12,9 @@ from typing import Any
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.fields import LONGEST, Fields
+from blockwright.gpu.regular_file import read_regular
 
+LONGEST_TEXT = 128 << 20  # bytes: tokenizers of large vocabularies have some thirty million
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 TEMPLATE, GENERATION = "chat_template.jinja", "generation_config.json"
 SPECIAL_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
@@ -24,9 +26,11 @@ OF_FRONT = (*OF_TOKENIZER, TEMPLATE, GENERATION, "config.json")  # all that is r
 def read_text(path: Path) -> str | None:
     """Return the text of a file, None where there is no such file. Raises CheckpointError for one that is no text."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, LONGEST_TEXT).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except CheckpointError:
+        raise
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); download the checkpoint again") from None
 
@@ -85,16 +89,9 @@ class CheckpointFiles:
             if len(there) > 1 and name in MERGED:
                 made[name] = json.dumps(files.merged(name), indent=1, ensure_ascii=False).encode()
             elif there:
-                made[name] = _content(there[0])
+                made[name] = read_regular(there[0], LONGEST)
         if len(self.folders) > 1 and (template := self.chat_template()[1]) is not None:
             made.pop(TEMPLATE, None)
             if isinstance(template, str):
                 made[TEMPLATE] = template.encode()
         return made
-
-
-def _content(path: Path) -> bytes:
-    """Return the bytes of a file of at most ``LONGEST``. Raises CheckpointError."""
-    if (size := path.stat().st_size) > LONGEST:
-        raise CheckpointError(f"{path} has {size} bytes, more than {LONGEST}; download the checkpoint again")
-    return path.read_bytes()
