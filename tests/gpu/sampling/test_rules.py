@@ -253,3 +253,10 @@ def test_rules_of_a_checkpoint_look_at_the_prompt_too(
     first = TokenRules(barred_first=[1, 3])
     known = prompt
     assert np.isneginf(ours(first)).nonzero()[0].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 5])
+def test_top_p_of_zero_takes_the_best_token_alone(top_k: int) -> None:
+    logits_V = np.linspace(0, 1, V).astype(np.float32)
+    for seed in range(20):
+        assert draw(logits_V, SamplingParams(top_p=0.0, top_k=top_k, temperature=2.0, seed=seed), []) == V - 1
