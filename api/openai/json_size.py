@@ -6,22 +6,25 @@ are counted from the punctuation outside strings, in pieces between which other 
 
 from __future__ import annotations
 
-import re
-
 from blockwright.api.errors import ApiError, bad_request
 
 MOST = 250_000  # units; Python parses so many in less than 0.1 s
 MEMBER, CONTAINER, DIGITS = 8, 4, 1000  # units of a member of an object and of a list or object; digits of an integer
 _PIECE = 1 << 16  # bytes
-_LONG_NUMBER = re.compile(rb"\d{%d}" % DIGITS)
+_DIGITS = bytes(b"0"[0] if chr(byte).isdigit() and byte < 128 else b" "[0] for byte in range(256))  # to translate by
 
 
 def check_size(raw: bytes, most: int = MOST) -> None:
     """Raise a 400 for a text of too many values, and for one with integers that take long to read."""
     if _units(raw) > most:
         _count(raw.replace(b"\\\\", b"").replace(b'\\"', b""), most)
-    if len(raw) > _PIECE and _LONG_NUMBER.search(raw):
+    if len(raw) > _PIECE and _has_long_number(raw):
         _check_numbers(raw.replace(b"\\\\", b"").replace(b'\\"', b""))
+
+
+def _has_long_number(text: bytes) -> bool:
+    """Tell whether there are so many digits in a row, in a tenth of the time of a regular expression."""
+    return b"0" * DIGITS in text.translate(_DIGITS)
 
 
 def _units(text: bytes) -> int:
@@ -49,7 +52,7 @@ def _count(text: bytes, most: int) -> None:
 
 def _check_numbers(text: bytes) -> None:
     for outside in _outside(text):
-        if _LONG_NUMBER.search(outside):
+        if _has_long_number(outside):
             message = f"the body has a number of more than {DIGITS} digits; send a shorter one"
             raise bad_request(message, code="invalid_json")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -41,29 +42,27 @@ def put_pipe(path: Path) -> None:
 def test_a_pipe_in_a_checkpoint_is_refused_or_counts_as_absent(base: Path, tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(base, tmp_path / "m")
     put_pipe(folder / name)
-    try:
+    with contextlib.suppress(CheckpointError):
         load_model(CheckpointFiles(folder))
+    with contextlib.suppress(CheckpointError):
         Checkpoint.open(folder).hashes()
-    except CheckpointError as error:
-        assert str(folder) in str(error)
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors", *FRONT])
 def test_a_pipe_in_an_adapter_is_refused_or_counts_as_absent(base: Path, tmp_path: Path, name: str) -> None:
     folder = make_adapter(base, tmp_path / "a")
     put_pipe(folder / name)
-    try:
+    with contextlib.suppress(CheckpointError):
         load_model(CheckpointFiles(folder, base))
+    with contextlib.suppress(CheckpointError):
         open_adapter(folder, Checkpoint.open(base)).hashes()
-    except CheckpointError as error:
-        assert str(folder) in str(error)
 
 
 def test_what_is_no_regular_file_is_named(tmp_path: Path) -> None:
     put_pipe(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="socket"):
             open_regular(tmp_path / "socket")
     with pytest.raises(CheckpointError, match="pipe is a pipe; put the checkpoint's file there"):
         open_regular(tmp_path / "pipe")
