@@ -1,4 +1,4 @@
-"""Files of checkpoints are regular and bounded: a pipe, a device or a socket in their place is refused and never waited for."""
+"""Files of checkpoints are regular and bounded: a pipe, a device or a socket there is refused and never waited for."""
 
 from __future__ import annotations
 
