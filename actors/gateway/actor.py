@@ -49,7 +49,7 @@ from blockwright.policies.cluster.demand import Use
 from blockwright.policies.requests.overload import Held
 from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.request_ownership import sequences_of
+from blockwright.policies.requests.request_ownership import Viewer, sequences_of
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.policies.sweep.offline_room import rooms_told
 from blockwright.runtime.actor.actor import Actor, PeerInfo
@@ -220,8 +220,8 @@ class Gateway(Actor):
     def describe(self, request: str) -> RequestView | None:
         return described(self.state, self._positions, request, self.node.clock.now())
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
-        return listed(self.state, self._positions, key, most, self.node.clock.now())
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+        return listed(self.state, self._positions, viewer, most, self.node.clock.now())
 
     def generate(self, generation: Generation) -> RequestStream:
         """See ``GatewayPort``."""

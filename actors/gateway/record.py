@@ -278,5 +278,7 @@ class RequestRecord:
             events=[{"at": at - self.arrival, "event": event, **detail} for at, event, detail in self.events],
             dispatch=None if self.decision is None else self.decision.view(self.arrival, self.ended),
             key=self.generation.key,
+            arrival=self.arrival,
+            tenant=self.generation.tenant,
             model=self.model,
         )

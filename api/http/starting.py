@@ -31,6 +31,7 @@ from blockwright.actors.gateway.port import (
 )
 from blockwright.policies.requests.rate_limit import Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.policies.requests.request_ownership import Viewer
 
 
 class Stages:
@@ -85,8 +86,8 @@ class StartingPort:
     async def credit_grown(self) -> None:
         await self._there().credit_grown()
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
-        return self._real.requests(key, most) if self._real is not None else []
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+        return self._real.requests(viewer, most) if self._real is not None else []
 
     def describe(self, request: str) -> RequestView | None:
         return self._real.describe(request) if self._real is not None else None

@@ -35,6 +35,7 @@ from blockwright.actors.gateway.port import (
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.rate_limit import Quotas, Verdict
 from blockwright.policies.requests.refusal import RequestRefused
+from blockwright.policies.requests.request_ownership import Viewer
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 from blockwright.tests.checkpoints import SPECIAL, write_tokenizer
 
@@ -125,11 +126,11 @@ class FakePort:
     def describe(self, request: str) -> RequestView | None:
         return self.views.get(request)
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
         lines = [
-            RequestLine(view.id, view.model, view.state, view.place, 3, 2, 1, view.home, view.attempt, 0.5)
+            RequestLine(view.id, view.model, view.state, view.place, 3, 2, 1, view.home, view.attempt, 0.5, view.tenant)
             for view in self.views.values()
-            if view.key == key
+            if viewer.may_see(view.key)
         ]
         return lines[:most]
 

@@ -86,6 +86,7 @@ async def test_a_request_belongs_to_its_tenant(serve: Any) -> None:
             "emitted_tokens",
             "events",
             "dispatch",
+            "tenant",
             "model",
             "place",
             "queued",

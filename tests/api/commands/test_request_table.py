@@ -36,6 +36,13 @@ def test_ids_are_whole_and_places_are_told() -> None:
     assert printed([], 80) == ["no requests yet"]
 
 
+def test_a_column_has_the_tenants_if_there_are_any() -> None:
+    told = printed([line(tenant="team-a"), line(tenant="")], 120)[2:]
+    assert told[0].split()[:3] == ["REQUEST", "TENANT", "MODEL"]
+    assert [row.split()[1] for row in told[1:]] == ["team-a", "-"]
+    assert "TENANT" not in printed([line(tenant="")], 120)[2]
+
+
 def test_all_that_run_are_shown_and_few_that_ended() -> None:
     many = [line() for _ in range(60)] + [line(state="finished") for _ in range(60)]
     assert len(request_view({"data": many})["data"]) == 60
