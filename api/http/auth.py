@@ -20,8 +20,8 @@ from blockwright.policies.requests.request_ownership import Viewer
 class ApiCaller:
     """A key, by its tenant and by a name that does not tell it.
 
-    ``admin``: it may use ``/admin``; ``everything``: it is an admin key, which may see the requests of all keys. Where no key
-    is an admin key all may use ``/admin``, and yet none sees the requests of another.
+    ``admin``: it may use ``/admin``; ``everything``: it is an admin key, which may see the requests of all keys. Where no
+    key is an admin key all may use ``/admin``, and yet none sees the requests of another.
     """
 
     tenant: str = ""

@@ -97,7 +97,7 @@ class Front:
         return self.describe(id, viewer) is not None and self.port.cancel(id)
 
     def _id(self, name: str, viewer: Viewer) -> str:
-        """Return our id of a request. A client may choose the id of another key's request, which must not mislead an admin."""
+        """Return our id of a request. The id that a client chose may be that of another key's request: an admin means it."""
         if viewer.everything and self.port.describe(name) is not None:
             return name
         return self.names.resolve(viewer, name)

@@ -30,7 +30,7 @@ def sequences_of(request: str, known: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A key that asks about requests. ``key``: its name ("" where no keys are needed); ``everything``: it is an admin key."""
+    """A key that asks about requests. ``key``: its name, "" where no keys are needed; ``everything``: it is an admin key."""
 
     key: str = ""
     everything: bool = False
@@ -56,8 +56,8 @@ class ChosenNames:
             self._ids.popitem(last=False)
 
     def resolve(self, viewer: Viewer, name: str) -> str:
-        """Return our id, or ``name`` itself if no request that the viewer may see has it. A viewer's own requests come first,
-        then the newest of the others."""
+        """Return our id, or ``name`` itself if no request that the viewer may see has it. A viewer's own requests come
+        first, then the newest of the others."""
         if (viewer.key, name) in self._ids or not viewer.everything:
             return self._ids.get((viewer.key, name), name)
         return next((id for (_, chosen), id in reversed(self._ids.items()) if chosen == name), name)
