@@ -368,7 +368,9 @@ class Metrics:
         label = ["model_name"]
         running = GaugeMetricFamily("vllm:num_requests_running", "Sequences that are running on a worker.", labels=label)
         waiting = GaugeMetricFamily(
-            "vllm:num_requests_waiting", "Sequences that have not started on a worker yet.", labels=label
+            "vllm:num_requests_waiting",
+            "Sequences that wait to start on a worker, or to go on after a preemption or a move.",
+            labels=label,
         )
         reasons = GaugeMetricFamily(
             "vllm:num_requests_waiting_by_reason", "The same, by what they are waiting for.", labels=["model_name", "reason"]

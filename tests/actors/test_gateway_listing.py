@@ -5,7 +5,7 @@ from __future__ import annotations
 from blockwright.actors.gateway.listing import described, listed
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.policies.requests.request_ownership import Viewer
-from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
+from blockwright.tests.actors.gateway_bench import Bench, emitted, preempted, progressed
 
 
 def test_who_has_not_been_planned_waits_at_a_place_with_a_forecast() -> None:
@@ -48,6 +48,25 @@ def test_who_has_lost_its_worker_waits_until_another_has_planned_it() -> None:
     assert listed(bench.state, positions, Viewer(), 9, 3.0)[0].state == "waiting"
     bench.report(record.workers[0], progressed("a", 2, 1), now=4.0)
     assert listed(bench.state, positions, Viewer(), 9, 4.0)[0].state == "running"
+
+
+def test_a_preempted_request_waits_until_its_worker_has_begun_it_again() -> None:
+    bench = Bench("w0")
+    positions = QueuePositions(bench.state.active, bench.state.table)
+    bench.generate("a")
+    seen = []
+    for news in (
+        progressed("a", 1, 0),
+        emitted("a", 1, len(bench.state.active["a"].tokens), [5]),
+        preempted("a"),
+        progressed("a", 1, 0),
+    ):
+        bench.report("w0", news, now=1.0)
+        view = described(bench.state, positions, "a", 1.0)
+        assert view is not None
+        assert view.state == listed(bench.state, positions, Viewer(), 9, 1.0)[0].state
+        seen.append((view.state, view.place))
+    assert seen == [("running", 0), ("running", 0), ("waiting", 0), ("running", 0)]
 
 
 def test_the_latest_first_and_those_of_the_key_alone() -> None:
