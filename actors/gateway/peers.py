@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from blockwright.actors.config import Settings
@@ -47,6 +47,29 @@ class Family:
     samples: list[tuple[str, dict[str, str], float]]
 
 
+@dataclass(frozen=True, slots=True)
+class TenantUse:
+    """What one process has counted of a tenant's requests, those of batches aside. ``running``, ``waiting``: sequences now;
+    ``requests``: that have started; ``tokens``: of prompts and answers; ``refused``: requests by error code."""
+
+    running: int = 0
+    waiting: int = 0
+    requests: int = 0
+    tokens: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+
+    def beside(self, other: TenantUse) -> TenantUse:
+        """Return the sum of two processes."""
+        codes = sorted({*self.refused, *other.refused})
+        return TenantUse(
+            self.running + other.running,
+            self.waiting + other.waiting,
+            self.requests + other.requests,
+            self.tokens + other.tokens,
+            {code: self.refused.get(code, 0) + other.refused.get(code, 0) for code in codes},
+        )
+
+
 class LocalFront(Protocol):
     """What a peer asks of the front in its own process (``api/http/context.py``)."""
 
@@ -59,6 +82,8 @@ class LocalFront(Protocol):
     def move(self, name: str, viewer: Viewer, worker: str, route: str) -> MovesBegun: ...
 
     def families(self) -> list[Family]: ...
+
+    def tenant_uses(self) -> dict[str, TenantUse]: ...
 
     def forecasts(self) -> list[ForecastPoint]: ...
 
@@ -111,6 +136,11 @@ class GatewayPeer(Actor):
         return self._front.families()
 
     @endpoint(concurrent=True)
+    async def tenant_uses(self) -> dict[str, TenantUse]:
+        """What this process has counted of each tenant."""
+        return self._front.tenant_uses()
+
+    @endpoint(concurrent=True)
     async def forecasts(self) -> list[ForecastPoint]:
         """Of the last requests of this process's gateway."""
         return self._front.forecasts()
@@ -160,6 +190,11 @@ class GatewayPeer(Actor):
     async def counters_elsewhere(self) -> list[list[Family]]:
         """Of each other process that answers."""
         return [*(await self._ask("counters")).values()]
+
+    @endpoint(concurrent=True)
+    async def tenant_uses_elsewhere(self) -> list[dict[str, TenantUse]]:
+        """Of each other process that answers."""
+        return [*(await self._ask("tenant_uses")).values()]
 
     @endpoint(concurrent=True)
     async def forecasts_anywhere(self) -> list[ForecastPoint]:

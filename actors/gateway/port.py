@@ -15,7 +15,7 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.prediction.lengths import Accuracy
 from blockwright.policies.requests.account import account_of
-from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.requests.rate_limit import Standing, Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.request_ownership import Viewer
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
@@ -319,6 +319,9 @@ class GatewayPort(Protocol):
     def census(self) -> dict[str, Census]:
         """By application; without those that have no sequence."""
 
+    def tenants(self) -> dict[str, Census]:
+        """By account; without those that have no sequence."""
+
     def lengths(self) -> LengthFigures:
         """Of all requests so far."""
 
@@ -351,6 +354,9 @@ class GatewayPort(Protocol):
     async def remove_application(self, name: str, grace: float) -> bool:
         """No new requests; those that run get ``grace`` seconds. Whether its memory was free again in that time and a little
         more. Raises RequestRefused."""
+
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+        """Return how the limits of ``tenants``, and of any other that has sent something, stand; by tenant and limit."""
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
         """Move what runs on a worker elsewhere and send nothing more there; or, without ``drain``, again. Raises

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -13,6 +14,7 @@ from blockwright.actors.load_history import memory_of
 from blockwright.api.checks import shown
 from blockwright.api.errors import ApiError, bad_request
 from blockwright.api.http.context import CALLER, FRONT, PEER
+from blockwright.api.http.tenants import key_tenants, tenants_view
 
 log = logging.getLogger(__name__)
 MOST_LISTED = 1000  # requests of one answer
@@ -22,9 +24,18 @@ _CLUSTER_SECONDS = 2.0  # a scrape answers without the workers' numbers rather t
 
 async def cluster(request: web.Request) -> web.Response:
     front = request.app[FRONT]
-    view = await front.port.cluster()
+    view = await _cluster(request)
     front.history.memory = memory_of(view)
     return web.json_response(view)
+
+
+async def _cluster(request: web.Request) -> dict[str, Any]:
+    """Return what the controller tells, and the tenants, of which all processes that answer have counted something."""
+    front, peers = request.app[FRONT], request.app[PEER]
+    view = await front.port.cluster()
+    uses = [front.tenant_uses(), *(await peers[0].tenant_uses_elsewhere() if peers else [])]
+    standings = await front.port.standings(key_tenants(front.settings))
+    return view | {"tenants": tenants_view(front.settings, view, uses, standings)}
 
 
 async def actors(request: web.Request) -> web.Response:
@@ -76,7 +87,7 @@ async def metrics(request: web.Request) -> web.Response:
     numbers = {}
     try:
         async with asyncio.timeout(_CLUSTER_SECONDS):
-            numbers = await front.port.cluster()
+            numbers = await _cluster(request)
     except Exception as error:  # the request counters are worth having whatever is wrong with the cluster
         log.warning("metrics without the cluster's numbers: %s", error)
     peers = request.app[PEER]

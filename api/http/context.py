@@ -15,7 +15,7 @@ from aiohttp import web
 
 from blockwright.actors.batches.port import BatchDesk
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.peers import Family
+from blockwright.actors.gateway.peers import Family, TenantUse
 from blockwright.actors.gateway.port import (
     ForecastPoint,
     GatewayPort,
@@ -112,6 +112,10 @@ class Front:
     def families(self) -> list[Family]:
         """What this process has counted."""
         return self.metrics.families()
+
+    def tenant_uses(self) -> dict[str, TenantUse]:
+        """What this process has counted of each tenant."""
+        return self.metrics.tenant_uses()
 
     def load_rows(self, step: int, after: int) -> list[LoadRow]:
         """How busy this process was."""

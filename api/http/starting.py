@@ -29,7 +29,7 @@ from blockwright.actors.gateway.port import (
     RequestView,
     TokenStream,
 )
-from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.requests.rate_limit import Standing, Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.policies.requests.request_ownership import Viewer
 
@@ -95,6 +95,9 @@ class StartingPort:
     def census(self) -> dict[str, Census]:
         return self._real.census() if self._real is not None else {}
 
+    def tenants(self) -> dict[str, Census]:
+        return self._real.tenants() if self._real is not None else {}
+
     def lengths(self) -> LengthFigures:
         return self._real.lengths() if self._real is not None else LengthFigures()
 
@@ -115,6 +118,9 @@ class StartingPort:
 
     def settle(self, tenant: str, charged: int, used: int) -> None:
         self._there().settle(tenant, charged, used)
+
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+        return await self._real.standings(tenants) if self._real is not None else {}
 
     async def limit(self, tenant: str, name: str) -> int:
         return await self._there().limit(tenant, name)
