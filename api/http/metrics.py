@@ -413,7 +413,7 @@ class Metrics:
         sequences = GaugeMetricFamily(
             "blockwright:tenant_sequences", "Sequences of a tenant by state.", labels=["tenant", "state"]
         )
-        for tenant, now in self._tenants().items():
-            sequences.add_metric([tenant, "running"], now.running)
-            sequences.add_metric([tenant, "waiting"], sum(now.waiting.values()))
+        for tenant, use in self.tenant_uses().items():
+            sequences.add_metric([tenant, "running"], use.running)
+            sequences.add_metric([tenant, "waiting"], use.waiting)
         yield sequences

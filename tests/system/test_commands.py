@@ -104,8 +104,17 @@ def test_ps_and_top(url: str, run: Any) -> None:
     code, out, _ = run("top", "--url", url, "--json", "--interval", "0.01")
     (application,) = validate("top", out)["applications"]
     assert application["ttft_p50"] > 0
-    assert run("ps", "--requests", "--actors", "--url", url)[0] == 2
-    idle = re.compile(r"^demo-checkpoint +ready +0 +0 +0\.0 +0\.0 +\d+ ms.*^w1 +ready", flags=re.MULTILINE | re.DOTALL)
+    for lists in (("--requests", "--actors"), ("--tenants", "--requests"), ("--tenants", "--actors")):
+        assert run("ps", *lists, "--url", url)[0] == 2
+    listed = run("ps", "--tenants", "--url", url, "--once")[1].splitlines()
+    assert listed[0] == "1 tenant; 0 running, 0 waiting"
+    assert listed[2].split() == ["TENANT", "WEIGHT", "RUN", "WAIT", "STARTED", "REFUSED", "TOKENS", "KV"]
+    assert listed[3].split()[:4] == ["demo-checkpoint", "1", "0", "0"], "without keys a model is a tenant"
+    (tenant,) = json.loads(run("ps", "--tenants", "--url", url, "--json")[1])["tenants"]
+    assert (tenant["requests"]["started"], tenant["tokens"]) == tuple(
+        int(word) for word in (listed[3].split()[i] for i in (4, 6))
+    )
+    idle = re.compile(r"^w1 +ready.*^demo-checkpoint +ready +0 +0 +0\.0 +0\.0 +\d+ ms", flags=re.MULTILINE | re.DOTALL)
     until_now(lambda: idle.search(run("top", "--url", url, "--interval", "0.01")[1]), "what was asked before is counted")
 
 

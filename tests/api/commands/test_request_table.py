@@ -19,7 +19,7 @@ def line(**more: Any) -> dict[str, Any]:
 
 def printed(data: list[dict[str, Any]], width: int) -> list[str]:
     paper = Console(file=io.StringIO(), width=width)
-    paper.print(request_tables({"data": data}))
+    paper.print(request_tables({"data": data}).fitted(paper))
     return paper.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
