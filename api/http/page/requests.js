@@ -33,8 +33,12 @@ function row(one, tenants) {
   });
   const cancel = node("button", { type: "button", disabled: !active }, "cancel");
   cancel.addEventListener("click", () => fetch(`v1/requests/${encodeURIComponent(one.id)}/cancel`, { method: "POST" }));
-  const cells = [`${one.id.slice(-8)}`, ...(tenants ? [one.tenant || "-"] : []), one.model, stateOf(one), one.home || "", `${one.prompt_tokens} + ${one.emitted_tokens}`, seconds(one.age)];
-  const made = node("tr", { title: one.id }, ...cells.map((text) => node("td", {}, text)), node("td", {}, explain, " ", ...(active ? [cancel] : [])));
+  const cells = {
+    id: one.id.slice(-8), ...(tenants ? { tenant: one.tenant || "-" } : {}), model: one.model, state: stateOf(one), on: one.home || "",
+    tokens: `${one.prompt_tokens} + ${one.emitted_tokens}`, time: seconds(one.age),
+  };
+  const made = node("tr", { title: one.id }, ...Object.entries(cells).map(([className, text]) => node("td", { className }, text)),
+    node("td", {}, explain, " ", ...(active ? [cancel] : [])));
   made.dataset.state = one.state;
   return made;
 }
