@@ -364,7 +364,7 @@ async def test_pictures(serve: Callable[..., Server]) -> None:
         await browser.look(SEND.format(text="reverse: abcd"))
         await browser.wait("document.getElementById('note').textContent.includes('tokens in')")
         enough = asyncio.Event()
-        models = ["demo-checkpoint", *present(DEMO.parent / "demo-family")]
+        models = ["demo-checkpoint", "pipelined", *present(DEMO.parent / "demo-family")]
         load = asyncio.create_task(flood(server.url, enough, models))
         await asyncio.sleep(25)  # a chart with something in it
         await browser.picture(Path(PICTURES) / "page-live.png")

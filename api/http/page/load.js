@@ -31,10 +31,12 @@ async function fetchRows() {
 // A bar of what all memory is used for now: parameters, each tenant's KV with its cached pages (without keys each model's), and what is
 // free. Of more than four tenants the largest three have a part of their own: a server may have hundreds.
 function drawHeld({ parameters, kv, cached, free, tenants }) {
-  const all = Object.entries(tenants).sort(([, one], [, other]) => other - one);
-  const named = all.length > 4 ? all.slice(0, 3) : all, others = all.slice(named.length);
+  const { others: unnamed = 0, ...known } = tenants; // the server names the largest alone
+  const all = Object.entries(known).sort(([, one], [, other]) => other - one);
+  const named = all.length > 4 || unnamed ? all.slice(0, 3) : all;
+  const others = all.slice(named.length).reduce((sum, [, size]) => sum + size, unnamed);
   const uses = [["parameters", parameters, "parameters"], ...named.map(([name, size], n) => [`tenant${n}`, size, `KV of ${name || "no tenant"}`])];
-  if (others.length) uses.push(["others", others.reduce((sum, [, size]) => sum + size, 0), `KV of ${others.length} others`]);
+  if (others) uses.push(["others", others, "KV of others"]);
   const told = uses.map(([name, size, text]) => [name, size, `${text} ${bytes(size)}`]);
   const total = parameters + kv + cached + free;
   $("held").hidden = false;
