@@ -11,9 +11,9 @@ supervisor. --join does so for a cluster without a server, such as a
 LocalCluster: it joins the cluster as one more node while it runs. WHERE is the
 cluster's invitation.
 
-On a terminal the screen is refreshed until q or Ctrl-C: arrow keys, PgUp, PgDn,
-Home and End scroll the list, / filters it, Esc ends the filter. Idle adapters
-that are alike share a line if the screen is too short.
+On a terminal the screen is refreshed until q or Ctrl-C: arrow keys, PgUp and
+PgDn scroll the list, / filters it, Esc ends the filter. Idle adapters that are
+alike share a line if the screen is too short.
 """
 
 from __future__ import annotations
