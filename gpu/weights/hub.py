@@ -72,8 +72,8 @@ def fetch(source: str, judge: Callable[[Path], None]) -> Path:
 def _check_room(source: str, size: int, folder: Path, config: str | None) -> None:
     """Raise CheckpointError if the disk or this machine's memory has too little room for ``size`` bytes of weights.
 
-    size: 0 if it is not known; folder: of the cache, which may hold a part; config: the path of config.json, if there is one.
-    float32 counts half, since it may be served as bfloat16.
+    size: 0 if it is not known; folder: of the cache, which may hold a part; config: the path of config.json, if there is
+    one. float32 counts half, since it may be served as bfloat16.
     """
     there = next(one for one in (folder, *folder.parents) if one.exists())
     free, lacks = shutil.disk_usage(there).free, size - _held(folder)
