@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group
 
 from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.screen import Listing, View
+from blockwright.api.commands.screen import Screenful, View
 from blockwright.api.commands.tables import milliseconds
 
 
@@ -74,7 +74,7 @@ def _waiting(row: Mapping[str, Any]) -> int:
     return depth
 
 
-def actors_tables(view: View) -> Listing:
+def actors_tables(view: View) -> Screenful:
     nodes = FittedTable(
         ("NODE", "LIFE", "ACTORS", "PEERS", "LAG", "DEAD LETTERS", "DROPPED"),
         [
@@ -106,4 +106,4 @@ def actors_tables(view: View) -> Listing:
         numbers=8,
         least=("BESIDE", "URGENT", "OLDEST", "FAILED", "FOR", "KIND"),
     )
-    return Listing(Group(nodes, ""), actors)
+    return Screenful(Group(nodes, ""), actors)

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group
 
 from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.screen import Listing
+from blockwright.api.commands.screen import Screenful
 
 ASKED = 1000  # of the server, which gives no more at a time
 PATH = f"/v1/requests?limit={ASKED}"
@@ -23,7 +23,7 @@ def request_view(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "data": found[: max(active, _SHOWN)]}
 
 
-def request_tables(view: Mapping[str, Any]) -> Listing:
+def request_tables(view: Mapping[str, Any]) -> Screenful:
     """Return what runs and waits, then what ended, with the tenants if there are any. Prefill and answers in tokens."""
     tenants = any(one.get("tenant") for one in view["data"])  # a server of an earlier release tells none
     rows = [
@@ -41,7 +41,7 @@ def request_tables(view: Mapping[str, Any]) -> Listing:
     ]
     columns = ("REQUEST", *(("TENANT",) if tenants else ()), "MODEL", "STATE", "ON", "PREFILL", "TOKENS", "TIME")
     table = FittedTable(columns, rows, numbers=3, least=("PREFILL", "ON", "MODEL"))
-    return Listing(Group(_counted(view["data"]), ""), table) if rows else Listing("no requests yet", Group())
+    return Screenful(Group(_counted(view["data"]), ""), table) if rows else Screenful("no requests yet", Group())
 
 
 def _counted(found: Sequence[Mapping[str, Any]]) -> str:

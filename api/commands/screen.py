@@ -28,7 +28,7 @@ _AWAY = (0, 500, 502, 503, 504)  # status of an answer, 0 without one: the serve
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class Screenful:
     """``head``: what is shown first and stays; ``body``: a list whose first line names its columns; ``short``: the same list
     in fewer lines, for a screen that it does not fit."""
 
@@ -113,7 +113,7 @@ def _plain(line: Line) -> str:
     return "".join(segment.text for segment in line)
 
 
-def screen(console: Console, title: RenderableType, listing: Listing, scroll: Scroll) -> RenderableType:
+def screen(console: Console, title: RenderableType, listing: Screenful, scroll: Scroll) -> RenderableType:
     """Return a screenful: the title, the head, and as much of the list as has room."""
     top = _lines(console, Group(title, "", listing.head))
     body = _lines(console, listing.body)
@@ -130,7 +130,7 @@ def screen(console: Console, title: RenderableType, listing: Listing, scroll: Sc
 
 
 def show(
-    view: Callable[[], View], render: Callable[[View], Listing], *, of: str, once: bool, as_json: bool, interval: float
+    view: Callable[[], View], render: Callable[[View], Screenful], *, of: str, once: bool, as_json: bool, interval: float
 ) -> int:
     """Print what ``view`` gives: as JSON, once as a table, or (where a person looks) again every ``interval`` seconds, below
     the name ``of`` what is looked at."""

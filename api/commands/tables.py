@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.screen import Listing
+from blockwright.api.commands.screen import Screenful
 from blockwright.api.program.job_bar import in_words
 from blockwright.api.saving import in_memory, saving
 from blockwright.policies.binary_size import binary_size
@@ -38,7 +38,7 @@ def rate(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def ps_tables(view: View) -> Listing:
+def ps_tables(view: View) -> Screenful:
     workers = FittedTable(
         ("WORKER", "STATE", "DEVICE", "NUMERICS", "PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE"),
         [
@@ -55,7 +55,7 @@ def ps_tables(view: View) -> Listing:
     more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
     head = Group(ready_line(view), saving_line(view), held, "", workers, *more, "")
-    return Listing(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
+    return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
 
 
 def _applications(applications: Iterable[View]) -> FittedTable:
@@ -159,7 +159,7 @@ def change_line(last: View) -> str:
     return f"{said}: {last['why']}"
 
 
-def top_tables(view: View) -> Listing:
+def top_tables(view: View) -> Screenful:
     workers = FittedTable(
         ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHED", "HITS"),
         [
@@ -173,9 +173,9 @@ def top_tables(view: View) -> Listing:
     )
     held = in_memory([one["parameters"] for one in view["workers"]])
     head = Group(total_line(view), saving_line(view), held, "", workers, *overload_lines(view["overload"]), "")
-    batches = batch_lines(view["batches"])
-    short = _grouped(view["applications"], _busy)
-    return Listing(head, Group(_busy(view["applications"]), *batches), Group(short, *batches) if short is not None else None)
+    batches, short = batch_lines(view["batches"]), _grouped(view["applications"], _busy)
+    listed = Group(_busy(view["applications"]), *batches)
+    return Screenful(head, listed, None if short is None else Group(short, *batches))
 
 
 def _busy(applications: Iterable[View]) -> FittedTable:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group
 
 from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.screen import Listing, View
+from blockwright.api.commands.screen import Screenful, View
 from blockwright.api.commands.tables import size
 
 _LIMITS = {  # limit -> column
@@ -29,7 +29,7 @@ def tenant_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
     return {"tenants": sorted((dict(one) for one in cluster.get("tenants", ())), key=use)}
 
 
-def tenant_tables(view: View) -> Listing:
+def tenant_tables(view: View) -> Screenful:
     """Return weight, requests, tokens, KV and refusals of each tenant, and how much of its limits is used. A column for a
     limit is left out if no tenant has it."""
     tenants = view["tenants"]
@@ -60,7 +60,7 @@ def tenant_tables(view: View) -> Listing:
     table = FittedTable(columns, rows, numbers=len(columns) - 1, least=("STARTED", "TOKENS", "WEIGHT"))
     running, waiting = (sum(one["requests"][name] for one in tenants) for name in ("running", "waiting"))
     said = f"{len(tenants)} tenant{'s' * (len(tenants) != 1)}; {running:,} running, {waiting:,} waiting"
-    return Listing(Group(said, ""), table) if rows else Listing("no tenants: the server tells of none", Group())
+    return Screenful(Group(said, ""), table) if rows else Screenful("no tenants: the server tells of none", Group())
 
 
 def _used(standing: Mapping[str, Any] | None) -> str:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console, Group
 
 from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.screen import Listing, Scroll, screen, show
+from blockwright.api.commands.screen import Screenful, Scroll, screen, show
 from blockwright.api.program.results import RequestError
 
 
@@ -25,8 +25,8 @@ def views() -> Iterator[dict[str, Any]]:
     yield from ({"n": number} for number in range(99))
 
 
-def render(view: Any) -> Listing:
-    return Listing("above", f"look {view['n']}")
+def render(view: Any) -> Screenful:
+    return Screenful("above", f"look {view['n']}")
 
 
 def test_a_terminal_is_refreshed_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,14 +65,14 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"n": 0}
 
 
-def listing(models: int, *, workers: int = 2, short: bool = False) -> Listing:
+def listing(models: int, *, workers: int = 2, short: bool = False) -> Screenful:
     table = FittedTable(("MODEL", "RUN"), [(f"m{n:02}", str(n)) for n in range(models)], numbers=1)
     above = FittedTable(("WORKER", "STATE"), [(f"w{n}", "ready") for n in range(workers)], numbers=0)
     head = Group("3 running", "24 models in 5 MiB", "", above, "")
-    return Listing(head, table, Group("MODEL RUN", "m00 ... m23: 24 idle") if short else None)
+    return Screenful(head, table, Group("MODEL RUN", "m00 ... m23: 24 idle") if short else None)
 
 
-def painted(shown: Listing, scroll: Scroll, height: int = 24) -> list[str]:
+def painted(shown: Screenful, scroll: Scroll, height: int = 24) -> list[str]:
     paper = Console(file=io.StringIO(), width=80, height=height, force_terminal=True, color_system=None)
     paper.print(screen(paper, "http://there", shown, scroll), end="")
     lines = paper.file.getvalue().split("\n")  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ import pytest
 
 from blockwright.runtime.cluster.lifeline import Lifeline, tie
 from blockwright.runtime.cluster.process_watch import ProcessWatch, begun_at
-from blockwright.tests.waiting import PATIENCE, until_now
+from blockwright.tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.system
 
@@ -42,8 +42,7 @@ def test_all_that_are_tied_are_killed_also_one_that_is_stopped() -> None:
         os.write(say, b".")
 
     pids = [forked(run) for _ in range(3)]
-    until_now(lambda: len(os.read(said, 1)) == 1)
-    for _ in pids[1:]:
+    for _ in pids:
         os.read(said, 1)
     os.kill(pids[0], signal.SIGSTOP)
     lifeline.close()
