@@ -43,9 +43,12 @@ def open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
 
 
 def hash_applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> list[Application]:
-    """Hash every tensor: seconds of work, so on a thread."""
+    """Hash every tensor once, bases before their adapters. It takes seconds, so call it on a thread."""
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
     lengths, dtype, over = max_lengths(settings, models), serving_dtype(settings, models), spans(settings)
+    for checkpoint in checkpoints.values():
+        if checkpoint.source == checkpoint.path:
+            checkpoint.hashes()
     applications = []
     for name, checkpoint in checkpoints.items():
         specs = checkpoint.specs(settings.page_size, dtype)
