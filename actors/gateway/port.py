@@ -15,8 +15,9 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.prediction.lengths import Accuracy
 from blockwright.policies.requests.account import account_of
-from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.requests.rate_limit import Standing, Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.policies.requests.request_ownership import Viewer
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
@@ -271,6 +272,8 @@ class RequestView:
     events: list[dict[str, Any]]  # {"at": seconds since arrival, "event": str, ...}
     dispatch: dict[str, Any] | None = None  # of the current or last attempt, see ``Decision.view``; None: nobody was asked
     key: str = ""  # that made it, see ``policies/requests/request_ownership.py``
+    arrival: float = 0.0  # seconds on the gateway's clock
+    tenant: str = ""  # of that key
     model: str = ""  # that was asked for
     place: int = 0  # among the ``queued`` requests that no worker has planned yet, from 1; 0 once it is planned
     queued: int = 0
@@ -279,7 +282,8 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class RequestLine:
-    """A request in ``GET /v1/requests``. ``age``: seconds from its arrival until now, or until it ended."""
+    """A request in ``GET /v1/requests``. ``age``: seconds from its arrival until now, or until it ended; ``ended``: seconds
+    since it ended, None while it has not."""
 
     id: str
     model: str
@@ -291,6 +295,8 @@ class RequestLine:
     home: str | None
     attempt: int
     age: float
+    tenant: str = ""
+    ended: float | None = None
 
 
 class GatewayPort(Protocol):
@@ -316,11 +322,14 @@ class GatewayPort(Protocol):
 
     def describe(self, request: str) -> RequestView | None: ...
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
-        """Those that a key made: what runs and waits, then what ended; of each the latest first."""
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+        """Return those that the viewer may see: what runs and waits, then what ended; of each the latest first."""
 
     def census(self) -> dict[str, Census]:
         """By application; without those that have no sequence."""
+
+    def tenants(self) -> dict[str, Census]:
+        """By account; without those that have no sequence."""
 
     def lengths(self) -> LengthFigures:
         """Of all requests so far."""
@@ -354,6 +363,9 @@ class GatewayPort(Protocol):
     async def remove_application(self, name: str, grace: float) -> bool:
         """No new requests; those that run get ``grace`` seconds. Whether its memory was free again in that time and a little
         more. Raises RequestRefused."""
+
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+        """Return how the limits of ``tenants``, and of any other that has sent something, stand; by tenant and limit."""
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
         """Move what runs on a worker elsewhere and send nothing more there; or, without ``drain``, again. Raises

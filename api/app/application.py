@@ -68,6 +68,7 @@ def make_app(
             lengths=port.lengths,
             dispatching=port.dispatching,
             moves=port.moves,
+            tenants=port.tenants,
         ),
         max_body=settings.largest_body,
         bodies=BodyMemory(max(BODIES, 2 * settings.largest_body)),
@@ -148,7 +149,8 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     except (ApiError, RequestRefused) as raised:
         error = in_words(raised) if isinstance(raised, RequestRefused) else raised
         if error.status in (429, 503) and request.method == "POST":
-            front.metrics.rejected(request.get(MODEL, ""), error.code)
+            caller = request.get(CALLER)
+            front.metrics.rejected(request.get(MODEL, ""), error.code, caller.tenant if caller else "")
         request[FAULT] = f"{error.code}: {error.message}"
         return error_response(error)
     except web.HTTPException as error:

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from blockwright.actors.batches.port import BatchDesk
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.peers import Family
+from blockwright.actors.gateway.peers import Family, TenantUse
 from blockwright.actors.gateway.port import (
     ForecastPoint,
     GatewayPort,
@@ -39,7 +39,7 @@ from blockwright.api.http.metrics import Meter, Metrics
 from blockwright.api.http.spans import Spans
 from blockwright.api.http.starting import Stages
 from blockwright.policies.requests.refusal import RequestRefused
-from blockwright.policies.requests.request_ownership import ChosenNames, may_see, request_id
+from blockwright.policies.requests.request_ownership import ChosenNames, Viewer, request_id
 from blockwright.runtime.actor.ref import Ref
 
 T = TypeVar("T")
@@ -95,30 +95,40 @@ class Front:
         """End the thread; work that has begun goes on."""
         self.threads.shutdown(wait=False, cancel_futures=True)
 
-    def describe(self, name: str, key: str) -> RequestView | None:
-        """A request of this process, by our id or the one its client chose. To other keys it does not exist."""
-        view = self.port.describe(self.names.resolve(key, name))
-        return view if view is not None and may_see(key, view.key) else None
+    def describe(self, name: str, viewer: Viewer) -> RequestView | None:
+        """Return a request of this process that the viewer may see, by our id or the one its client chose."""
+        view = self.port.describe(self._id(name, viewer))
+        return view if view is not None and viewer.may_see(view.key) else None
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
-        """The latest of this process, of that key."""
-        return self.port.requests(key, most)
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+        """Return the latest requests of this process that the viewer may see."""
+        return self.port.requests(viewer, most)
 
-    def cancel(self, name: str, key: str) -> bool:
-        """End a request of this process; False where there is none of that key that runs."""
-        id = self.names.resolve(key, name)
-        return self.describe(id, key) is not None and self.port.cancel(id)
+    def cancel(self, name: str, viewer: Viewer) -> bool:
+        """End a request of this process; return False if none that the viewer may see runs."""
+        id = self._id(name, viewer)
+        return self.describe(id, viewer) is not None and self.port.cancel(id)
 
-    def move(self, name: str, key: str, worker: str, route: str) -> MovesBegun:
-        """Move a request of this process, whoever made it, by our id or the one that ``key`` chose; none: none runs."""
+    def _id(self, name: str, viewer: Viewer) -> str:
+        """Return our id of a request. The id that a client chose may be that of another key's request: an admin means it."""
+        if viewer.everything and self.port.describe(name) is not None:
+            return name
+        return self.names.resolve(viewer, name)
+
+    def move(self, name: str, viewer: Viewer, worker: str, route: str) -> MovesBegun:
+        """Move a request of this process, of any key; return no move if none runs."""
         try:
-            return MovesBegun(self.port.move(self.names.resolve(key, name), worker, route))
+            return MovesBegun(self.port.move(self._id(name, viewer), worker, route))
         except RequestRefused as refused:
             return MovesBegun([], RefusedChange(refused.why, refused.message, refused.param))
 
     def families(self) -> list[Family]:
         """What this process has counted."""
         return self.metrics.families()
+
+    def tenant_uses(self) -> dict[str, TenantUse]:
+        """What this process has counted of each tenant."""
+        return self.metrics.tenant_uses()
 
     def load_rows(self, step: int, after: int) -> list[LoadRow]:
         """How busy this process was."""
