@@ -11,10 +11,11 @@ import contextvars
 import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 from functools import partial
 
 from blockwright.actors.app_roots import check_name, folder_below
-from blockwright.actors.checkpoints import application_of
+from blockwright.actors.checkpoints import application_of, stored_base
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import Application
@@ -23,6 +24,7 @@ from blockwright.actors.sizing import WorkerLimits, check_model
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.adapter import is_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
@@ -35,29 +37,25 @@ AFTER_GRACE = 10.0  # seconds for the end of requests and the unloading of block
 _WHY = {"Conflict": Refusal.CONFLICT, "LookupError": Refusal.UNKNOWN_MODEL}  # what the controller raises
 
 
-def open_application(new: NewApplication, roots: str, base: str) -> Checkpoint:
-    """What ``new`` names, opened and not hashed. ``base``: the whole checkpoint that its base is served from, "" where that
-    is none. Raises RequestRefused, CheckpointError."""
+def base_of(new: NewApplication, roots: str, wholes: Sequence[WholeModel]) -> WholeModel | None:
+    """Return the model that the adapter ``new`` is put on; None for a whole checkpoint. Raise RequestRefused."""
     folder = folder_below(roots, new.path)
     if not is_adapter(folder):
         if new.base:
             message = f"{folder} is a whole checkpoint, which has no base; leave base out"
             raise RequestRefused(Refusal.INVALID, message, param="base")
-        return open_source(folder)
-    if not base:
-        why = f"base {new.base!r} is not a whole checkpoint that is served" if new.base else "no whole checkpoint is served"
-        remedy = "name the model that it was trained on" if new.base else "add the checkpoint that it was trained on first"
-        message = f"{folder} is an adapter, but {why}; {remedy}"
-        raise RequestRefused(Refusal.INVALID, message, param="base")
-    return open_source(folder, base)
-
-
-def base_name(new: NewApplication, roots: str) -> str:
-    """What an adapter says that it was trained on; "" also for what ``open_application`` refuses."""
+        return None
     try:
-        return trained_on(folder_below(roots, new.path))
-    except RequestRefused:
-        return ""
+        found = named_base(new.base, wholes) if new.base else choose_base(trained_on(folder), wholes)
+    except AmbiguousBase as ambiguous:
+        message = f"{folder} is an adapter; {ambiguous.why}; name its base (base, or --base)"
+        raise RequestRefused(Refusal.INVALID, message, param="base") from None
+    if found is None:
+        there = ", ".join(one.model for one in wholes)
+        why = f"base {new.base!r} is not a whole checkpoint that is served" if new.base else "no whole checkpoint is served"
+        remedy = f"name one of {there}" if there else "add the checkpoint that it was trained on first"
+        raise RequestRefused(Refusal.INVALID, f"{folder} is an adapter, but {why}; {remedy}", param="base")
+    return found
 
 
 def _tell_refusal(name: str, task: asyncio.Task[ApplicationView | RefusedChange]) -> None:
@@ -78,6 +76,7 @@ class Applications(Actor):
         self._watched: dict[str, asyncio.Task[None]] = {}  # applications whose end drops what is held
         self._reading = asyncio.Lock()
         self._adding: dict[NewApplication, asyncio.Task[ApplicationView | RefusedChange]] = {}
+        self._bases: dict[NewApplication, str] = {}  # of adapters that are being added: the id of the model they are put on
 
     async def on_stop(self) -> None:
         tasks = [*self._adding.values(), *self._watched.values()]
@@ -93,12 +92,12 @@ class Applications(Actor):
         if task is None:
             task = asyncio.create_task(self._add(new), context=contextvars.Context())  # without the deadline of who asks
             self._adding[new] = task
-            task.add_done_callback(lambda _: self._adding.pop(new))
+            task.add_done_callback(lambda _: (self._adding.pop(new), self._bases.pop(new, "")))
         done, _ = await asyncio.wait({task}, timeout=min(wait, LONGEST_WAIT))
         if done:
             return task.result()
         task.add_done_callback(partial(_tell_refusal, new.name))
-        return ApplicationView(new.name, new.path, False, 0, 0, 0)
+        return ApplicationView(new.name, new.path, False, 0, 0, 0, self._bases.get(new, ""))
 
     @endpoint(concurrent=True)
     async def remove(self, name: str, grace: float) -> bool | RefusedChange:
@@ -139,8 +138,7 @@ class Applications(Actor):
         controller = self.node.ref(self._controller, Controller)
         try:
             check_name(new.name)
-            named = "" if new.base else await asyncio.to_thread(base_name, new, self._settings.app_roots)
-            checkpoint, application = await self._read(new, await controller.base(new.base, named))
+            checkpoint, application = await self._read(new, await controller.wholes())
             name = await controller.add(application, replace=new.replace, grace=self._settings.drain_timeout)
             self._held.setdefault(name, checkpoint)  # before a worker reads it, and whatever becomes of who asks
             self._watch(name)
@@ -165,20 +163,25 @@ class Applications(Actor):
         if new.replace:  # what it replaces is served by the controller, so it knows when that ends
             for held in self._held:
                 self._watch(held)
-        log.info("model %s from %s: %s", new.name, view.checkpoint, "ready" if view.ready else "loading")
+        on = f" on {view.base}" if view.base else ""
+        log.info("model %s from %s%s: %s", new.name, view.checkpoint, on, "ready" if view.ready else "loading")
         return view
 
-    async def _read(self, new: NewApplication, base: str) -> tuple[Checkpoint, Application]:
+    async def _read(self, new: NewApplication, wholes: list[WholeModel]) -> tuple[Checkpoint, Application]:
         """Open, check and hash, off the loop."""
         async with self._reading:
-            return await asyncio.to_thread(self._hash, new, base)
+            return await asyncio.to_thread(self._hash, new, wholes)
 
-    def _hash(self, new: NewApplication, base: str) -> tuple[Checkpoint, Application]:
+    def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> tuple[Checkpoint, Application]:
         settings, limits = self._settings, self._limits
-        checkpoint = open_application(new, settings.app_roots, base)
+        base = base_of(new, settings.app_roots, wholes)
+        self._bases[new] = base.model if base is not None else ""
+        folder = folder_below(settings.app_roots, new.path)
+        checkpoint = open_source(folder, base.checkpoint if base is not None else "")
         length = check_model(settings, limits, new.name, checkpoint.config)
         specs = checkpoint.specs(settings.page_size, limits.dtype)
         folder_below(settings.app_roots, str(checkpoint.source))  # again: it may have become a link while it was read
         span = settings.pipelines.get(new.name, settings.pipeline)
-        made = application_of(new.name, checkpoint, specs, length, span)
+        name = stored_base(checkpoint, wholes) if base is None and checkpoint.deltas else self._bases[new]
+        made = application_of(new.name, checkpoint, specs, length, span, name)
         return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()))

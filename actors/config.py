@@ -51,7 +51,7 @@ class Settings:
     )
     bases: Annotated[
         dict[str, str],
-        "adapter: the application it adapts; default: as it calls it itself, else the first that is no adapter",
+        "adapter: the application it adapts; default: the one that it names itself, or the only one that is no adapter",
     ] = field(default_factory=dict)
     workers: Annotated[int, "worker processes"] = 1
     device: Annotated[str, "where the workers compute; only cpu exists yet"] = "cpu"

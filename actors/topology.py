@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockwright.actors.batches.port import BatchDesk
-from blockwright.actors.checkpoints import hash_applications, open_checkpoints
+from blockwright.actors.checkpoints import Opened, hash_applications, open_checkpoints
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
@@ -182,11 +182,11 @@ class Running:
     def reached(self, stage: str) -> None:
         self.stages.append((stage, time.monotonic() - self._began))
 
-    def run(self, root: Ref, checkpoints: dict[str, Checkpoint], settings: Settings, then: Callable[[], None]) -> None:
+    def run(self, root: Ref, opened: Opened, settings: Settings, then: Callable[[], None]) -> None:
         """Hash, load and note the stages, behind everything else. ``then``: when there is time again."""
         self.cluster.node.monitor(root, lambda down: self._fail(f"the cluster's supervisor ended: {down.cause}"))
         self._background += [
-            asyncio.create_task(self._prepare(checkpoints, settings)),
+            asyncio.create_task(self._prepare(opened, settings)),
             asyncio.create_task(self._watch(then)),
         ]
 
@@ -194,9 +194,9 @@ class Running:
         if not self._failed.done():
             self._failed.set_result(reason)
 
-    async def _prepare(self, checkpoints: dict[str, Checkpoint], settings: Settings) -> None:
+    async def _prepare(self, opened: Opened, settings: Settings) -> None:
         try:
-            applications = await asyncio.to_thread(hash_applications, checkpoints, settings)
+            applications = await asyncio.to_thread(hash_applications, opened, settings)
             self.reached("hashed")
             await self.controller.serve(applications)
         except Exception as error:  # a file that changed, an unreadable tensor, a chain shorter than its pipeline
@@ -226,7 +226,8 @@ async def start(
     Raises CheckpointError, SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
-    checkpoints = await _open_checkpoints(settings)
+    opened = await _open_checkpoints(settings)
+    checkpoints = opened.checkpoints
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
     configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
     first_in_head = http is None or in_head(settings, cores())
@@ -265,7 +266,7 @@ async def start(
             if processes and isinstance(launcher, ForkserverLauncher):
                 launcher.preload([gateway_entry.partition(":")[0]])
 
-        running.run(root, checkpoints, settings, warm)
+        running.run(root, opened, settings, warm)
     except BaseException:
         await cluster.stop()
         raise
@@ -288,8 +289,8 @@ def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[st
     return state
 
 
-async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
-    """By application; what is wrong with the settings of the rest is said first."""
+async def _open_checkpoints(settings: Settings) -> Opened:
+    """Open them, after all that can be wrong with other settings was checked."""
     if not settings.applications:
         raise SettingsError("applications is empty; name a checkpoint to serve")
     await asyncio.to_thread(check_costs, settings)

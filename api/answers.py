@@ -319,11 +319,13 @@ class ParameterBytes(TypedDict):
 
 
 class AddedAnswer(TypedDict):
-    """An added model; the status is 202 while it is still loading. ``summary`` is for people."""
+    """An added model; the status is 202 while it is still loading. ``base``: the model that an adapter was put on; null for
+    a whole model, or where that is not known yet. ``summary`` is for people."""
 
     name: str
     path: str
     state: Literal["ready", "loading"]
+    base: str | None
     max_model_len: int
     bytes: ParameterBytes
     summary: str

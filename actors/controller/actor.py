@@ -27,7 +27,7 @@ from blockwright.actors.controller.overload_groups import memory_groups, refusal
 from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder, OverloadTold
 from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.controller.progress import Progress
-from blockwright.actors.controller.residency import not_served, serving, whole_checkpoint
+from blockwright.actors.controller.residency import not_served, serving, whole_models
 from blockwright.actors.controller.scaling_calls import scale
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import application_view, cluster_view
@@ -35,6 +35,7 @@ from blockwright.actors.controller.worker_calls import ANSWER_TIMEOUT, WorkerCal
 from blockwright.actors.gateway.port import ApplicationView, Census, DrainAnswered
 from blockwright.actors.predictor.messages import NODE as PREDICTORS
 from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
@@ -112,9 +113,9 @@ class Controller(Actor):
         return name
 
     @endpoint
-    async def base(self, model: str, trained_on: str = "") -> str:
-        """The whole checkpoint that a model is served from (without a name: see ``whole_checkpoint``); "": there is none."""
-        return whole_checkpoint(self._state.served, model, trained_on)
+    async def wholes(self) -> list[WholeModel]:
+        """Return what an adapter can be put on."""
+        return whole_models(self._state.served)
 
     @endpoint(concurrent=True)
     async def settled(self, application: str) -> str:

@@ -245,4 +245,5 @@ def _chain(served: Served, last: Chain | None) -> Chain:
         checkpoint=one.base or one.checkpoint,
         created=one.created,
         place=served.place,
+        base=one.base_model,
     )

@@ -244,8 +244,8 @@ class ControllerState:
     def _take(self, new: Mapping[str, m.Application], routes: Sequence[Route]) -> None:
         """Applications that were not known, and where they belong."""
         for application in new.values():
-            self.served[application.name] = Served(application, self._ranked, self._ranked)
-            self.additions.name(application.served_as)
+            place = self.additions.name(application.served_as)
+            self.served[application.name] = Served(application, self._ranked, place)
             self._ranked += 1
         self.placement.plan(routes)
 
@@ -300,8 +300,6 @@ class ControllerState:
         served.parked = served.on_demand = parked
         served.shown = False
         self.additions.begin(application.name, replaces)
-        if replaces:
-            served.place = self.served[replaces].place
         self.offer(application.name)
         self.catalog()
 

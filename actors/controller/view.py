@@ -17,6 +17,7 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.worker_record import WorkerRecord
 from blockwright.actors.gateway.port import ApplicationView, Census
 from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.cluster.adapter_base import WholeModel, shown_base
 from blockwright.policies.model.chain import Chain, bases
 
 MEMORY = ("budget", "parameters", "kv", "cached", "free")  # of a worker; the last four make up the first
@@ -167,7 +168,7 @@ def _applications(
         counts = [found[model] for found in sequences if model in found and labels[name] == model]
         result[labels[name]] = {
             "model": model,
-            "base": labels.get(parents.get(name, "")),
+            "base": _base(state, one) if one.changed else labels.get(parents.get(name, "")),
             "checkpoint": one.checkpoint,
             "state": _state(state, served),
             "max_length": one.context,
@@ -203,4 +204,12 @@ def application_view(state: ControllerState, served: Served) -> ApplicationView:
     one = served.application
     shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed or o is served))
     ready = served.parked or state.ready(one.name)
-    return ApplicationView(one.served_as, one.checkpoint, ready, one.context, shares.own, shares.shared)
+    base = (_base(state, one) or "") if one.changed else ""
+    return ApplicationView(one.served_as, one.checkpoint, ready, one.context, shares.own, shares.shared, base)
+
+
+def _base(state: ControllerState, adapter: Application) -> str | None:
+    """Return what is shown as an adapter's base; None: it is not known."""
+    served = serving(state.served, adapter.base_model) if adapter.base_model else None
+    now = None if served is None else WholeModel(adapter.base_model, served.application.checkpoint)
+    return shown_base(adapter.base_model, adapter.base, now) or None

@@ -192,6 +192,7 @@ class ApplicationView:
     max_length: int
     own: int
     shared: int  # with other applications
+    base: str = ""  # of an adapter: the id of the model that it was put on
 
 
 @dataclass(frozen=True, slots=True)

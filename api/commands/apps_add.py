@@ -28,5 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
             answer = session.post(f"/admin/apps/{quote(arguments.name, safe='/:@')}", body)
         else:
             answer = session.post("/admin/apps", {"name": arguments.name, **body})
-    print(f"{answer['name']}: {answer['state']}; {answer['summary']}")
+    on = f"on {answer['base']}; " if answer.get("base") else ""
+    print(f"{answer['name']}: {on}{answer['state']}; {answer['summary']}")
     return 0

@@ -31,7 +31,9 @@ from blockwright.zoo.source import is_variant
 
 LONGEST_WAIT = 600.0  # seconds
 _PATH = Field("path", Text(4096), "A folder below a root of app_roots.", required=True)
-_BASE = Field("base", Text(200), "The served model that an adapter belongs to.")
+_BASE = Field(
+    "base", Text(200), "The served model that an adapter belongs to; default: the one that it names, or the only one."
+)
 _WAIT = Field(
     "wait", Number(0, LONGEST_WAIT), "Seconds to wait until it is ready; after that the answer is 202.", default=60.0
 )
@@ -40,7 +42,7 @@ REPLACE_FIELDS = (_PATH, _BASE, _WAIT)
 LOAD_FIELDS = (
     Field("lora_name", Text(200), "The model id to serve it as.", required=True),
     Field("lora_path", Text(4096), "A folder below a root of app_roots.", required=True),
-    Field("base_model_name", Text(200), "The served model that it belongs to."),
+    Field("base_model_name", Text(200), "The served model that it belongs to; default: as for POST /admin/apps."),
     Field("load_inplace", Flag(), "Replace the model of this name, if there is one.", default=False),
 )
 UNLOAD_FIELDS = (Field("lora_name", Text(200), "A model id of /v1/models.", required=True),)
@@ -81,12 +83,13 @@ async def load_adapter(request: web.Request) -> web.Response:
     with _their_names():
         await _check_adapter(request, new.path)
         try:
-            await _add(request, dataclasses.replace(new, replace=in_place))
+            view = await _add(request, dataclasses.replace(new, replace=in_place))
         except RequestRefused as refused:
             if refused.why is not Refusal.UNKNOWN_MODEL or not in_place:
                 raise
-            await _add(request, new)  # there is none to replace
-    return web.Response(text=f"Success: LoRA adapter '{new.name}' added successfully.")
+            view = await _add(request, new)  # there is none to replace
+    on = f" Its base is '{view.base}'." if view.base else ""
+    return web.Response(text=f"Success: LoRA adapter '{new.name}' added successfully.{on}")
 
 
 async def unload_adapter(request: web.Request) -> web.Response:
@@ -117,6 +120,7 @@ def _their_names() -> Iterator[None]:
         yield
     except (ApiError, RequestRefused) as raised:
         error = in_words(raised) if isinstance(raised, RequestRefused) else raised
+        error.message = error.message.replace("(base, or --base)", "(base_model_name)")
         error.param = _THEIRS.get(error.param or "", error.param)
         raise error from None
 
@@ -144,6 +148,7 @@ def _added(view: ApplicationView) -> web.Response:
         "name": view.id,
         "path": view.checkpoint,
         "state": "ready" if view.ready else "loading",
+        "base": view.base or None,
         "max_model_len": view.max_length,
         "bytes": {"own": view.own, "shared": view.shared},
         "summary": _shares(view),

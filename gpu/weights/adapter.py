@@ -7,6 +7,7 @@ change the answers and is not computed is refused by field, value and remedy. St
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,10 +48,12 @@ def is_adapter(source: str | Path) -> bool:
 
 
 def trained_on(source: str | Path) -> str:
-    """The last name of the base that an adapter says it was trained on; "" where it says none, or cannot be read."""
+    """Return the path or hub id that an adapter says it was trained on (a folder here: with its links resolved); "" where
+    it says none, or cannot be read."""
     try:
         fields = Fields.read(Path(source).expanduser() / CONFIG)
-        return fields.text("base_model_name_or_path").rstrip("/").rpartition("/")[2]
+        text = fields.text("base_model_name_or_path") or fields.text("model_name")  # as peft and as AdapterHub call it
+        return os.path.realpath(text) if os.path.isabs(text) and os.path.isdir(text) else text
     except (CheckpointError, OSError, RuntimeError, ValueError):
         return ""  # whoever opens it says why
 

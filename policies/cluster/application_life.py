@@ -35,19 +35,6 @@ def serving_one(of_model: Iterable[S]) -> S | None:
     return next((s for s in found if s.shown), found[0] if found else None)
 
 
-def default_base(trained_on: str, wholes: Iterable[tuple[str, str]]) -> str:
-    """The checkpoint that an adapter is read over whose base nobody has named: that which is served or lies under the name
-    of what it was trained on, else the first; "": there is none.
-
-    trained_on: a model's name, without folders or owner. wholes: model ids and checkpoints of whole models, in order.
-    """
-    found = list(wholes)
-    for model, checkpoint in found:
-        if trained_on and trained_on in (model.rpartition("/")[2], checkpoint.rstrip("/").rpartition("/")[2]):
-            return checkpoint
-    return found[0][1] if found else ""
-
-
 class Incumbent(NamedTuple):
     """What is served, or will be, as a model to which another application is added."""
 

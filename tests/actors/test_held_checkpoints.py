@@ -17,6 +17,7 @@ from blockwright.actors.gateway.port import ApplicationView, NewApplication
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.waiting import until
@@ -34,8 +35,8 @@ class Desk(Actor):
         return self.left.setdefault(name, asyncio.Event())
 
     @endpoint
-    async def base(self, model: str, trained_on: str) -> str:
-        return ""
+    async def wholes(self) -> list[WholeModel]:
+        return []
 
     @endpoint
     async def add(self, application: Application, *, replace: bool, grace: float) -> str:
@@ -65,7 +66,7 @@ class Desk(Actor):
 class Opened(Applications):
     """Reads no file."""
 
-    def _hash(self, new: NewApplication, base: str) -> Any:
+    def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> Any:
         return f"checkpoint of {new.path}", Application(new.name, new.path, (), 1)
 
 

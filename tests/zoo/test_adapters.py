@@ -161,7 +161,7 @@ def test_bad_adapters_change_nothing(checkpoint: Make, tmp_path: Path) -> None:
             add(zoo, str(folder), "new", base=base)
         assert files(zoo) == before
 
-    refused("is an adapter; name the application of the zoo that it changes with --base", base="")
+    refused(r"is an adapter; 2 models may be its base \(base, gemma\).*; name its base with --base", base="")
     refused("tuned is an adapter itself, which .* cannot change; name its base", base="tuned")
     refused("has no application 'bsae'; there are: base, gemma, tuned", base="bsae")
     refused("has shape .* where .* of the base .* ask for .*; name the base that the adapter was trained on", base="gemma")

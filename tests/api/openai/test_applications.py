@@ -33,6 +33,7 @@ async def test_an_application_is_added_replaced_and_removed(serve: Any, folder: 
             "name": "tuned",
             "path": str(folder),
             "state": "ready",
+            "base": None,
             "max_model_len": 64,
             "bytes": {"own": 21_000_000, "shared": 679_000_000},
             "summary": "shares 97% of its blocks, +20.0 MiB",

@@ -194,14 +194,15 @@ def test_a_pickle_is_never_loaded(folder: Folder, made: tuple[Path, Path]) -> No
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ('{"base_model_name_or_path": "meta-llama/Llama-3-8B"}', "Llama-3-8B"),
-        ('{"base_model_name_or_path": "/home/ann/base/"}', "base"),
+        ('{"base_model_name_or_path": "meta-llama/Llama-3-8B"}', "meta-llama/Llama-3-8B"),
+        ('{"base_model_name_or_path": "/home/ann/base/"}', "/home/ann/base/"),
+        ('{"config": {}, "model_name": "acme/base"}', "acme/base"),
         ('{"base_model_name_or_path": null}', ""),
         ('{"base_model_name_or_path": 7}', ""),
         ("{", ""),
     ],
 )
-def test_what_it_was_trained_on_is_a_name_without_folders(tmp_path: Path, text: str, name: str) -> None:
+def test_what_it_was_trained_on_is_told_as_it_stands(tmp_path: Path, text: str, name: str) -> None:
     (tmp_path / "adapter_config.json").write_text(text)
     assert trained_on(tmp_path) == name
     assert trained_on(tmp_path / "nothing") == ""
