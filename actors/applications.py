@@ -19,7 +19,7 @@ from blockwright.actors.checkpoints import application_of, stored_base
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import Application
-from blockwright.actors.gateway.port import ApplicationView, NewApplication, RefusedChange
+from blockwright.actors.gateway.port import ApplicationView, NewApplication, RefusedChange, RemovalView
 from blockwright.actors.sizing import WorkerLimits, check_model
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.adapter import is_adapter, trained_on
@@ -100,20 +100,20 @@ class Applications(Actor):
         return ApplicationView(new.name, new.path, False, 0, 0, 0, self._bases.get(new, ""))
 
     @endpoint(concurrent=True)
-    async def remove(self, name: str, grace: float) -> bool | RefusedChange:
+    async def remove(self, name: str, grace: float, default: str = "") -> RemovalView | RefusedChange:
         """See ``GatewayPort.remove_application``."""
         controller = self.node.ref(self._controller, Controller)
         try:
-            application = await controller.retire(name, grace)
+            application, view = await controller.retire(name, grace, default)
             log.info("model %s takes no new requests and is removed", name)
             self._watch(application)
             await controller.removed(application, timeout=grace + AFTER_GRACE)
         except DeadlineExceeded:
-            return False
+            return view
         except RemoteError as error:
-            return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "name")
+            return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "default" if default else "name")
         self._held.pop(application, None)
-        return True
+        return dataclasses.replace(view, gone=True)
 
     def _watch(self, application: str) -> None:
         """Drop what is held once the controller has forgotten it, however late that is, and whoever still asks."""

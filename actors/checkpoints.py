@@ -12,17 +12,22 @@ from blockwright.actors.sizing import max_lengths, serving_dtype, spans
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base
+from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
 from blockwright.zoo.records import read_chain
 from blockwright.zoo.source import open_source
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The checkpoints to serve by application, and for each adapter the id of the whole model that it is put on."""
+    """The checkpoints to serve by application.
+
+    bases: for each adapter the id of the whole model that it is put on. assumed: those that named no base, or another one,
+    and were put on the only one.
+    """
 
     checkpoints: dict[str, Checkpoint]
     bases: dict[str, str]
+    assumed: frozenset[str] = frozenset()
 
 
 def open_checkpoints(settings: Settings) -> Opened:
@@ -32,25 +37,29 @@ def open_checkpoints(settings: Settings) -> Opened:
         if name in opened:
             raise SettingsError(f"bases.{name} names a whole checkpoint; only an adapter has a base: leave it out")
     wholes = [WholeModel(name, located(one)) for name, one in opened.items() if not one.deltas]
-    found, bases = dict[str, Checkpoint](), dict[str, str]()
+    found, bases, assumed = dict[str, Checkpoint](), dict[str, str](), set[str]()
     for name, path in settings.applications.items():
         if name in opened:
             found[name] = opened[name]
             if opened[name].deltas:
                 bases[name] = stored_base(opened[name], wholes)
             continue
-        bases[name] = settings.bases.get(name) or _chosen(name, path, wholes)
-        if bases[name] not in opened:
+        if not (base := settings.bases.get(name, "")):
+            chosen = _chosen(name, path, wholes)
+            base = chosen.model
+            assumed |= set() if is_named(trained_on(path), chosen) else {name}
+        bases[name] = base
+        if base not in opened:
             raise SettingsError(
-                f"application {name} is an adapter and its base {bases[name]!r} is not a whole checkpoint that is served, "
+                f"application {name} is an adapter and its base {base!r} is not a whole checkpoint that is served, "
                 f"too; serve one before it and name it in bases.{name} (there are: {', '.join(opened)})"
             )
-        found[name] = open_adapter(path, opened[bases[name]])
-    return Opened(found, bases)
+        found[name] = open_adapter(path, opened[base])
+    return Opened(found, bases, frozenset(assumed))
 
 
-def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> str:
-    """Return the id of the model that an adapter is put on where no setting says it. Raise SettingsError."""
+def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
+    """Return the model that an adapter is put on where no setting says it. Raise SettingsError."""
     try:
         chosen = choose_base(trained_on(path), wholes)
     except AmbiguousBase as ambiguous:
@@ -62,7 +71,7 @@ def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> str:
             f"application {name} is an adapter, but no whole checkpoint is served; serve the one that it was trained on, "
             f"and the adapter beside it: --app {name}={path}"
         )
-    return chosen.model
+    return chosen
 
 
 def located(checkpoint: Checkpoint) -> str:

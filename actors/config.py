@@ -53,6 +53,7 @@ class Settings:
         dict[str, str],
         "adapter: the application it adapts; default: the one that it names itself, or the only one that is no adapter",
     ] = field(default_factory=dict)
+    default_model: Annotated[str, "model id of requests that name none; empty: the first"] = ""
     workers: Annotated[int, "worker processes"] = 1
     device: Annotated[str, "where the workers compute; only cpu exists yet"] = "cpu"
     dtype: Annotated[str, "auto (as stored; float16, or checkpoints of several types: float32), float32 or bfloat16"] = (
@@ -309,6 +310,9 @@ class Settings:
             )
 
     def _check_bases(self) -> None:
+        if self.default_model and self.default_model not in self.applications and not self.app_roots:
+            there = _listed(self.applications)
+            raise SettingsError(f"default_model is {self.default_model!r}, which is not served; there are: {there}")
         for name, base in self.bases.items():
             for one in (name, base):
                 if one not in self.applications:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -227,8 +228,7 @@ async def start(
     """
     began = time.monotonic()
     opened = await _open_checkpoints(settings)
-    checkpoints = opened.checkpoints
-    models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
+    models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
     first_in_head = http is None or in_head(settings, cores())
     processes = gateway_processes(settings, first_in_head=first_in_head) if http is not None else []
@@ -244,9 +244,9 @@ async def start(
             predictor_entry=PREDICTORS_IN_PROCESS if in_process else PREDICTORS,
         )
         log.info("supervision tree:\n%s", "\n".join(lines(whole)))
-        infos = _models(checkpoints, max_lengths(settings, models))
+        infos = _models(opened, max_lengths(settings, models))
         gateway = _gateway(settings, infos) if first_in_head else None
-        running = Running(cluster, launcher, gateway, began, dict(checkpoints))
+        running = Running(cluster, launcher, gateway, began, dict(opened.checkpoints))
         state = _state(settings, configs, models)
         values: dict[str, Any] = {
             **_services(settings, http.desk if http is not None else None),
@@ -286,6 +286,8 @@ def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[st
     more["scaling"] = scaling_plan(settings, list(configs))
     state = ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
     state.overload.watched = settings.overload == "on"
+    state.default_is_set = bool(settings.default_model)
+    state.table.default = settings.default_model or next(iter(settings.applications), "")
     return state
 
 
@@ -296,7 +298,9 @@ async def _open_checkpoints(settings: Settings) -> Opened:
     await asyncio.to_thread(check_costs, settings)
     await asyncio.to_thread(check_tagging, settings)
     await asyncio.to_thread(check_folders, settings)
-    return await asyncio.to_thread(open_checkpoints, settings)
+    opened = await asyncio.to_thread(open_checkpoints, settings)
+    _tell_bases(opened)
+    return opened
 
 
 async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
@@ -345,12 +349,28 @@ def tell_of_nodes(
     cluster.on_down(down)
 
 
-def _models(checkpoints: dict[str, Checkpoint], lengths: dict[str, int]) -> list[ModelInfo]:
+def _models(opened: Opened, lengths: dict[str, int]) -> list[ModelInfo]:
     created = int(time.time())
     return [
-        ModelInfo(name, str(c.path), lengths[name] - c.virtual, created, False, virtual=c.virtual)
-        for name, c in checkpoints.items()
+        ModelInfo(
+            name,
+            os.path.realpath(c.path),
+            lengths[name] - c.virtual,
+            created,
+            False,
+            virtual=c.virtual,
+            base=opened.bases.get(name, ""),
+        )
+        for name, c in opened.checkpoints.items()
     ]
+
+
+def _tell_bases(opened: Opened) -> None:
+    for name, base in opened.bases.items():
+        if name in opened.assumed:
+            log.warning("%s does not name %s as its base, but is put on it as the only whole model there is", name, base)
+        else:
+            log.info("%s is put on %s", name, base)
 
 
 def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
@@ -375,6 +395,7 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         lengths=Lengths(settings.tagger != "off" or bool(settings.request_log)),
         asks=bool(dispatchers(settings)),
     )
+    state.table.default = settings.default_model or state.table.default
     tagging = make_tagging(settings, state.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
     state.asking.alone = settings.autoscale == "preemptive"

@@ -131,9 +131,9 @@ def whole_models(served: Mapping[str, Served]) -> list[WholeModel]:
     return [*wholes, *(whole for checkpoint, whole in held.items() if checkpoint not in known)]
 
 
-def not_served(served: Mapping[str, Served], model: str) -> LookupError:
-    """For a model that there is not, with those that there are."""
-    there = ", ".join(sorted({one.application.served_as for one in served.values()}))
+def not_served(served: Mapping[str, Served], model: str, besides: str = "") -> LookupError:
+    """Return the error for a model that there is not, with those that there are, ``besides`` this one."""
+    there = ", ".join(sorted({one.application.served_as for one in served.values()} - {besides}))
     return LookupError(f"model {model!r} does not exist; there are: {there}")
 
 

@@ -40,6 +40,7 @@ class ControllerState:
         scaling: ScalingPlan | None = None,
     ) -> None:
         self.stall_timeout, self.on_demand = stall_timeout, on_demand
+        self.default_is_set = False  # a setting names the model of requests that name none (``table.default``)
         self.served: dict[str, Served] = {}  # every application that is known
         self.additions = Additions()
         self.blocks: dict[str, tuple[Block, ...]] = {}  # of deployed applications

@@ -31,6 +31,7 @@ from blockwright.actors.gateway.port import (
     NewApplication,
     Readiness,
     RefusedChange,
+    RemovalView,
     RequestLine,
     RequestView,
     Service,
@@ -214,6 +215,9 @@ class Gateway(Actor):
     def models(self) -> list[ModelInfo]:
         return self.state.catalogue.models()
 
+    def default_model(self) -> str:
+        return self.state.table.default
+
     def ready(self) -> Readiness:
         return self.state.catalogue.ready(self.state.draining)
 
@@ -299,12 +303,12 @@ class Gateway(Actor):
         view: ApplicationView = accepted(await ref.add(new, timeout=new.wait + ANSWER_SECONDS, returns=kind))
         return view
 
-    async def remove_application(self, name: str, grace: float) -> bool:
+    async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
         """See ``GatewayPort``."""
         ref = self.node.ref(self._applications)
-        kind: Any = bool | RefusedChange
-        gone: bool = accepted(await ref.remove(name, grace, timeout=grace + ANSWER_SECONDS, returns=kind))
-        return gone
+        kind: Any = RemovalView | RefusedChange
+        view: RemovalView = accepted(await ref.remove(name, grace, default, timeout=grace + ANSWER_SECONDS, returns=kind))
+        return view
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
         """See ``GatewayPort``."""

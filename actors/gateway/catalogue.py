@@ -38,6 +38,7 @@ class Catalogue:
             on_demand=update.on_demand,
             most=update.most,
             failed=update.failed,
+            default=update.default,
         )
 
     def models(self) -> list[ModelInfo]:
@@ -60,6 +61,7 @@ class Catalogue:
             rooms=tuple(room - virtual for room in table.rooms(application)),
             longest=max(0, table.room.get(application, 0) - virtual),
             virtual=virtual,
+            base=chain.base if chain is not None else configured.base,
         )
 
     def virtual(self, model: str) -> int:

@@ -169,6 +169,7 @@ class ModelInfo:
     rooms: tuple[int, ...] = ()  # tokens of KV that each route in force holds while nothing else runs there
     longest: int = 0  # tokens that fit there once others have been unloaded for them; 0: not known
     virtual: int = 0  # tokens before every prompt that clients do not see; none of the other numbers counts them
+    base: str = ""  # of an adapter: the id of the model that it was put on
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,22 @@ class ApplicationView:
     own: int
     shared: int  # with other applications
     base: str = ""  # of an adapter: the id of the model that it was put on
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalView:
+    """What follows from the removal of an application.
+
+    gone: its memory was free again in the time given and a little more. freed: bytes of parameters that only it had.
+    adapters: those that are on it, and keep its parameters. default: the id that stands for requests without a model;
+    answered: a model of that id is served.
+    """
+
+    gone: bool
+    freed: int
+    adapters: int
+    default: str
+    answered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +309,9 @@ class GatewayPort(Protocol):
 
     def models(self) -> list[ModelInfo]: ...
 
+    def default_model(self) -> str:
+        """Return the id that stands for requests without a model; it may have been removed."""
+
     def ready(self) -> Readiness: ...
 
     def generate(self, generation: Generation) -> TokenStream:
@@ -343,9 +363,9 @@ class GatewayPort(Protocol):
         """Returns when it can be served by all gateways, or, not ready, when ``wait`` is over. Raises RequestRefused, with
         the field that is to blame; then everything is as it was."""
 
-    async def remove_application(self, name: str, grace: float) -> bool:
-        """No new requests; those that run get ``grace`` seconds. Whether its memory was free again in that time and a little
-        more. Raises RequestRefused."""
+    async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
+        """Take no new requests for a model and give those that run ``grace`` seconds. ``default``: the id that stands for
+        requests without a model from then on; "": it stays as it is. Raise RequestRefused."""
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
         """Move what runs on a worker elsewhere and send nothing more there; or, without ``drain``, again. Raises

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -96,7 +96,15 @@ def ps_tables(view: View) -> Group:
         least=("NUMERICS", "DEVICE", "BLOCKS", "STATE"),
     )
     more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
-    return Group(applications, saving_line(view), "", workers, *more)
+    default = default_line(view["default"], {one["id"] for one in view["applications"]})
+    return Group(applications, saving_line(view), default, "", workers, *more)
+
+
+def default_line(default: str, served: Container[str]) -> str:
+    """Return which model answers requests that name none."""
+    if default in served:
+        return f"requests without a model go to {default}"
+    return f"requests without a model are refused: {default or 'no model'} is not served"
 
 
 def saving_line(view: View) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from blockwright.actors.app_roots import folder_below
-from blockwright.actors.gateway.port import ApplicationView, NewApplication
+from blockwright.actors.gateway.port import ApplicationView, NewApplication, RemovalView
 from blockwright.api.answers import AddedAnswer, AppsAnswer, RemovedAnswer
 from blockwright.api.errors import ApiError, bad_request, in_words
 from blockwright.api.http.context import FRONT, IGNORED
@@ -45,6 +45,9 @@ LOAD_FIELDS = (
     Field("base_model_name", Text(200), "The served model that it belongs to; default: as for POST /admin/apps."),
     Field("load_inplace", Flag(), "Replace the model of this name, if there is one.", default=False),
 )
+REMOVE_QUERY = (
+    Field("default", Text(200), "The model id that stands for requests without a model from then on; default: as before."),
+)
 UNLOAD_FIELDS = (Field("lora_name", Text(200), "A model id of /v1/models.", required=True),)
 _THEIRS = {"name": "lora_name", "path": "lora_path", "base": "base_model_name"}  # our names -> vLLM's
 
@@ -52,7 +55,7 @@ _THEIRS = {"name": "lora_name", "path": "lora_path", "base": "base_model_name"} 
 async def list_applications(request: web.Request) -> web.Response:
     """As the controller has them."""
     view = await request.app[FRONT].port.cluster()
-    answer: AppsAnswer = {"applications": view["applications"]}
+    answer: AppsAnswer = {"applications": view["applications"], "default": view["default"]}
     return web.json_response(answer)
 
 
@@ -70,9 +73,17 @@ async def replace(request: web.Request) -> web.Response:
 async def remove(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     name = request.match_info["name"]
-    gone = await front.port.remove_application(name, front.settings.drain_timeout)
-    answer: RemovedAnswer = {"name": name, "state": "removed" if gone else "ending"}
-    return web.json_response(answer, status=200 if gone else 202)
+    default = request.query.get("default", "")
+    view = await front.port.remove_application(name, front.settings.drain_timeout, default)
+    answer: RemovedAnswer = {
+        "name": name,
+        "state": "removed" if view.gone else "ending",
+        "freed": view.freed,
+        "adapters": view.adapters,
+        "default": view.default if view.answered else None,
+        "summary": _follows(name, view),
+    }
+    return web.json_response(answer, status=200 if view.gone else 202)
 
 
 async def load_adapter(request: web.Request) -> web.Response:
@@ -154,6 +165,16 @@ def _added(view: ApplicationView) -> web.Response:
         "summary": _shares(view),
     }
     return web.json_response(answer, status=200 if view.ready else 202)
+
+
+def _follows(name: str, view: RemovalView) -> str:
+    """Return what the removal of a model brings about."""
+    freed = f"{binary_size(view.freed)} {'freed' if view.gone else 'to be freed'}"
+    adapters = f"{view.adapters} adapter{'s keep' if view.adapters > 1 else ' keeps'} its blocks, " if view.adapters else ""
+    if view.answered:
+        return f"{adapters}{freed}; requests without a model go to {view.default}"
+    was = "it was the default: " if view.default == name else ""
+    return f"{adapters}{freed}; {was}requests without a model are refused until {view.default} is added again"
 
 
 def _shares(view: ApplicationView) -> str:

@@ -21,7 +21,7 @@ from blockwright.api.openai.field_types import Field, Flag, Text, Tokens
 from blockwright.api.openai.fields import TEMPLATE
 from blockwright.api.openai.request_body import read_body
 
-_MODEL = Field("model", Text(), "A model id from /v1/models; default: the first.")
+_MODEL = Field("model", Text(), "A model id from /v1/models; default: the one that is marked there.")
 TOKENIZE_FIELDS = (
     _MODEL,
     Field("prompt", Text(), "A text; either this or messages."),

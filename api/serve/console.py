@@ -175,8 +175,9 @@ class Herald:
             new = [info.id for info in service.models if info.id in there and info.id not in told]
             if new:
                 self.show_stages()  # which came before
+            on = {info.id: f" (on {info.base})" if info.base else "" for info in service.models}
             for name in new:
-                self._speaker.note(f"{name} cannot be loaded" if states[name] == "failed" else f"{name} is ready")
+                self._speaker.note(f"{name}{on[name]} {'cannot be loaded' if states[name] == 'failed' else 'is ready'}")
             told += new
             if not new:
                 await asyncio.sleep(POLL_SECONDS)

@@ -32,7 +32,8 @@ def choose_base(trained_on: str, wholes: Iterable[WholeModel]) -> WholeModel | N
     """Return the model that an adapter trained on ``trained_on`` (a path, a hub id or "") belongs to; None: there is none.
 
     An id that matches comes before a path or hub id, and that before its last name. Two ids of one checkpoint are one
-    model; one that is served comes before one that was removed. Raise AmbiguousBase where several models match equally well, and where none of several matches.
+    model; one that is served comes before one that was removed. Raise AmbiguousBase where several models match equally
+    well, and where none of several matches.
     """
     distinct: dict[str, WholeModel] = {}
     matching: dict[int, dict[str, WholeModel]] = {}
@@ -46,6 +47,11 @@ def choose_base(trained_on: str, wholes: Iterable[WholeModel]) -> WholeModel | N
     if len(best) > 1:
         raise AmbiguousBase(_sentence(trained_on, [*best.values()], some_match=bool(matching)))
     return next(iter(best.values()), None)
+
+
+def is_named(trained_on: str, whole: WholeModel) -> bool:
+    """Return whether an adapter trained on ``trained_on`` names that model, and was not put on it as the only one."""
+    return _nearness(trained_on, whole) > 0
 
 
 def named_base(name: str, wholes: Iterable[WholeModel]) -> WholeModel | None:
@@ -89,7 +95,8 @@ def _last(name: str) -> str:
 
 def _sentence(trained_on: str, found: list[WholeModel], *, some_match: bool) -> str:
     told = ", ".join(
-        one.model if one.served else f"{one.model} ({one.checkpoint}, removed, but adapters of it are served)" for one in found
+        one.model if one.served else f"{one.model} ({one.checkpoint}, removed, but adapters of it are served)"
+        for one in found
     )
     if some_match:
         listed = ", ".join(f"{one.model} ({one.checkpoint})" for one in found)

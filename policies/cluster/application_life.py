@@ -35,6 +35,16 @@ def serving_one(of_model: Iterable[S]) -> S | None:
     return next((s for s in found if s.shown), found[0] if found else None)
 
 
+def check_default(model: str, named: str, instead: str) -> None:
+    """Raise Conflict where the removal of ``model`` would undo the setting that makes ``named`` the default, and nobody has
+    said which model is to be it ``instead``."""
+    if model == named and not instead:
+        raise Conflict(
+            f"model {model!r} is the one for requests without a model (default_model); name another one with the removal "
+            "(default, or --default NAME)"
+        )
+
+
 class Incumbent(NamedTuple):
     """What is served, or will be, as a model to which another application is added."""
 

@@ -27,12 +27,12 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares
 from blockwright.actors.controller.residency import serving, whole_models
-from blockwright.actors.controller.view import application_view, cluster_view
+from blockwright.actors.controller.view import application_view, cluster_view, removal_view
 from blockwright.actors.gateway.catalogue import Catalogue
 from blockwright.actors.gateway.port import Census, ModelInfo
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.cluster.adapter_base import WholeModel
-from blockwright.policies.cluster.application_life import Conflict
+from blockwright.policies.cluster.application_life import Conflict, check_default
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.policies.sweep.local_routes import merged
@@ -328,7 +328,9 @@ def test_one_more_than_a_hundred_is_one_route_for_each_worker() -> None:
 def adapter(model: str, base: str, checkpoint: str, delta: str = "d") -> Application:
     """An adapter over ``eAmBnh``, which changes its second component."""
     made = named(model, "eAmBnh")
-    second = replace(made.components[1], id=(delta * 16).encode(), base=made.components[1].id, delta=(delta * 32).encode()[:16])
+    second = replace(
+        made.components[1], id=(delta * 16).encode(), base=made.components[1].id, delta=(delta * 32).encode()[:16]
+    )
     return replace(made, components=(made.components[0], second, *made.components[2:]), base=checkpoint, base_model=base)
 
 
@@ -359,7 +361,7 @@ def test_an_adapter_shows_what_it_was_put_on_whatever_becomes_of_that() -> None:
     assert shown(bench) == {"full0": None, "ann": "full0", "bob": "a"}
     assert parents(bench) == {"full0": None, "ann": "full0", "bob": None}, "of what is not listed nothing is told"
     load_all(bench, bench(Add(named("a", "eAmBnh", name="a~2"))))
-    assert list(shown(bench)) == ["full0", "ann", "bob", "a"]
+    assert list(shown(bench)) == ["a", "full0", "ann", "bob"]
     assert shown(bench) == {"full0": "a", "ann": "full0", "bob": "/models/a", "a": None}, "that is another folder"
     assert list(parents(bench)) == ["a", "full0", "ann", "bob"], "what comes again has its place again"
     load_all(bench, bench(Remove("a~2")))
@@ -381,3 +383,36 @@ def test_what_an_adapter_can_be_put_on() -> None:
     assert whole_models(bench.state.served) == [here[1], WholeModel("a", "/models/a", served=False)]
     load_all(bench, bench(Remove("ann")))
     assert whole_models(bench.state.served) == [here[1]]
+
+
+def test_the_default_changes_only_when_somebody_says_so() -> None:
+    """Whatever is removed; what comes again under that id is it again."""
+    bench = paused("w0")
+    bench.state.table.choose_default("a")
+    load_all(bench, bench(Add(named("b", "eAmBxy"))))
+    load_all(bench, bench(Add(adapter("ann", "a", "/models/a"))))
+    view = removal_view(bench.state, bench.state.served["a"], "")
+    assert (view.freed, view.adapters, view.default, view.answered) == (0, 1, "a", False), "ann keeps all of it"
+    view = removal_view(bench.state, bench.state.served["b"], "")
+    assert (view.freed, view.adapters, view.default, view.answered) == (200, 0, "a", True)
+    assert removal_view(bench.state, bench.state.served["a"], "b").answered
+    table, told = RoutingTable(["a", "b"]), []
+    learn = Catalogue([], table).learn
+    for event in (Remove("a"), Add(named("a", "eAmBnh", name="a~2"))):
+        load_all(bench, bench(event))
+        learn(bench.state.publication(), 0.0)
+        told.append((table.default, table.default in table.models, next(iter(table.models))))
+    assert told == [("a", False, "b"), ("a", True, "a")]
+    before = table.settled
+    bench.state.table.choose_default("b")
+    bench(Retire("a~2"))
+    learn(bench.state.table.news(before), 0.0)
+    assert (table.default, list(table.models)) == ("b", ["b", "ann"]), "in the publication that ends the other"
+
+
+def test_a_default_that_a_setting_names_is_not_removed_by_the_way() -> None:
+    with pytest.raises(Conflict, match=r"model 'a' is the one for requests without a model .* --default NAME"):
+        check_default("a", named="a", instead="")
+    check_default("a", named="a", instead="b")
+    check_default("b", named="a", instead="")
+    check_default("a", named="", instead="")

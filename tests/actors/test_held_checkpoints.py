@@ -13,7 +13,7 @@ import pytest
 from blockwright.actors.applications import Applications
 from blockwright.actors.config import Settings
 from blockwright.actors.controller.messages import Application
-from blockwright.actors.gateway.port import ApplicationView, NewApplication
+from blockwright.actors.gateway.port import ApplicationView, NewApplication, RemovalView
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.checkpoint import Checkpoint
@@ -55,8 +55,8 @@ class Desk(Actor):
         return ApplicationView(application, "", True, 1, 1, 1)
 
     @endpoint
-    async def retire(self, model: str, grace: float) -> str:
-        return self.serving[model]
+    async def retire(self, model: str, grace: float, default: str = "") -> tuple[str, RemovalView]:
+        return self.serving[model], RemovalView(False, 0, 0, "", False)
 
     @endpoint(concurrent=True)
     async def removed(self, application: str) -> None:
@@ -85,7 +85,7 @@ async def test_a_hold_ends_with_its_application_and_not_with_its_name() -> None:
         removing = asyncio.create_task(apps.remove("m", 5.0))
         await apps.add(NewApplication("m", "/c"))
         desk.ends("m~1").set()
-        assert await removing is True
+        assert (await removing).gone
         assert held == {"m~2": "checkpoint of /c"}, "the end of one is not that of the next"
         desk.why = "no room"
         await apps.add(NewApplication("x", "/d"))

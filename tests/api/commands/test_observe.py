@@ -62,6 +62,7 @@ CLUSTER = {
     "routes": [route("base", "w0"), route("base", "w1"), route("tuned", "w0", "w1")],
     "parameter_bytes": 100,
     "saved_bytes": 60,
+    "default": "base",
     "autoscale": {
         "mode": "relief", "limit": 5.0, "workers": {"wanted": 2, "active": 1, "starting": 1, "draining": 0},
         "last": {"at": 7.0, "decision": "start w1", "why": "6 s measured, the limit is 5 s"},
@@ -88,6 +89,7 @@ def test_ps() -> None:
     view = ps_view(CLUSTER)
     assert [line for line in ps_tables(view).renderables if isinstance(line, str)] == [
         "3 models in 100 B instead of 160 B (38% saved)",
+        "requests without a model go to base",
         "",
         "",
         "autoscale (relief, 5 s): 2 workers wanted, 1 starting",

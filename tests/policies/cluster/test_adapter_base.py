@@ -36,7 +36,9 @@ def test_the_one_that_is_named_by_id_path_or_last_name(trained_on: str, base: Wh
     assert choose_base(trained_on, reversed(WHOLES)) == base, "in whatever order they are served"
 
 
-@pytest.mark.parametrize(("trained_on", "says"), [("", "names none"), ("/x/other", "names '/x/other', which is none of them")])
+@pytest.mark.parametrize(
+    ("trained_on", "says"), [("", "names none"), ("/x/other", "names '/x/other', which is none of them")]
+)
 def test_without_a_name_that_matches_several_are_refused_by_name(trained_on: str, says: str) -> None:
     with pytest.raises(AmbiguousBase, match=rf"3 models may be its base \(base, org/tuned, third\).* {re.escape(says)}$"):
         choose_base(trained_on, WHOLES)
