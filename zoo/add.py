@@ -68,8 +68,9 @@ def add(
 ) -> AddedModel:
     """Add the model of a folder, hub id or application of a zoo under ``name``; made where there is no zoo.
 
-    base: an application of this zoo that it is made from; "": of an adapter the one that it names, or the only one, of a whole
-    model the one that shares most with it. The same model under a name that it has already changes nothing, but restores files that are missing.
+    base: an application of this zoo that it is made from; "": of an adapter the one that it names, or the only one, of a
+    whole model the one that shares most with it. The same model under a name that it has already changes nothing, but
+    restores files that are missing.
 
     Raises CheckpointError, ZooError, StorageError: the zoo is as it was.
     """

@@ -328,9 +328,7 @@ def test_one_more_than_a_hundred_is_one_route_for_each_worker() -> None:
 def adapter(model: str, base: str, checkpoint: str, delta: str = "d") -> Application:
     """An adapter over ``eAmBnh``, which changes its second component."""
     made = named(model, "eAmBnh")
-    second = replace(
-        made.components[1], id=(delta * 16).encode(), base=made.components[1].id, delta=(delta * 32).encode()[:16]
-    )
+    second = made.components[1].variant((delta * 16).encode(), 1)
     return replace(made, components=(made.components[0], second, *made.components[2:]), base=checkpoint, base_model=base)
 
 
