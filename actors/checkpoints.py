@@ -87,10 +87,13 @@ def stored_base(checkpoint: Checkpoint, wholes: Iterable[WholeModel]) -> str:
 
 
 def hash_applications(opened: Opened, settings: Settings) -> list[Application]:
-    """Hash every tensor: seconds of work, so on a thread."""
+    """Hash every tensor once, bases before their adapters. It takes seconds, so call it on a thread."""
     checkpoints = opened.checkpoints
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
     lengths, dtype, over = max_lengths(settings, models), serving_dtype(settings, models), spans(settings)
+    for checkpoint in checkpoints.values():
+        if checkpoint.source == checkpoint.path:
+            checkpoint.hashes()
     applications = []
     for name, checkpoint in checkpoints.items():
         specs = checkpoint.specs(settings.page_size, dtype)

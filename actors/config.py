@@ -165,7 +165,9 @@ class Settings:
     shared_cache: Annotated[bool, "let tenants reuse each other's prefixes; timing then reveals equal prompts"] = False
     pace: Annotated[str, "simulate slower hardware: delays per step, from a JSON file of seconds"] = ""
     profile: Annotated[str, "device profile (a JSON file from blockwright profile) to compare steps with"] = ""
-    stall_timeout: Annotated[float, "seconds after which a step (without pace) means a hung worker; it is replaced"] = 10.0
+    stall_timeout: Annotated[
+        float, "seconds without progress in a step (beyond pace) that mean a hung worker; it is replaced"
+    ] = 10.0
     heartbeat: Annotated[float, "seconds between a worker's heartbeats, at least 0.01"] = 0.5
     silence: Annotated[float, "seconds without a heartbeat after which a worker is declared down"] = 2.0
     worker_wait: Annotated[float, "seconds requests wait while no worker can serve them; then they fail"] = 30.0

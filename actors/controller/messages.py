@@ -209,7 +209,7 @@ class Beat:
 
     worker: str
     incarnation: int
-    sweep_age: float  # seconds
+    sweep_age: float  # seconds without progress
     waiting: int
     running: int
     routes: int = 0  # version of the publication that it has taken

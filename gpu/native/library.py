@@ -81,6 +81,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bw_reserve": (_INT, [_PTR, _PTR, _INT]),
     "bw_reserve_low": (_INT, [_PTR, _INT]),
     "bw_settle": (None, [_PTR]),
+    "bw_progress": (ctypes.c_uint64, [_PTR]),
     "bw_delay": (None, [_PTR, _INT, _INT]),
     "bw_forward": (_INT, [_PTR, _PTR, _INT, _PTR, _PTR, _PTR, _INT, _PTR, _INT, _PTR, _INT]),
     "bw_logits": (_INT, [_PTR, _PTR, _PTR, _INT, _PTR, _PTR, _INT]),

@@ -57,7 +57,8 @@ class Checkpoint:
     """See the module. Made by ``open``, ``gpu/weights/adapter.py`` (an adapter over a base) or ``zoo/source.py``; immutable.
 
     deltas: by place in the chain, of an adapter. source: the adapter's folder. known: hashes of tensors that need not be
-    read for that. hold: what is kept from removal while this lives.
+    read for that; a whole checkpoint adds those that it has hashed, and its adapters share them. hold: what is kept from
+    removal while this lives.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Checkpoint:
         deltas: dict[int, DeltaPart] | None = None,
         source: Path | None = None,
         *,
-        known: Mapping[TensorRef, bytes] | None = None,
+        known: dict[TensorRef, bytes] | None = None,
         hold: object = None,
     ) -> None:
         self.path = path  # with the tokenizer: of an adapter that of its base
@@ -79,7 +80,7 @@ class Checkpoint:
         self.parts = parts
         self.deltas = deltas or {}
         self.source = source or path
-        self.known = known or {}
+        self.known = {} if known is None else known
         self._chain, self._hold = chain, hold
 
     @classmethod
@@ -142,7 +143,10 @@ class Checkpoint:
         return self.specs_with_ids(page_size, kv_dtype, self.ids(hashes), hashes=contents, deltas=self.delta_ids(hashes))
 
     def hashes(self, progress: Progress | None = None) -> dict[TensorRef, bytes]:
-        """Every distinct tensor with the hash of its content, in the order of the files; reads those that are not known."""
+        """Return the hash of every distinct tensor's content, in the order of the files; read those that are not known.
+
+        A base of many adapters is read once: minutes, where it has billions of parameters and there are twenty of them.
+        """
         places = {ref for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values()}
         total, done = sum(ref.nbytes for ref in places - self.known.keys()), 0
 
@@ -155,6 +159,8 @@ class Checkpoint:
         ordered = sorted(places, key=lambda ref: (ref.path, ref.offset))
         found = {ref: self.known.get(ref) or hash_tensor(ref, advance) for ref in ordered}
         self._check_terms()
+        if self.source == self.path:
+            self.known.update(found)
         return found
 
     def _check_terms(self) -> None:
