@@ -184,4 +184,4 @@ class Applications(Actor):
         span = settings.pipelines.get(new.name, settings.pipeline)
         name = stored_base(checkpoint, wholes) if base is None and checkpoint.deltas else self._bases[new]
         made = application_of(new.name, checkpoint, specs, length, span, name)
-        return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()))
+        return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()), defaults=new.defaults)

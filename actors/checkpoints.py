@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.messages import Application
@@ -22,12 +22,13 @@ class Opened:
     """The checkpoints to serve by application.
 
     bases: for each adapter the id of the whole model that it is put on. assumed: those that named no base, or another one,
-    and were put on the only one.
+    and were put on the only one. defaults: as ``ModelInfo`` has them.
     """
 
     checkpoints: dict[str, Checkpoint]
     bases: dict[str, str]
     assumed: frozenset[str] = frozenset()
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
 
 def open_checkpoints(settings: Settings) -> Opened:
@@ -55,7 +56,7 @@ def open_checkpoints(settings: Settings) -> Opened:
                 f"too; serve one before it and name it in bases.{name} (there are: {', '.join(opened)})"
             )
         found[name] = open_adapter(path, opened[base])
-    return Opened(found, bases, frozenset(assumed))
+    return Opened(found, bases, frozenset(assumed), settings.application_defaults)
 
 
 def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
@@ -97,8 +98,8 @@ def hash_applications(opened: Opened, settings: Settings) -> list[Application]:
     applications = []
     for name, checkpoint in checkpoints.items():
         specs = checkpoint.specs(settings.page_size, dtype)
-        base = opened.bases.get(name, "")
-        applications.append(application_of(name, checkpoint, specs, lengths[name], over[name], base))
+        made = application_of(name, checkpoint, specs, lengths[name], over[name], opened.bases.get(name, ""))
+        applications.append(replace(made, defaults=opened.defaults.get(name, "")))
     return applications
 
 

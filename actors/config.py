@@ -46,9 +46,11 @@ class SettingsError(ValueError):
 class Settings:
     """See the module. Checked when made."""
 
-    applications: Annotated[dict[str, str], "model id: checkpoint folder or hub id; the first is the default"] = field(
-        default_factory=dict
-    )
+    applications: Annotated[
+        dict[str, str],
+        "model id: checkpoint folder or hub id, or a table (path, base, system, temperature, ...); the first is the default",
+    ] = field(default_factory=dict)
+    application_defaults: dict[str, str] = field(default_factory=dict)  # by application, as ``ModelInfo`` has them
     bases: Annotated[
         dict[str, str],
         "adapter: the application it adapts; default: the one that it names itself, or the only one that is no adapter",

@@ -360,6 +360,7 @@ def _models(opened: Opened, lengths: dict[str, int]) -> list[ModelInfo]:
             False,
             virtual=c.virtual,
             base=opened.bases.get(name, ""),
+            defaults=opened.defaults.get(name, ""),
         )
         for name, c in opened.checkpoints.items()
     ]

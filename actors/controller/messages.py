@@ -29,6 +29,7 @@ class Application:
     virtual: int = 0
     created: int = 0  # seconds of Unix time
     base_model: str = ""  # of an adapter: the id of the model that it was put on
+    defaults: str = ""  # as ``Chain`` has it
 
     @property
     def served_as(self) -> str:

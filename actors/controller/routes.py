@@ -204,7 +204,7 @@ class Routes:
                 for worker in workers_of(route):
                     if worker in since and (since[worker] < version if since[worker] else not version):
                         ids[worker][route.id] = None
-        chains = {chain.application: chain for chain in self._chains}
+        chains = {one.application: replace(one, defaults="") if one.defaults else one for one in self._chains}
         return {worker: self._part(since[worker], list(mine), chains) for worker, mine in ids.items()}
 
     def _part(self, since: int, ids: list[str], chains: Mapping[str, Chain]) -> RoutesChanged:
@@ -254,4 +254,5 @@ def _chain(served: Served, last: Chain | None) -> Chain:
         created=one.created,
         place=served.place,
         base=one.base_model,
+        defaults=one.defaults,
     )

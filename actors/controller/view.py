@@ -5,6 +5,7 @@ Never asks anybody: a worker without an answer is shown with what the controller
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -171,6 +172,7 @@ def _applications(
             "model": model,
             "base": _base(state, one) if one.changed else labels.get(parents.get(name, "")),
             "checkpoint": one.checkpoint,
+            "defaults": json.loads(one.defaults) if one.defaults else {},  # what its requests get where they say nothing
             "state": _state(state, served),
             "max_length": one.context,
             "bytes": {"shared": shares.shared, "own": shares.own},

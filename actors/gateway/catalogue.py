@@ -62,6 +62,7 @@ class Catalogue:
             longest=max(0, table.room.get(application, 0) - virtual),
             virtual=virtual,
             base=chain.base if chain is not None else configured.base,
+            defaults=chain.defaults if chain is not None else configured.defaults,
         )
 
     def virtual(self, model: str) -> int:

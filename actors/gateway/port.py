@@ -170,6 +170,7 @@ class ModelInfo:
     longest: int = 0  # tokens that fit there once others have been unloaded for them; 0: not known
     virtual: int = 0  # tokens before every prompt that clients do not see; none of the other numbers counts them
     base: str = ""  # of an adapter: the id of the model that it was put on
+    defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,7 @@ class NewApplication:
     base: str = ""  # the served model that an adapter belongs to
     replace: bool = False  # the application that is served under this name
     wait: float = 60.0  # seconds for an answer; loading goes on behind it
+    defaults: str = ""  # as of ``ModelInfo``
 
 
 @dataclass(frozen=True, slots=True)

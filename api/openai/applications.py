@@ -21,6 +21,7 @@ from blockwright.api.errors import ApiError, bad_request, in_words
 from blockwright.api.http.context import FRONT, IGNORED
 from blockwright.api.openai.bodies import read_fields
 from blockwright.api.openai.field_types import Field, Flag, Number, Text
+from blockwright.api.openai.model_defaults import DEFAULTS, checked_defaults
 from blockwright.api.openai.request_body import read_body
 from blockwright.api.saving import shared_part
 from blockwright.gpu.errors import CheckpointError
@@ -37,8 +38,8 @@ _BASE = Field(
 _WAIT = Field(
     "wait", Number(0, LONGEST_WAIT), "Seconds to wait until it is ready; after that the answer is 202.", default=60.0
 )
-ADD_FIELDS = (Field("name", Text(200), "The model id to serve it as.", required=True), _PATH, _BASE, _WAIT)
-REPLACE_FIELDS = (_PATH, _BASE, _WAIT)
+ADD_FIELDS = (Field("name", Text(200), "The model id to serve it as.", required=True), _PATH, _BASE, _WAIT, *DEFAULTS)
+REPLACE_FIELDS = (_PATH, _BASE, _WAIT, *DEFAULTS)
 LOAD_FIELDS = (
     Field("lora_name", Text(200), "The model id to serve it as.", required=True),
     Field("lora_path", Text(4096), "A folder below a root of app_roots.", required=True),
@@ -61,13 +62,13 @@ async def list_applications(request: web.Request) -> web.Response:
 
 async def add(request: web.Request) -> web.Response:
     values = await _body(request, ADD_FIELDS)
-    return _added(await _add(request, NewApplication(**values)))
+    return _added(await _add(request, NewApplication(**_new(values))))
 
 
 async def replace(request: web.Request) -> web.Response:
     """A new version of a model: new requests go there, old ones end on the old one."""
     values = await _body(request, REPLACE_FIELDS)
-    return _added(await _add(request, NewApplication(request.match_info["name"], replace=True, **values)))
+    return _added(await _add(request, NewApplication(request.match_info["name"], replace=True, **_new(values))))
 
 
 async def remove(request: web.Request) -> web.Response:
@@ -140,6 +141,13 @@ async def _body(request: web.Request, fields: tuple[Field, ...]) -> dict[str, An
     check = partial(read_fields, fields=fields, unknown=request.app[FRONT].settings.unknown_fields)
     values, request[IGNORED] = await read_body(request, check)
     return values
+
+
+def _new(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an addition as ``NewApplication`` has them."""
+    own = {one.name for one in DEFAULTS}
+    defaults = checked_defaults({name: value for name, value in values.items() if name in own}, "")
+    return {name: value for name, value in values.items() if name not in own} | {"defaults": defaults}
 
 
 async def _add(request: web.Request, new: NewApplication) -> ApplicationView:

@@ -120,6 +120,7 @@ class Options:
     )
     request_id: str | None = given(Text(128), "A name for /v1/requests, like the header x-request-id.")
     ignored: tuple[str, ...] = ()  # unknown fields
+    named: frozenset[str] = frozenset()  # fields that the request gives
 
     @property
     def sampling(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ async def tokenize(request: web.Request) -> web.Response:
     info = front.model(request, values.get("model"))
     served = await front.catalog.load(info)
     if "messages" in values:
-        text = await render(front, info.id, served, values["messages"], template_options(values))
+        text = await render(front, info, served, values["messages"], template_options(values))
     else:
         text = values["prompt"]
     tokens = await front.catalog.encode(served, text, special=values.get("add_special_tokens", "prompt" in values))

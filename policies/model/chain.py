@@ -102,6 +102,7 @@ class Chain:
     created: int = 0  # when it was added, in seconds of Unix time
     place: int = 0  # among the models, which are listed in this order
     base: str = ""  # of an adapter: the id of the model that it was put on
+    defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
 
     @property
     def served_as(self) -> str:
