@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.messages import Application
-from blockwright.actors.sizing import max_lengths, serving_dtype, spans
+from blockwright.actors.sizing import max_lengths, serving_dtype
+from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint
@@ -16,19 +18,23 @@ from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel,
 from blockwright.zoo.records import read_chain
 from blockwright.zoo.source import open_source
 
+log = logging.getLogger("blockwright.cluster")
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """The checkpoints to serve by application.
 
     bases: for each adapter the id of the whole model that it is put on. assumed: those that named no base, or another one,
-    and were put on the only one. defaults: as ``ModelInfo`` has them.
+    and were put on the only one. defaults: as ``ModelInfo`` has them. on_demand: those that no setting
+    names one by one, which are loaded when requests ask for them.
     """
 
     checkpoints: dict[str, Checkpoint]
     bases: dict[str, str]
     assumed: frozenset[str] = frozenset()
     defaults: Mapping[str, str] = field(default_factory=dict)
+    on_demand: frozenset[str] = frozenset()
 
 
 def open_checkpoints(settings: Settings) -> Opened:
@@ -91,15 +97,23 @@ def hash_applications(opened: Opened, settings: Settings) -> list[Application]:
     """Hash every tensor once, bases before their adapters. It takes seconds, so call it on a thread."""
     checkpoints = opened.checkpoints
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
-    lengths, dtype, over = max_lengths(settings, models), serving_dtype(settings, models), spans(settings)
-    for checkpoint in checkpoints.values():
-        if checkpoint.source == checkpoint.path:
+    lengths, dtype = max_lengths(settings, models), serving_dtype(settings, models)
+    for name, checkpoint in checkpoints.items():
+        if checkpoint.source == checkpoint.path and name not in opened.on_demand:
             checkpoint.hashes()
     applications = []
     for name, checkpoint in checkpoints.items():
-        specs = checkpoint.specs(settings.page_size, dtype)
-        made = application_of(name, checkpoint, specs, lengths[name], over[name], opened.bases.get(name, ""))
-        applications.append(replace(made, defaults=opened.defaults.get(name, "")))
+        lazy = name in opened.on_demand
+        span = settings.pipelines.get(name, settings.pipeline)
+        try:
+            specs = checkpoint.specs(settings.page_size, dtype)
+            made = application_of(name, checkpoint, specs, lengths[name], span, opened.bases.get(name, ""))
+        except (CheckpointError, SettingsError, OSError) as error:
+            if not lazy:
+                raise
+            log.warning("%s is not served: %s", name, error)
+            continue
+        applications.append(replace(made, defaults=opened.defaults.get(name, ""), on_demand=lazy))
     return applications
 
 

@@ -11,10 +11,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blockwright.actors.batches.port import BatchDesk
+from blockwright.actors.changes_file import ChangesFile
 from blockwright.actors.checkpoints import Opened, hash_applications, open_checkpoints
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
@@ -23,6 +24,7 @@ from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.scaling import scaling_plan
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.cost_file import check_costs
+from blockwright.actors.further_applications import open_further
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -227,7 +229,7 @@ async def start(
     Raises CheckpointError, SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
-    opened = await _open_checkpoints(settings)
+    opened, fronts = await _open_checkpoints(settings)
     models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
     first_in_head = http is None or in_head(settings, cores())
@@ -245,9 +247,9 @@ async def start(
         )
         log.info("supervision tree:\n%s", "\n".join(lines(whole)))
         infos = _models(opened, max_lengths(settings, models))
-        gateway = _gateway(settings, infos) if first_in_head else None
+        gateway = _gateway(fronts, infos) if first_in_head else None
         running = Running(cluster, launcher, gateway, began, dict(opened.checkpoints))
-        state = _state(settings, configs, models)
+        state = _state(settings, configs, models, fronts.default_model)
         values: dict[str, Any] = {
             **_services(settings, http.desk if http is not None else None),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
@@ -255,7 +257,7 @@ async def start(
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (http.front if http is not None else None, processes),
             **configs,
-            **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
+            **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
         }
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
@@ -280,27 +282,37 @@ def _services(settings: Settings, desk: BatchDesk | None) -> dict[str, Any]:
     return {**own, "batches": (desk,), NODE: settings, **asked}
 
 
-def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
+def _state(
+    settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig], default: str
+) -> ControllerState:
     memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
     more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand}
     more["scaling"] = scaling_plan(settings, list(configs))
     state = ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
     state.overload.watched = settings.overload == "on"
     state.default_is_set = bool(settings.default_model)
-    state.table.default = settings.default_model or next(iter(settings.applications), "")
+    state.table.default = default
     return state
 
 
-async def _open_checkpoints(settings: Settings) -> Opened:
-    """Open them, after all that can be wrong with other settings was checked."""
+async def _open_checkpoints(settings: Settings) -> tuple[Opened, Settings]:
+    """Open what is served, after all that can be wrong with other settings was checked; return with it the settings of
+    gateways, which name the model of requests without one."""
     if not settings.applications:
         raise SettingsError("applications is empty; name a checkpoint to serve")
     await asyncio.to_thread(check_costs, settings)
     await asyncio.to_thread(check_tagging, settings)
     await asyncio.to_thread(check_folders, settings)
     opened = await asyncio.to_thread(open_checkpoints, settings)
+    file, default = ChangesFile.of(settings), settings.default_model
+    if file is not None:
+        changes = await asyncio.to_thread(file.read)
+        opened, told = await asyncio.to_thread(open_further, settings, opened, changes)
+        default = default or changes.default
+        for sentence in told:
+            log.warning("%s", sentence)
     _tell_bases(opened)
-    return opened
+    return opened, replace(settings, default_model=default or next(iter(settings.applications)))
 
 
 async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:

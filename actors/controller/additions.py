@@ -44,7 +44,9 @@ class Additions:
             replaced = replaces(model, None, replace)
         else:
             old = known.application
-            same = dataclasses.replace(application, name=old.name, model=old.model, created=old.created) == old
+            same = old == dataclasses.replace(
+                application, name=old.name, model=old.model, created=old.created, on_demand=old.on_demand
+            )
             found = Incumbent(old.name, old.checkpoint, same, old.name in self, old.name in self.replaces.values())
             replaced = replaces(model, found, replace)
             if replaced is None:

@@ -60,6 +60,7 @@ from blockwright.runtime.base.errors import RuntimeFault
 from blockwright.runtime.node.inspection import inspect_peers
 
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
+FIND_SECONDS = 660.0  # for the answer whether an adapter is in the folder, which is read if it is
 ANSWER_SECONDS = 30.0  # for an answer of who adds and removes applications, beyond what it may wait
 
 
@@ -302,6 +303,12 @@ class Gateway(Actor):
         kind: Any = ApplicationView | RefusedChange
         view: ApplicationView = accepted(await ref.add(new, timeout=new.wait + ANSWER_SECONDS, returns=kind))
         return view
+
+    async def find_application(self, name: str) -> bool:
+        """See ``GatewayPort``."""
+        kind: Any = bool | RefusedChange
+        found: bool = accepted(await self.node.ref(self._applications).find(name, timeout=FIND_SECONDS, returns=kind))
+        return found
 
     async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
         """See ``GatewayPort``."""

@@ -183,6 +183,7 @@ class NewApplication:
     replace: bool = False  # the application that is served under this name
     wait: float = 60.0  # seconds for an answer; loading goes on behind it
     defaults: str = ""  # as of ``ModelInfo``
+    on_demand: bool = False  # it is loaded when requests ask for it, and nobody has asked for its addition
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +365,10 @@ class GatewayPort(Protocol):
     async def add_application(self, new: NewApplication) -> ApplicationView:
         """Returns when it can be served by all gateways, or, not ready, when ``wait`` is over. Raises RequestRefused, with
         the field that is to blame; then everything is as it was."""
+
+    async def find_application(self, name: str) -> bool:
+        """Serve the adapter of that name in the folder of the setting ``adapters``, if it is there. Raise RequestRefused
+        where it cannot be served."""
 
     async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
         """Take no new requests for a model and give those that run ``grace`` seconds. ``default``: the id that stands for

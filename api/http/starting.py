@@ -125,6 +125,9 @@ class StartingPort:
     async def add_application(self, new: NewApplication) -> ApplicationView:
         return await self._there().add_application(new)
 
+    async def find_application(self, name: str) -> bool:
+        return await self._there().find_application(name)
+
     async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
         return await self._there().remove_application(name, grace, default)
 

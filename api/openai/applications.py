@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from blockwright.actors.app_roots import folder_below
+from blockwright.actors.further_applications import roots_of
 from blockwright.actors.gateway.port import ApplicationView, NewApplication, RemovalView
 from blockwright.api.answers import AddedAnswer, AppsAnswer, RemovedAnswer
 from blockwright.api.errors import ApiError, bad_request, in_words
@@ -115,7 +116,7 @@ async def unload_adapter(request: web.Request) -> web.Response:
 
 async def _check_adapter(request: web.Request, path: str) -> None:
     """A whole model is not what was meant, and what it costs would surprise."""
-    folder = await asyncio.to_thread(folder_below, request.app[FRONT].settings.app_roots, path)
+    folder = await asyncio.to_thread(folder_below, roots_of(request.app[FRONT].settings), path)
     try:
         found = await asyncio.to_thread(is_variant, folder)
     except CheckpointError as error:
@@ -153,7 +154,7 @@ def _new(values: dict[str, Any]) -> dict[str, Any]:
 async def _add(request: web.Request, new: NewApplication) -> ApplicationView:
     """Its texts are tried before anything is loaded: a tokenizer that cannot be read is no application."""
     front = request.app[FRONT]
-    folder = await asyncio.to_thread(folder_below, front.settings.app_roots, new.path)
+    folder = await asyncio.to_thread(folder_below, roots_of(front.settings), new.path)
     try:
         if not is_adapter(folder):  # its texts are its base's
             await front.catalog.try_folder(folder)

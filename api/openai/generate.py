@@ -169,7 +169,7 @@ class GeneratingEndpoint(Generic[Parsed]):
 
     async def _check(self, front: Front, asking: Asker, body: Parsed) -> GenerateHandler:
         asking[IGNORED] = body.options.ignored
-        info = front.model(asking, body.options.model)
+        info = await front.find(asking, body.options.model)
         options = filled(body.options, info.defaults)
         served = await front.catalog.load(info)
         call = GenerateHandler(front=front, request=asking, info=info, served=served, options=options, shape=self.shape)

@@ -42,7 +42,7 @@ async def tokenize(request: web.Request) -> web.Response:
     values, request[IGNORED] = await read_body(request, check)
     if ("prompt" in values) == ("messages" in values):
         raise bad_request("give either prompt or messages", "prompt")
-    info = front.model(request, values.get("model"))
+    info = await front.find(request, values.get("model"))
     served = await front.catalog.load(info)
     if "messages" in values:
         text = await render(front, info, served, values["messages"], template_options(values))
@@ -68,7 +68,7 @@ async def detokenize(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     check = partial(read_fields, fields=DETOKENIZE_FIELDS, unknown=front.settings.unknown_fields)
     values, request[IGNORED] = await read_body(request, check)
-    info = front.model(request, values.get("model"))
+    info = await front.find(request, values.get("model"))
     served = await front.catalog.load(info)
     if served.codec.missing:
         raise bad_request(served.codec.missing, "tokens")

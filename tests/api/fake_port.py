@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ class FakePort:
         self.drained: list[float] = []
         self.added: list[NewApplication] = []
         self.removed: list[tuple[str, float]] = []
+        self.sought: list[str] = []
         self.sequences: dict[str, Census] = {}
         self.credit = [Credit(worker="w0", rows=4, positions=MAX_LENGTH * 4, room=MAX_LENGTH * 5)]
         self.grown = asyncio.Event()  # set: who waits for credit looks again
@@ -164,6 +166,15 @@ class FakePort:
         if self.refuse is not None:
             raise self.refuse
         return ApplicationView(new.name, new.path, new.wait > 0, MAX_LENGTH, *self.sizes)
+
+    async def find_application(self, name: str) -> bool:
+        self.sought.append(name)
+        if self.refuse is not None:
+            raise self.refuse
+        if name != "found":
+            return False
+        self.infos = [*self.infos, replace(self.infos[0], id=name)]
+        return True
 
     async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
         self.removed.append((name, grace))

@@ -201,3 +201,26 @@ async def test_what_is_refused_behind_the_port_is_told(serve: Any, folder: Path,
         port.refuse = RequestRefused(why, "a sentence", param=param)
         answer = await client.post("/admin/apps", json={"name": "a", "path": str(folder)})
         assert (answer.status, (await answer.json())["error"]["param"]) == (status, param)
+
+
+async def test_an_adapter_of_the_folder_is_looked_for_when_it_is_asked_for(serve: Any) -> None:
+    client, port = await serve(
+        settings={"adapters": "/ada", "tenant_models": {"ann": "tiny"}, "api_keys": {"k": "ann", "o": "bob"}}
+    )
+    bob, ann = ({"Authorization": f"Bearer {key}"} for key in ("o", "k"))
+    body = {"model": "found", "prompt": "a"}
+    assert (await client.post("/tokenize", json=body, headers=ann)).status == 403
+    assert port.sought == [], "a key that may not use it brings nothing about"
+    assert (await client.post("/tokenize", json=body, headers=bob)).status == 200
+    assert (await client.post("/tokenize", json=body, headers=bob)).status == 200
+    assert port.sought == ["found"], "once"
+    assert (await client.post("/tokenize", json={**body, "model": "nobody"}, headers=bob)).status == 404
+    port.refuse = RequestRefused(Refusal.UNKNOWN_MODEL, "model 'bad' cannot be served: it lacks a tensor", param="model")
+    answer = await client.post("/v1/completions", json={**body, "model": "bad"}, headers=bob)
+    assert (answer.status, (await answer.json())["error"]["param"]) == (404, "model")
+
+
+async def test_without_a_folder_nothing_is_looked_for(serve: Any) -> None:
+    client, port = await serve()
+    assert (await client.post("/tokenize", json={"model": "found", "prompt": "a"})).status == 404
+    assert port.sought == []
