@@ -182,7 +182,7 @@ def test_bad_adapters_change_nothing(checkpoint: Make, tmp_path: Path) -> None:
     strange = broken("strange")
     tensors = load_file(strange / WEIGHTS)
     save_file({name.replace("layers.2.", "layers.7."): tensor for name, tensor in tensors.items()}, strange / WEIGHTS)
-    refused(r"module model\.layers\.7\..* is not a linear module of the base", strange)
+    refused("was made for another base: it has 8 layers, base has 3", strange)
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
