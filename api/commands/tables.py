@@ -97,7 +97,7 @@ def ps_tables(view: View) -> Group:
     )
     more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
     default = default_line(view["default"], {one["id"] for one in view["applications"]})
-    return Group(applications, saving_line(view), default, "", workers, *more)
+    return Group(applications, f"{saving_line(view)}{held(view)}", default, "", workers, *more)
 
 
 def default_line(default: str, served: Container[str]) -> str:
@@ -110,6 +110,17 @@ def default_line(default: str, served: Container[str]) -> str:
 def saving_line(view: View) -> str:
     """All models together; what each shows as shared overlaps, so that no total can be made of it."""
     return saving(len(view["applications"]), **view["parameters"])
+
+
+def held(view: View) -> str:
+    """Return what workers hold of the parameters, which differs from the files: tensors are packed to be computed with, and
+    what is on demand may be nowhere."""
+    found = sorted({one["memory"]["parameters"] for one in view["workers"]})
+    if not found or not found[-1]:
+        return ""
+    amount = size(found[0]) if len(found) == 1 else f"{size(found[0])} to {size(found[-1])}"
+    count = len(view["workers"])
+    return f" as stored; {amount} as loaded on {'each of ' * (count > 1)}{count} worker{'s' * (count > 1)}"
 
 
 def _autoscale(scaled: View) -> list[str]:

@@ -133,7 +133,9 @@ def _their_names() -> Iterator[None]:
         yield
     except (ApiError, RequestRefused) as raised:
         error = in_words(raised) if isinstance(raised, RequestRefused) else raised
-        error.message = error.message.replace("(base, or --base)", "(base_model_name)")
+        error.message = error.message.replace("(base, or --base)", "(base_model_name)").replace(
+            "replace it (--replace)", "replace it (load_inplace)"
+        )
         error.param = _THEIRS.get(error.param or "", error.param)
         raise error from None
 

@@ -207,4 +207,11 @@ class Herald:
         if saved:
             self._speaker.note(saving(len(service.models), stored, saved))
         ids = ", ".join(info.id for info in service.models)
-        self._speaker.reach("ready", f"ready at {address}/v1 with models: {ids}" + f"; {self._room}" * bool(self._room))
+        more = f"; {self._room}{self._rest(service.models)}" if self._room else ""
+        self._speaker.reach("ready", f"ready at {address}/v1 with models: {ids}{more}")
+
+    def _rest(self, models: Sequence[ModelInfo]) -> str:
+        """Return what is added to the room where workers that are to serve a model have not loaded it yet."""
+        here = {len(info.rooms) for info in models if info.rooms}
+        loaded = any(name == "loaded" for name, _ in self._running.stages)
+        return " on the workers that have loaded, others are still loading" if len(here) > 1 and not loaded else ""

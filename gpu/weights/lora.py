@@ -101,8 +101,8 @@ class LoraRules:
         both = next((name for name in changed if name in tied), "") if self.tying else ""
         if both:
             raise CheckpointError(
-                f"{self.source}: ensure_weight_tying is true and the adapter changes {both}, whose weight the base uses twice; "
-                f"{MERGE}"
+                f"{self.source}: ensure_weight_tying is true and the adapter changes {both}, whose weight the base uses "
+                f"twice; {MERGE}"
             )
 
     def targets(self, module: str) -> bool:

@@ -70,7 +70,9 @@ def replaces(model: str, incumbent: Incumbent | None, replace: bool) -> str | No
         raise Conflict(f"model {model!r} is being added from {incumbent.checkpoint}; wait for that")
     check_settled(model, incumbent.replaced)
     if not replace:
-        raise Conflict(f"model {model!r} is served already, from {incumbent.checkpoint}; choose another name")
+        raise Conflict(
+            f"model {model!r} is served already, from {incumbent.checkpoint}; replace it (--replace), or choose another name"
+        )
     return incumbent.name
 
 

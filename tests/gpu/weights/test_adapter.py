@@ -233,7 +233,7 @@ def test_a_base_of_another_width_is_told_before_what_is_lacking(tmp_path: Path) 
     adapter = make_adapter(its, tmp_path / "a", target_modules=["q_proj", "v_proj"])
     config = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps({**config, "target_modules": ["q_proj", "v_proj", "k_proj"]}))
-    with pytest.raises(CheckpointError, match="has shape .* where .* of the base .* ask for .*; name the base"):
+    with pytest.raises(CheckpointError, match=r"has shape .* where .* of the base .* ask for .*; name the base"):
         open_source(adapter, given)
 
 
