@@ -97,7 +97,7 @@ def ps_tables(view: View) -> Group:
     )
     more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
     default = default_line(view["default"], {one["id"] for one in view["applications"]})
-    return Group(applications, f"{saving_line(view)}{held(view)}", default, "", workers, *more)
+    return Group(applications, saving_line(view), f"{held(view)}{default}", "", workers, *more)
 
 
 def default_line(default: str, served: Container[str]) -> str:
@@ -120,7 +120,7 @@ def held(view: View) -> str:
         return ""
     amount = size(found[0]) if len(found) == 1 else f"{size(found[0])} to {size(found[-1])}"
     count = len(view["workers"])
-    return f" as stored; {amount} as loaded on {'each of ' * (count > 1)}{count} worker{'s' * (count > 1)}"
+    return f"packed and loaded: {amount} on {'each of ' * (count > 1)}{count} worker{'s' * (count > 1)}; "
 
 
 def _autoscale(scaled: View) -> list[str]:

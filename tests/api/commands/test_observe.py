@@ -88,8 +88,8 @@ def metrics(tokens: int, times: list[float]) -> str:
 def test_ps() -> None:
     view = ps_view(CLUSTER)
     assert [line for line in ps_tables(view).renderables if isinstance(line, str)] == [
-        "3 models in 100 B instead of 160 B (38% saved) as stored; 10 B to 40 B as loaded on each of 2 workers",
-        "requests without a model go to base",
+        "3 models in 100 B instead of 160 B (38% saved)",
+        "packed and loaded: 10 B to 40 B on each of 2 workers; requests without a model go to base",
         "",
         "",
         "autoscale (relief, 5 s): 2 workers wanted, 1 starting",

@@ -250,7 +250,7 @@ def test_weight_tying_counts_where_it_changes_something(tmp_path: Path) -> None:
             file.write_text(json.dumps({**config, "ensure_weight_tying": True}))
             if tied and more:
                 with pytest.raises(
-                    CheckpointError, match="ensure_weight_tying is true and the adapter changes lm_head.weight"
+                    CheckpointError, match=r"ensure_weight_tying is true and the adapter changes lm_head.weight"
                 ):
                     open_source(adapter, base)
             else:
