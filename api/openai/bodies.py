@@ -138,7 +138,7 @@ def _of(record: type, values: Values) -> Values:
 
 def _made(record: type[Made], values: Values, ignored: tuple[str, ...]) -> Made:
     """The options, with what concerns several of them checked."""
-    options = record(**_of(record, values), ignored=ignored)
+    options = record(**_of(record, values), ignored=ignored, named=frozenset(values))
     if "stream_options" in values and not options.stream:
         raise bad_request("stream_options is set but stream is not true; set stream or leave it out", "stream_options")
     if options.prompt_logprobs is not None and options.stream:

@@ -31,7 +31,7 @@ FLAGS = {
     "explain": {"--api-key-file", "--json", "--last", "--url"},
     "apps": {"--api-key-file", "--json", "--url"},
     "apps add": {"--api-key-file", "--base", "--replace", "--url", "--wait"},
-    "apps remove": {"--api-key-file", "--url"},
+    "apps remove": {"--api-key-file", "--default", "--url"},
     "ps": SCREEN | {"--actors", "--join", "--requests", "--tenants"},
     "tagger show": set(),
     "tagger train": {"--held-out", "--output"},
