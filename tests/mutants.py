@@ -116,7 +116,7 @@ class Kernels:
     def __init__(self, objects: Path) -> None:
         with (ROOT / "pyproject.toml").open("rb") as file:
             (module,) = tomllib.load(file)["tool"]["setuptools"]["ext-modules"]
-        self._sources = [path for path in module["sources"]]
+        self._sources = list(module["sources"])
         self._compile, self._link = module["extra-compile-args"], module["extra-link-args"]
         self._objects = objects
         for source in self._sources:  # not the library of the checkout, which may be older than its sources
@@ -172,9 +172,7 @@ class Run:
         self._kernels = Kernels(folder / "objects")
         for copy in self.copies:
             self._kernels.build(copy)
-        self._tests = {
-            str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        }
+        self._tests = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py"))}
         self.broken: set[str] = set()  # tests that fail without any mutant, too
         self._sound: dict[tuple[str, str], bool] = {}  # a test, and its cap -> whether it passes without a mutant
 
@@ -235,7 +233,9 @@ def told(verdicts: Sequence[Verdict], left: int) -> str:
             lines.append(f"SURVIVED {one.mutation}\n  ran {' '.join(one.ran) or 'no test'}{how}")
     sums = Counter(one.outcome for one in verdicts)
     counts = ", ".join(f"{sums[name]} {name}" for name in ("caught", "hung", "survived", "unfinished", "not compiled"))
-    return "\n".join([*lines, f"{len(verdicts)} mutants: {counts}" + (f"; {left} not run: the time was over" if left else "")])
+    return "\n".join(
+        [*lines, f"{len(verdicts)} mutants: {counts}" + (f"; {left} not run: the time was over" if left else "")]
+    )
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:

@@ -293,22 +293,27 @@ OF_KERNELS = ("test_conformance.py", "test_native_forward.py", "test_deltas.py",
 
 
 def stages(path: str, tests: Mapping[str, str]) -> list[list[str]]:
-    """Return the tests for a changed file, the nearest first: those of its name; those that import it, and of its folder;
-    those of its room. ``tests``: the text of each test file by its path."""
+    """Return the tests for a changed file, the nearest first: those of its name; those that import it; those of its folder;
+    those of its layer that import its room, and seeds. ``tests``: the text of each test file by its path."""
     if path.startswith(KERNELS):
         return [[f"tests/gpu/{name}" for name in OF_KERNELS if f"tests/gpu/{name}" in tests]]
     layer, *rooms, name = path.removesuffix(".py").split("/")
     room, module = (rooms[0] if rooms else ""), f"blockwright.{path.removesuffix('.py').replace('/', '.')}"
     word = "_".join(filter(None, ("test", room, name)))
     folders = [f"tests/{layer}/{room}/", f"tests/{layer}/test_{room}_"] if room else [f"tests/{layer}/"]
-    own = [test for test in tests if test.startswith(f"tests/{layer}/") and test.endswith((f"/{word}.py", f"/test_{name}.py"))]
-    near = [test for test in tests if module + " import" in tests[test] or (room and test.startswith(tuple(folders)))]
+    own = [
+        test for test in tests if test.startswith(f"tests/{layer}/") and test.endswith((f"/{word}.py", f"/test_{name}.py"))
+    ]
+    users = [test for test in tests if f"{module} import" in tests[test]]
+    near = [test for test in tests if room and test.startswith(tuple(folders))]
     wide = [test for test in tests if test.startswith(f"tests/{layer}/") and f"blockwright.{layer}.{room}" in tests[test]]
     if layer == "actors" or room in ("overload", "requests", "sweep"):
         wide += [f"tests/serving/test_serving_{game}.py" for game in GAMES]
     found, seen = list[list[str]](), set[str]()
-    for stage in (own, near, wide):
-        fresh = [test for test in sorted(stage) if test in tests and test not in seen and "pytest.mark.system" not in tests[test]]
+    for stage in (own, users, near, wide):
+        fresh = [
+            test for test in sorted(stage) if test in tests and test not in seen and "pytest.mark.system" not in tests[test]
+        ]
         seen.update(fresh)
         if fresh:
             found.append(fresh)
