@@ -276,6 +276,26 @@ def test_what_is_still_to_come_is_the_mean_of_answers_that_are_as_long_already(r
     assert (ends(spread, 0.0) == pytest.approx(ends(0.0, 0.0))) == (spread == 0.0)
 
 
+@pytest.mark.parametrize("replay", [MachineReplay, LazyReplay])
+def test_an_answer_without_an_estimate_ends_at_its_limit_also_where_it_is_known_how_wrong_estimates_are(replay: type) -> None:
+    """The mean of what is beyond nothing was a division by it, and the forecast failed."""
+    worker = LiveWorker(budget=200 * 64 * 1024)
+    running = replace(request(1, random.Random(5), 0.0, "a", "b"), expected=0, stop_tokens=[STOP], max_length=60)
+    worker.totals["r1"] = 1 << 40
+    worker.state.apply(running, worker.now)
+    worker.plan()
+    while worker.state.parts.rows.length[0] < running.prompt_length + 5:
+        worker.step()
+    found = []
+    for spread in (0.0, 0.7):
+        present = replace(worker.present, spread=spread)
+        made = replay([present] if replay is MachineReplay else present, [], worker.now)
+        made.play("r1", 1 << 30)
+        found.append(made.course.ends["r1"])
+        assert present.total(running, running.prompt_length + 5) == 60
+    assert found[0] == found[1]
+
+
 def test_routes_over_several_workers_are_forecast() -> None:
     """An idle pipeline of two workers: each token passes both of them."""
     route = pipeline(["w0", "w1"], BASE)
