@@ -5,7 +5,7 @@
  */
 #define STRIP (2 * VW)             /* columns whose sums are in registers at once */
 #define STRIP_ROWS 6               /* rows, too */
-#define STRIP_FROM 3               /* fewer rows read a whole panel at once */
+#define STRIP_FROM (KS == 1 ? 4 : 3) /* fewer rows read a whole panel at once; the pairs of bfloat16 cost more to widen */
 #define STRIP_UNITS (256 / KS)     /* units of k in a block */
 
 typedef struct {
