@@ -51,6 +51,7 @@ LONG = {
     "simulation": 120,
     "fidelity": 1200,
     "on_demand": 240,
+    "large": 1800,
     "scheduling": 2700,
     "scheduling_live": 960,
     "overload": 2700,

@@ -1,6 +1,7 @@
 """Random Llamas of fixed size, for measuring: S has 27 million parameters, M 169 million, W 44 million.
 
-``tiny`` and ``stages`` (with a layer for each of four workers) are for what does not depend on arithmetic.
+``1B`` and ``3B`` have 1.1 and 3.0 billion. ``tiny`` and ``stages`` (with a layer for each of four workers) are for what
+does not depend on arithmetic.
 
 Weights come from a fixed seed, so two machines measure the same model. The tokenizer covers the whole vocabulary (each
 token is one to three bytes), so that turning tokens into text costs what it costs with a real model. Writes nothing but
@@ -43,6 +44,8 @@ SIZES = {
     "S": Size(12, 384, 6, 2, 1152, 8192),
     "M": Size(12, 1024, 16, 4, 2816, 16384),
     "W": Size(6, 768, 12, 4, 2048, 4096),
+    "1B": Size(22, 2048, 32, 4, 5632, 32000),
+    "3B": Size(28, 3072, 48, 16, 8192, 32000),
     "tiny": Size(2, 128, 2, 1, 192, 512),
     "stages": Size(4, 256, 4, 1, 1280, 512),
 }
@@ -73,10 +76,10 @@ def make_model(size: str, dtype: str, folder: Path, seed: int = 0) -> Path:
     chosen, generator = SIZES[size], torch.Generator().manual_seed(seed)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
-        name: torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=generator) * 0.02
+        name: (torch.ones(shape) if len(shape) == 1 else torch.randn(shape, generator=generator) * 0.02).to(DTYPES[dtype])
         for name, shape in shapes(chosen).items()
     }
-    save_file({name: t.to(DTYPES[dtype]) for name, t in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -21,6 +21,7 @@ import deltas
 import fidelity
 import forecast
 import harness
+import large
 import links
 import offline
 import offline_live
@@ -57,8 +58,8 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last fifteen sections in under half an hour (for those use `make bench ONLY="forecast predictors
-simulation fidelity tenants on_demand scheduling scheduling_live overload overload_live pipelines offline
+repeats all but the last sixteen sections in under half an hour (for those use `make bench ONLY="forecast predictors
+simulation fidelity tenants large on_demand scheduling scheduling_live overload overload_live pipelines offline
 offline_order offline_live offline_online"`) and reports what changed by more than the spread of the runs; `STORE=1`
 replaces the files and the page. Each file names its commit, machine and versions.
 
@@ -249,6 +250,24 @@ milliseconds: {result.spread("kill/replicas", "gap_ms")} with two replicas, {res
 pipeline of two stages, of which one has to be restarted and loaded first."""
 
 
+def of_large(result: Result) -> str:
+    rows = []
+    for case in result.cases("start_s"):
+        speeds = (result.text(f"{case}/tenants{count}", "out_tok_per_s") for count in large.TENANTS)
+        first = result.text(f"{case}/tenants1", "ttft_s")
+        memory = (result.text(case, metric, scale=1e-3) for metric in ("weights_mb", "memory_mb"))
+        rows.append((case.replace("/", " "), result.text(case, "start_s"), *memory, first, *speeds))
+    counts = [f"tokens/s, {count} tenant{'s' * (count > 1)}" for count in large.TENANTS]
+    head = ("", "start, s", "weights, GB", "peak memory, GB", "first token, s", *counts)
+    tokens = result.document["settings"].get("new_tokens", NONE)
+    return f"""Random Llamas of 1.1 and 3.0 billion parameters in bfloat16 with {large.TENANTS[-1]} LoRA adapters of rank
+{large.RANK} on queries and values, one worker on all cores. Every tenant sends one request at the same time: {large.PROMPT}
+prompt tokens and {tokens} new tokens, over HTTP. The start ends when all adapters are ready. The first token is that of a
+request alone. Tokens per second count answers over the whole time, prompts included. Memory is the sum over all processes.
+
+{table(head, rows)}"""
+
+
 def of_on_demand(result: Result) -> str:
     case = "S/f32"
     names = {"half": "half", "all": "as many", OURS: "twice as many"}
@@ -280,6 +299,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "simulation": ("Simulated clusters", of_simulation),
     "fidelity": ("Simulated beside real clusters", of_fidelity),
     "tenants": ("Tenants", of_tenants),
+    "large": ("Larger models", of_large),
     "on_demand": ("Adapters on demand", of_on_demand),
     "scheduling": ("Dispatch", of_scheduling),
     "scheduling_live": ("Dispatch on a real cluster", of_live),

@@ -125,5 +125,8 @@ class Backend(Protocol):
         memory is given back, reused for something else or unmapped.
         """
 
+    def progress(self) -> int:
+        """Return a number that changes whenever a part of a call is done. Any thread may ask, also during a call."""
+
     def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
         """int32 [N]; the lowest token id among equal maxima."""

@@ -285,6 +285,10 @@ class Executor:
             raise ExecutorError(f"departure {index} of plan {number} does not exist or was taken already")
         return departed
 
+    def progress(self) -> int:
+        """Return a number that changes while a plan is executed. Any thread may ask."""
+        return self.backend.progress()
+
     def execute(self, plan: SweepPlan) -> SweepResult:
         """Perform a plan: memory, table edits, arrivals, steps in order with sampling, departures."""
         began = time.perf_counter()

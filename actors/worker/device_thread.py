@@ -108,6 +108,7 @@ class DeviceThread:
         self._stopped = False
         self._last = 0.0  # seconds that the last sweep took
         self._due = float("inf")  # monotonic time from which the running sweep counts as late
+        self._progress, self._progress_at = -1, 0.0  # the executor's, and the monotonic time at which it was first seen
         self._thread = threading.Thread(target=self._run, name="device", daemon=True)
 
     def start(self) -> None:
@@ -121,8 +122,15 @@ class DeviceThread:
         self._thread.join(timeout)
 
     def lateness(self) -> float:
-        """Seconds that the running sweep has taken beyond its pace; 0 when none runs."""
-        return max(0.0, time.monotonic() - self._due)
+        """Return the seconds since the running sweep was last seen to compute something; 0 when none runs.
+
+        A pace is not counted. A sweep of a large model may take long: only one that stands still is late. What ``lateness``
+        has seen of its progress counts, so it is asked with every heartbeat.
+        """
+        now, progress = time.monotonic(), self._executor.progress()
+        if progress != self._progress:
+            self._progress, self._progress_at = progress, now
+        return max(0.0, now - max(self._due, self._progress_at))
 
     def sweep(self, plan: SweepPlan) -> None:
         """Run a plan after all work given before."""

@@ -199,7 +199,7 @@ class WorkerStatus:
     waiting: int
     running: int
     sweep: int
-    sweep_age: float  # seconds that the running sweep has taken beyond its pace; 0 when idle
+    sweep_age: float  # seconds for which the running sweep, beyond its pace, has computed nothing; 0 when idle
     counters: dict[str, float]
     kv_by_tenant: dict[str, int]  # bytes
     served_by_tenant: dict[str, int]  # cost of the tokens computed for it: see ``policies/sweep/fair_share.py``

@@ -198,6 +198,7 @@ void bw_pool_stop(bw_ctx *x);
 bw_call *bw_free_call(bw_ctx *x);
 void bw_run(bw_ctx *x, bw_call *call);
 void bw_settle(bw_ctx *x);
+uint64_t bw_progress(const bw_ctx *x);
 void bw_pause(void);
 
 /* pieces.c: all pieces of a phase; compute() writes only what belongs to its thread, and returns 0 if it found itself late */

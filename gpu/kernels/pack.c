@@ -4,25 +4,32 @@
 #include <string.h>
 
 #define BLOCK_UNITS 16 /* a cache line of every source row of a panel */
+#define PREFETCH 256   /* bytes ahead in a row */
 
 /* Packs `rows` x `columns` (row-major, `element` bytes each) so that source rows become columns of panels. The part of the
  * last panel beyond `rows` becomes zero. `halves`: if half of that panel is enough, there is no more of it. */
 void bw_pack(uint32_t *to, const char *from, int64_t rows, int64_t columns, int element, int halves) {
-    int64_t bytes = columns * element, units = (bytes + 3) / 4, panels = (rows + BW_PANEL - 1) / BW_PANEL;
+    int64_t bytes = columns * element, whole = bytes / 4, units = (bytes + 3) / 4, panels = (rows + BW_PANEL - 1) / BW_PANEL;
     for (int64_t p = 0; p < panels; p++) {
         uint32_t *panel = to + p * units * BW_PANEL;
-        int width = halves && rows - p * BW_PANEL <= BW_HALF ? BW_HALF : BW_PANEL;
-        for (int64_t u0 = 0; u0 < units; u0 += BLOCK_UNITS) {
-            int64_t u1 = u0 + BLOCK_UNITS < units ? u0 + BLOCK_UNITS : units;
-            for (int c = 0; c < width; c++) {
-                int64_t row = p * BW_PANEL + c;
-                for (int64_t u = u0; u < u1; u++) {
-                    uint32_t unit = 0;
-                    if (row < rows)
-                        memcpy(&unit, from + row * bytes + u * 4, bytes - u * 4 < 4 ? bytes - u * 4 : 4);
-                    panel[u * width + c] = unit;
-                }
+        int64_t left = rows - p * BW_PANEL;
+        int width = halves && left <= BW_HALF ? BW_HALF : BW_PANEL, filled = left < width ? (int)left : width;
+        for (int64_t u0 = 0; u0 < whole; u0 += BLOCK_UNITS) {
+            int64_t u1 = u0 + BLOCK_UNITS < whole ? u0 + BLOCK_UNITS : whole;
+            for (int c = 0; c < filled; c++) {
+                const char *row = from + (p * BW_PANEL + c) * bytes;
+                __builtin_prefetch(row + u1 * 4 + PREFETCH); /* rows lie on pages of their own: the processor foresees little */
+                for (int64_t u = u0; u < u1; u++)
+                    memcpy(panel + u * width + c, row + u * 4, 4);
             }
+            for (int c = filled; c < width; c++)
+                for (int64_t u = u0; u < u1; u++)
+                    panel[u * width + c] = 0;
+        }
+        for (int c = 0; whole < units && c < width; c++) { /* the last column of an odd number of bfloat16 */
+            panel[whole * width + c] = 0;
+            if (c < filled)
+                memcpy(panel + whole * width + c, from + (p * BW_PANEL + c) * bytes + whole * 4, bytes - whole * 4);
         }
     }
 }

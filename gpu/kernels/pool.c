@@ -138,6 +138,9 @@ void bw_settle(bw_ctx *x) {
             sched_yield();
 }
 
+/* A number that changes with every phase of a call. Any thread may ask at any time. */
+uint64_t bw_progress(const bw_ctx *x) { return atomic_load_explicit(&x->phase, memory_order_relaxed); }
+
 static void *thread_main(void *argument) {
     bw_member *self = argument;
     bw_ctx *x = self->ctx;

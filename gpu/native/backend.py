@@ -148,6 +148,9 @@ class NativeBackend:
     def settle(self) -> None:
         self._lib.bw_settle(self._ctx)
 
+    def progress(self) -> int:
+        return int(self._lib.bw_progress(self._ctx))
+
     def delay(self, every: int, microseconds: int) -> None:
         """For tests: one in ``every`` points of a piece, at which a thread could lose its core, takes so much longer."""
         self._lib.bw_delay(self._ctx, every, microseconds)

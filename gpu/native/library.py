@@ -81,6 +81,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "bw_reserve": (_INT, [_PTR, _PTR, _INT]),
     "bw_reserve_low": (_INT, [_PTR, _INT]),
     "bw_settle": (None, [_PTR]),
+    "bw_progress": (ctypes.c_uint64, [_PTR]),
     "bw_delay": (None, [_PTR, _INT, _INT]),
     "bw_forward": (_INT, [_PTR, _PTR, _INT, _PTR, _PTR, _PTR, _INT, _PTR, _INT, _PTR, _INT]),
     "bw_logits": (_INT, [_PTR, _PTR, _PTR, _INT, _PTR, _PTR, _INT]),
@@ -94,11 +95,14 @@ def library() -> ctypes.CDLL:
     path = LIBRARY
     if not path.exists():
         raise BackendError("the native kernels were not built; install gcc and install the package again")
-    handle = ctypes.CDLL(str(path))
+    handle, other = ctypes.CDLL(str(path)), f"{path.name} was built from other sources than this package"
     for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(handle, name)
+        try:
+            function = getattr(handle, name)
+        except AttributeError:
+            raise BackendError(f"{other} (it has no {name}); install the package again") from None
         function.restype, function.argtypes = result, arguments
     sizes = (handle.bw_component_bytes(), handle.bw_delta_bytes())
     if sizes != (ctypes.sizeof(ComponentRecord), ctypes.sizeof(DeltaRecord)):
-        raise BackendError(f"{path.name} was built from other sources than this package; install the package again")
+        raise BackendError(f"{other}; install the package again")
     return handle

@@ -73,6 +73,7 @@ class TorchBackend:
         self._arenas: dict[KvLayout, torch.Tensor] = {}
         self._slots: dict[KvLayout, SlotBytes] = {}
         self._tables: Tables | None = None
+        self._parts_done = 0  # components that were begun
 
     def slot_bytes(self, layout: KvLayout) -> int:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
@@ -155,6 +156,7 @@ class TorchBackend:
         for place, (part, layer) in enumerate(run.parts):
             config, weights = part.spec.config, part.weights
             product = Products(weights, changed, place)
+            self._parts_done += 1
             match config:
                 case EmbeddingConfig():
                     hidden_TD.copy_(self._embed(weights["weight"], config, index))
@@ -217,6 +219,7 @@ class TorchBackend:
 
     @torch.no_grad()
     def logits(self, run: TorchRun, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
+        self._parts_done += 1
         ((part, _),) = run.parts
         config, weights = part.spec.config, part.weights
         assert isinstance(config, HeadConfig)
@@ -228,6 +231,9 @@ class TorchBackend:
 
     def settle(self) -> None:
         """Every call has ended when it returns."""
+
+    def progress(self) -> int:
+        return self._parts_done
 
     def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
         return np.asarray(np.argmax(logits_NV.numpy(), axis=1), dtype=np.int32)

@@ -202,7 +202,7 @@ class Residence:
             self._pool.give_back(ARENA, first, [self._chunks.pop(unit) for unit in range(first, first + count)])
 
     def _uncommitted(self, extents: Iterable[Extent]) -> set[int]:
-        return {unit for extent in extents for unit in self._units(extent)} - self._chunks.keys()
+        return {unit for extent in extents for unit in self._units(extent) if unit not in self._chunks}
 
     def _units(self, extent: Extent) -> range:
         """Places of the chunks that an extent touches."""

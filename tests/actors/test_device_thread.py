@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,15 +41,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-async def swept(execute: Callable[[DeviceThread], None], pace: float | None) -> tuple[DeviceThread, Swept]:
-    """One sweep, whose execution is ``execute``."""
+async def swept(
+    execute: Callable[[DeviceThread], None], pace: float | None, progress: Sequence[object] = ()
+) -> tuple[DeviceThread, Swept]:
+    """Run one sweep whose execution is ``execute``, and which computes when ``progress`` grows."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def run(plan: SweepPlan) -> SweepResult:
         execute(device)
         return SweepResult(plan.number)
 
-    executor: Any = SimpleNamespace(execute=run)
+    executor: Any = SimpleNamespace(execute=run, progress=lambda: len(progress))
     table = Coefficients(base=pace) if pace is not None else None
     device = DeviceThread(executor, done.set_result, done.set_exception, lambda worker, hidden: hidden, table)
     device.start()
@@ -92,12 +94,29 @@ async def test_a_sweep_is_late_by_what_it_takes_beyond_its_pace(clock: Clock, pa
     assert device.lateness() == 0.0, "nothing runs"
 
 
+async def test_a_sweep_that_computes_is_not_late_however_long_it_takes(clock: Clock) -> None:
+    """A sweep of a large model on a slow machine is no hang; it is one from the time at which it stands still."""
+    seen, progress = [], [0]
+
+    def execute(device: DeviceThread) -> None:
+        for _ in range(5):
+            clock.now += 9.0
+            progress.append(0)
+            seen.append(device.lateness())
+        for _ in range(2):
+            clock.now += 6.0
+            seen.append(device.lateness())
+
+    await swept(execute, None, progress)
+    assert seen == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.0, 6.0, 12.0])
+
+
 class Steps:
     """Operations that take three steps each, and sweeps, in the order in which a device runs them."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
-        executor: Any = SimpleNamespace(execute=self._execute)
+        executor: Any = SimpleNamespace(execute=self._execute, progress=lambda: 0)
         self.device = DeviceThread(executor, lambda swept: None, self._fail, lambda worker, hidden: hidden)
         self.given = iter(range(1, 100))
         self.meanwhile: dict[str, Callable[[], object]] = {}  # what happens during a step or sweep

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,9 @@ import torch
 
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.memory import Arena
+from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.plan.sweep_plan import Arrival, Departure, Step
+from blockwright.policies.plan.sweep_plan import Arrival, Departure, Edit, Step
 from blockwright.tests.checkpoints import PRESETS
 from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.rig import Rig
@@ -151,3 +154,33 @@ def test_what_lies_in_unused_slots_does_not_matter(
     rig.run([(0, 0, 3), (1, 0, 11)], [], edits)  # rows of unlike length decode together
     rig.run([(0, 3, 1), (1, 11, 1)], [0, 1])
     assert rig.logprobs(2, list(prompt), 13, 5) == clean
+
+
+def test_progress_is_seen_while_a_plan_is_executed(make_backend: Make, checkpoint: MakeCheckpoint) -> None:
+    """Another thread so tells a worker that computes from one that hangs. It may come too late for some of the plans."""
+    backend, seen, most, done = make_backend(), set[int](), 0, threading.Event()
+    enough = 5 if isinstance(backend, NativeBackend) else 2  # more values than those between two calls
+    rig, interval = Rig(backend, checkpoint("llama")), sys.getswitchinterval()
+    if isinstance(backend, NativeBackend):
+        backend.delay(3, 500)
+
+    def watch() -> None:
+        while not done.is_set():
+            seen.add(rig.executor.progress())
+
+    watcher = threading.Thread(target=watch)
+    sys.setswitchinterval(1e-4)
+    watcher.start()
+    try:
+        edits: Sequence[Edit] = rig.admit(0, reference.prompt_of(100))
+        for _ in range(500):
+            seen.clear()
+            rig.run([(0, 0, 100)], [0], edits)
+            edits, most = (), max(most, len(seen))
+            if most > enough:
+                break
+    finally:
+        done.set()
+        watcher.join()
+        sys.setswitchinterval(interval)
+    assert most > enough
