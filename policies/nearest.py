@@ -17,7 +17,7 @@ def edits(one: str, other: str) -> int:
     for i, letter in enumerate(one, 1):
         before, last, row = row, before, [i]
         for j, wanted in enumerate(other, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
+            cost: int = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
             if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
                 cost = min(cost, last[j - 2] + 1)
             row.append(cost)

@@ -1,7 +1,8 @@
 """The identity of each served model: a hash of all that makes its answers what they are, whatever its name is.
 
 Enters: the components of its chain (configuration, every tensor, an adapter's delta), the number format that it computes
-in, the longest sequence, the defaults of sampling, and the files that make tokens of texts. Loads no torch.
+in, the longest sequence, the defaults of requests, and the files that make tokens of texts, an adapter's own included.
+Loads no torch.
 """
 
 from __future__ import annotations
@@ -33,18 +34,20 @@ def model_identities(settings: Settings) -> dict[str, str]:
 
     Reads every tensor: seconds of work for each gigabyte. Raises CheckpointError and SettingsError as a server's start does.
     """
-    checkpoints = open_checkpoints(settings)
-    dtype = serving_dtype(settings, {name: checkpoint.config for name, checkpoint in checkpoints.items()})
+    opened = open_checkpoints(settings)
+    dtype = serving_dtype(settings, {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()})
     found = {}
-    for application in hash_applications(checkpoints, settings):
-        checkpoint = checkpoints[application.name]
+    for application in hash_applications(opened, settings):
+        checkpoint = opened.checkpoints[application.name]
         digest = hashlib.blake2b(digest_size=16)
         for component in application.components:
             digest.update(component.id)
-        settled = [dtype, application.max_length, dataclasses.asdict(checkpoint.generation)]
+        defaults = opened.defaults.get(application.name, "")
+        settled = [dtype, application.max_length, dataclasses.asdict(checkpoint.generation), defaults]
         digest.update(json.dumps(settled, sort_keys=True).encode())
-        for name in TEXT_FILES:
-            digest.update(f"\0{name}\0".encode() + _content(checkpoint.path / name))
+        for folder in dict.fromkeys((checkpoint.source, checkpoint.path)):
+            for name in TEXT_FILES:
+                digest.update(f"\0{name}\0".encode() + _content(folder / name))
         found[application.name] = digest.hexdigest()
     return found
 
