@@ -50,7 +50,7 @@ from page_overload import of_overload, of_overload_live, of_pipelines
 from page_prediction import of_fidelity, of_forecast, of_predictors, of_simulation
 from page_scheduling import of_live, of_scheduling
 from stored import NONE, Result, table
-from tenants_models import ALONE, MERGED
+from tenants_models import ALONE, MERGED, RANK
 
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -261,7 +261,7 @@ def of_large(result: Result) -> str:
     head = ("", "start, s", "weights, GB", "peak memory, GB", "first token, s", *counts)
     tokens = result.document["settings"].get("new_tokens", NONE)
     return f"""Random Llamas of 1.1 and 3.0 billion parameters in bfloat16 with {large.TENANTS[-1]} LoRA adapters of rank
-{large.RANK} on queries and values, one worker on all cores. Every tenant sends one request at the same time: {large.PROMPT}
+{RANK} on queries and values, one worker on all cores. Every tenant sends one request at the same time: {large.PROMPT}
 prompt tokens and {tokens} new tokens, over HTTP. The start ends when all adapters are ready. The first token is that of a
 request alone. Tokens per second count answers over the whole time, prompts included. Memory is the sum over all processes.
 
