@@ -81,11 +81,6 @@ def check_model(settings: Settings, limits: WorkerLimits, name: str, model: Mode
     return length
 
 
-def spans(settings: Settings) -> dict[str, int]:
-    """Workers that each application's chain is spread over."""
-    return {name: settings.pipelines.get(name, settings.pipeline) for name in settings.applications}
-
-
 def worker_configs(
     settings: Settings,
     models: Mapping[str, ModelConfig],

@@ -31,6 +31,7 @@ from blockwright.actors.gateway.port import (
     NewApplication,
     Readiness,
     RefusedChange,
+    RemovalView,
     RequestLine,
     RequestView,
     Service,
@@ -59,6 +60,7 @@ from blockwright.runtime.base.errors import RuntimeFault
 from blockwright.runtime.node.inspection import inspect_peers
 
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
+FIND_SECONDS = 660.0  # for the answer whether an adapter is in the folder, which is read if it is
 ANSWER_SECONDS = 30.0  # for an answer of who adds and removes applications, beyond what it may wait
 
 
@@ -214,6 +216,9 @@ class Gateway(Actor):
     def models(self) -> list[ModelInfo]:
         return self.state.catalogue.models()
 
+    def default_model(self) -> str:
+        return self.state.table.default
+
     def ready(self) -> Readiness:
         return self.state.catalogue.ready(self.state.draining)
 
@@ -311,12 +316,18 @@ class Gateway(Actor):
         view: ApplicationView = accepted(await ref.add(new, timeout=new.wait + ANSWER_SECONDS, returns=kind))
         return view
 
-    async def remove_application(self, name: str, grace: float) -> bool:
+    async def find_application(self, name: str) -> bool:
+        """See ``GatewayPort``."""
+        kind: Any = bool | RefusedChange
+        found: bool = accepted(await self.node.ref(self._applications).find(name, timeout=FIND_SECONDS, returns=kind))
+        return found
+
+    async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
         """See ``GatewayPort``."""
         ref = self.node.ref(self._applications)
-        kind: Any = bool | RefusedChange
-        gone: bool = accepted(await ref.remove(name, grace, timeout=grace + ANSWER_SECONDS, returns=kind))
-        return gone
+        kind: Any = RemovalView | RefusedChange
+        view: RemovalView = accepted(await ref.remove(name, grace, default, timeout=grace + ANSWER_SECONDS, returns=kind))
+        return view
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
         """See ``GatewayPort``."""

@@ -38,6 +38,7 @@ class Catalogue:
             on_demand=update.on_demand,
             most=update.most,
             failed=update.failed,
+            default=update.default,
         )
 
     def models(self) -> list[ModelInfo]:
@@ -61,6 +62,8 @@ class Catalogue:
             longest=max(0, table.room.get(application, 0) - virtual),
             virtual=virtual,
             adapter=chain.adapter if chain is not None and chain.checkpoint else configured.adapter,
+            base=chain.base if chain is not None else configured.base,
+            defaults=chain.defaults if chain is not None else configured.defaults,
         )
 
     def virtual(self, model: str) -> int:

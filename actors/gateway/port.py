@@ -174,6 +174,8 @@ class ModelInfo:
     longest: int = 0  # tokens that fit there once others have been unloaded for them; 0: not known
     virtual: int = 0  # tokens before every prompt that clients do not see; none of the other numbers counts them
     adapter: str = ""
+    base: str = ""  # of an adapter: the id of the model that it was put on
+    defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -190,6 +192,8 @@ class NewApplication:
     base: str = ""  # the served model that an adapter belongs to
     replace: bool = False  # the application that is served under this name
     wait: float = 60.0  # seconds for an answer; loading goes on behind it
+    defaults: str = ""  # as of ``ModelInfo``
+    on_demand: bool = False  # it is loaded when requests ask for it, and nobody has asked for its addition
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +206,23 @@ class ApplicationView:
     max_length: int
     own: int
     shared: int  # with other applications
+    base: str = ""  # of an adapter: the id of the model that it was put on
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalView:
+    """What follows from the removal of an application.
+
+    gone: its memory was free again in the time given and a little more. freed: bytes of parameters that only it had.
+    adapters: those that are on it, and keep its parameters. default: the id that stands for requests without a model;
+    answered: a model of that id is served.
+    """
+
+    gone: bool
+    freed: int
+    adapters: int
+    default: str
+    answered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +327,9 @@ class GatewayPort(Protocol):
 
     def models(self) -> list[ModelInfo]: ...
 
+    def default_model(self) -> str:
+        """Return the id that stands for requests without a model; it may have been removed."""
+
     def ready(self) -> Readiness: ...
 
     def generate(self, generation: Generation) -> TokenStream:
@@ -360,9 +384,13 @@ class GatewayPort(Protocol):
         """Returns when it can be served by all gateways, or, not ready, when ``wait`` is over. Raises RequestRefused, with
         the field that is to blame; then everything is as it was."""
 
-    async def remove_application(self, name: str, grace: float) -> bool:
-        """No new requests; those that run get ``grace`` seconds. Whether its memory was free again in that time and a little
-        more. Raises RequestRefused."""
+    async def find_application(self, name: str) -> bool:
+        """Serve the adapter of that name in the folder of the setting ``adapters``, if it is there. Raise RequestRefused
+        where it cannot be served."""
+
+    async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
+        """Take no new requests for a model and give those that run ``grace`` seconds. ``default``: the id that stands for
+        requests without a model from then on; "": it stays as it is. Raise RequestRefused."""
 
     async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
         """Return how the limits of ``tenants``, and of any other that has sent something, stand; by tenant and limit."""

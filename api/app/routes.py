@@ -293,8 +293,9 @@ ENDPOINTS = (
         path="/admin/apps/{name:.+}",
         handler=applications.remove,
         text="Remove a model: new requests are refused, running ones have drain_timeout to finish, then it is unloaded.",
+        query=applications.REMOVE_QUERY,
         answer=answers.RemovedAnswer,
-        errors=(403, 404, 500, 503),
+        errors=(403, 404, 409, 500, 503),
         also=(202,),
     ),
     Endpoint(

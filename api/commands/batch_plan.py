@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with refusals():
             settings = make_settings(arguments.model, flags=flags, sets=arguments.set)
-            name, checkpoint = next(iter(open_checkpoints(settings).items()))
+            name, checkpoint = next(iter(open_checkpoints(settings).checkpoints.items()))
             machine = machine_of(settings, name, checkpoint)
     except SettingsError as error:
         raise CommandError(str(error), 2) from None

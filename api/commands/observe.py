@@ -74,6 +74,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             }
             for worker in cluster["workers"]
         ],
+        "default": cluster.get("default", ""),
         "parameters": _parameters(cluster),
         "autoscale": dict(cluster["autoscale"]),
         "overload": _overload(cluster),

@@ -6,7 +6,7 @@ Owns the looks alone. The values are ``observe.py``'s, the screen is ``screen.py
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -54,8 +54,16 @@ def ps_tables(view: View) -> Screenful:
     )
     more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
     held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
-    head = Group(ready_line(view), saving_line(view), held, "", workers, *more, "")
+    default = default_line(view["default"], {one["id"] for one in view["applications"]})
+    head = Group(ready_line(view), saving_line(view), held, default, "", workers, *more, "")
     return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
+
+
+def default_line(default: str, served: Container[str]) -> str:
+    """Return which model answers requests that name none."""
+    if default in served:
+        return f"requests without a model go to {default}"
+    return f"requests without a model are refused: {default or 'no model'} is not served"
 
 
 def _applications(applications: Iterable[View]) -> FittedTable:

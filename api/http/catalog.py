@@ -168,17 +168,25 @@ class Catalog:
         self._loading = asyncio.Lock()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
 
-    def info(self, model: str | None) -> ModelInfo:
-        """The model of that id, the first one without an id; a 404 otherwise, with the nearest id."""
-        models = self._port.models()
-        if not models:
+    def models(self) -> list[ModelInfo]:
+        """Return what is served; raise a 503 while that is nothing."""
+        if not (models := self._port.models()):
             raise ApiError(503, "no model is loaded yet; try again soon", retry_after=1.0)
-        if model is None:
-            return models[0]
+        return models
+
+    def info(self, model: str | None) -> ModelInfo:
+        """Return the model of that id, or the default one where a request has none; raise a 404 with the nearest id, or a
+        400 where the default is not served: another model never stands in for it."""
+        models = self.models()
+        wanted = self._port.default_model() if model is None else model
         for info in models:
-            if info.id == model:
+            if info.id == wanted:
                 return info
         ids = [info.id for info in models]
+        if model is None:
+            gone = f"the default, {shown(wanted)}, is not served" if wanted else "there is no default"
+            remedy = f"name one of {', '.join(ids[:20])}, add {shown(wanted)} again, or start with default_model=NAME"
+            raise ApiError(400, f"the request names no model and {gone}; {remedy}", param="model", code="no_default_model")
         message = f"the model {shown(model)} does not exist; {suggestion(model, ids, repr)}"
         raise ApiError(404, message, param="model", code="model_not_found")
 

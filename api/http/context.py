@@ -149,6 +149,14 @@ class Front:
         self.access.check(request[CALLER], info.id)
         return info
 
+    async def find(self, request: Asker, name: str | None) -> ModelInfo:
+        """Return the model that a request names, also an adapter of the folder that nobody has asked for yet. Raise what
+        ``model`` raises, and RequestRefused for an adapter that cannot be served."""
+        if name is not None and self.settings.adapters and all(info.id != name for info in self.port.models()):
+            self.access.check(request[CALLER], name)
+            await self.port.find_application(name)
+        return self.model(request, name)
+
     def new_id(self, prefix: str) -> str:
         """Names its gateway, so that any gateway can tell where to ask about it."""
         return request_id(prefix, self.port.name, secrets.token_hex(12))

@@ -25,6 +25,7 @@ from blockwright.actors.gateway.port import (
     MoveFigures,
     NewApplication,
     Readiness,
+    RemovalView,
     RequestLine,
     RequestView,
     TokenStream,
@@ -73,6 +74,9 @@ class StartingPort:
 
     def models(self) -> list[ModelInfo]:
         return self._real.models() if self._real is not None else []
+
+    def default_model(self) -> str:
+        return self._real.default_model() if self._real is not None else ""
 
     def ready(self) -> Readiness:
         return self._real.ready() if self._real is not None else Readiness(False, self.reason)
@@ -128,8 +132,11 @@ class StartingPort:
     async def add_application(self, new: NewApplication) -> ApplicationView:
         return await self._there().add_application(new)
 
-    async def remove_application(self, name: str, grace: float) -> bool:
-        return await self._there().remove_application(name, grace)
+    async def find_application(self, name: str) -> bool:
+        return await self._there().find_application(name)
+
+    async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
+        return await self._there().remove_application(name, grace, default)
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
         return await self._there().drain_worker(worker, drain)

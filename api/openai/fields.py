@@ -62,7 +62,7 @@ sampled = partial(given, sampling=True)
 class Options:
     """What both endpoints take, by the names of the wire. None: the checkpoint's default, or the endpoint's."""
 
-    model: str | None = given(Text(), "A model id from /v1/models; default: the first.")
+    model: str | None = given(Text(), "A model id from /v1/models; default: the one that is marked there.")
     temperature: float | None = sampled(
         Number(0, 2), "0 always takes the most probable token; default: the checkpoint's, or 1."
     )
@@ -123,6 +123,7 @@ class Options:
     )
     request_id: str | None = given(Text(128), "A name for /v1/requests, like the header x-request-id.")
     ignored: tuple[str, ...] = ()  # unknown fields
+    named: frozenset[str] = frozenset()  # fields that the request gives
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -228,6 +229,7 @@ _ACCEPTED = tuple(
         ("store", Flag()),
     )
 )
+HARMLESS = frozenset(field.name for field in _ACCEPTED)  # they do not change an answer, nor do misspellings of them
 
 _NOT_SERVED = {
     "documents": ([],),

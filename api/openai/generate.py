@@ -41,6 +41,7 @@ from blockwright.api.http.metrics import Meter
 from blockwright.api.http.sse import EventStream
 from blockwright.api.openai.choice import ChoiceText, Echo, TextPiece
 from blockwright.api.openai.fields import Options
+from blockwright.api.openai.model_defaults import filled, most_tokens
 from blockwright.api.openai.prompt_limits import check_count, check_prompt, truncated
 from blockwright.api.openai.request_body import read_body
 from blockwright.api.openai.sampling import for_prompt, sampling_of, stop_strings, stop_tokens
@@ -168,14 +169,15 @@ class GeneratingEndpoint(Generic[Parsed]):
         return await self._check(front, asking, self.parse(body, front.settings.unknown_fields))
 
     async def _check(self, front: Front, asking: Asker, body: Parsed) -> GenerateHandler:
-        options = body.options
-        asking[IGNORED] = options.ignored
-        info = front.model(asking, options.model)
+        asking[IGNORED] = body.options.ignored
+        info = await front.find(asking, body.options.model)
+        options = filled(body.options, info.defaults)
         served = await front.catalog.load(info)
         call = GenerateHandler(front=front, request=asking, info=info, served=served, options=options, shape=self.shape)
         await self.prompts(call, body)
         check_count(front, len(call.prompts), options.n)
-        call.limits = [check_prompt(one, info, served, options, self.shape.default_tokens) for one in call.prompts]
+        most = most_tokens(info.defaults, self.shape.default_tokens)
+        call.limits = [check_prompt(one, info, served, options, most) for one in call.prompts]
         call.sampling, call.ends = sampling_of(options, served), stop_tokens(options, served)
         call.stops = stop_strings(options, served)
         return call

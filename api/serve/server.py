@@ -180,7 +180,8 @@ class Server:
             else:
                 port.reason = "no gateway is up, one is being started"
                 following.append(asyncio.ensure_future(self._stand_in(running, runner)))
-            herald = Herald(running, self._speaker, offset=offset, rows=self._settings.max_rows)
+            rows, named = self._settings.max_rows, self._settings.applications.keys()
+            herald = Herald(running, self._speaker, offset=offset, rows=rows, named=named)
             herald.show_stages()
             self._speaker.reach("control plane up")
             following.append(asyncio.ensure_future(herald.follow()))

@@ -62,6 +62,7 @@ CLUSTER = {
     "routes": [route("base", "w0"), route("base", "w1"), route("tuned", "w0", "w1")],
     "parameter_bytes": 100,
     "saved_bytes": 60,
+    "default": "base",
     "autoscale": {
         "mode": "relief", "limit": 5.0, "workers": {"wanted": 2, "active": 1, "starting": 1, "draining": 0},
         "last": {"at": 7.0, "decision": "start w1", "why": "6 s measured, the limit is 5 s"},
@@ -92,6 +93,7 @@ def test_ps() -> None:
         "3 running, 6 waiting; 2 of 2 workers ready",
         "3 models in 100 B instead of 160 B (38% saved)",
         "in memory, as the kernels read them: 10 B to 40 B on each of 2 workers",
+        "requests without a model go to base",
         "",
         "",
         "autoscale (relief, 5 s): 2 workers wanted, 1 starting",
