@@ -36,8 +36,10 @@ class Supervised(Generic[A]):
         self._known: Any = None  # a Ref
 
     async def ref(self) -> A:
-        """Of its current life, as ``Node.ref``. The supervisor is asked each time: of a call to an earlier one that failed
-        nothing is known here."""
+        """Return a reference to the current life, like ``Node.ref``.
+
+        The supervisor is asked each time, because a failed call through an earlier reference is not seen here.
+        """
         address = await self._supervisor.find(self._name, timeout=self._wait, returns=str)
         self._known = self._node.ref(address) if self._actor is None else self._node.ref(address, self._actor)
         known: A = self._known

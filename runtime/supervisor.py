@@ -31,7 +31,7 @@ AWAY = 0.25  # seconds until a node that refused a child, because it stops, is a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """What a supervisor starts.
+    """A child that a supervisor starts.
 
     actor: class, or its import name "module:Qualname", which a class becomes when it goes to another node. on: a node, or
     candidates in order of preference; the supervisor's own if empty. drain: seconds for what waits when it is stopped.
@@ -133,7 +133,7 @@ class Supervisor(Actor):
 
     @endpoint(concurrent=True)
     async def children(self) -> list[ChildState]:
-        """In the order in which they start."""
+        """Return the children in the order in which they start."""
         out = []
         for name in self._specs:
             state, restarts = self._rules.describe(name)
@@ -142,8 +142,9 @@ class Supervisor(Actor):
 
     @endpoint(concurrent=True)
     async def find(self, name: str) -> str:
-        """The address of a child's current life, wherever that is; waits until it is up, for as long as the call's timeout
-        lets it. Raises KeyError."""
+        """Return the address of a child's current life, on any node; wait until it is up, for as long as the call's
+        timeout lets it. Raises KeyError.
+        """
         if name not in self._specs:
             raise KeyError(f"there is no child {name!r}; there are: {', '.join(self._specs)}")
         while name not in self._refs:
@@ -193,8 +194,10 @@ class Supervisor(Actor):
         return self._rules.next(now, lambda name: self._place(name) is not None)
 
     def _arm(self, now: float) -> None:
-        """``now``: when ``_next`` had none. Timers fire a little early (uvloop's count whole milliseconds), so a child often
-        falls due while this looks; by a later reading of the clock it would be neither started nor waited for."""
+        """Set the timer. ``now``: the time at which ``_next`` had none. Timers fire a little early (uvloop's count whole
+        milliseconds), so a child often falls due while this looks; by a later reading of the clock it would be neither
+        started nor waited for.
+        """
         if self._timer is not None:
             self._timer.cancel()
         due = self._rules.due(now)
@@ -209,7 +212,7 @@ class Supervisor(Actor):
         return child.on
 
     def _expected(self, child: Child) -> bool:
-        """Whether one of its nodes was here and may come back."""
+        """Return True if one of the child's nodes was here and may come back."""
         return any(self.node.last_down(node) is not None for node in self._candidates(child))
 
     # ---- children

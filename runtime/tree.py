@@ -48,8 +48,11 @@ class Branch:
     backoff: Backoff = field(default_factory=Backoff)
 
     def supervisor(self, values: Mapping[str, Any], nodes: Nodes | None) -> Child:
-        """What starts this branch. ``values``: by the name of a child, the arguments of its class (or an instance, which
-        lives once), or the configuration of its process."""
+        """Return the supervisor that starts this branch.
+
+        ``values``: by the name of a child, the arguments of its class (or an instance, which lives once), or the
+        configuration of its process.
+        """
         rules = {
             "strategy": self.strategy,
             "intensity": self.intensity,
@@ -86,8 +89,9 @@ async def start_tree(
 
 
 async def start_inside(node: Node, tree: Branch, values: Mapping[str, Any]) -> Ref:
-    """``start_tree`` in the entry of a process: the tree ends with the actor that stands for the process at the head, and
-    the process with the tree."""
+    """Call ``start_tree`` in the entry of a process: the tree ends with the actor that stands for the process at the
+    head, and the process with the tree.
+    """
     assert node.head is not None, "a process is launched by a head"
     root = await start_tree(node, tree, values, owner=Address(node.head.name, node.name))
 
@@ -101,7 +105,7 @@ async def start_inside(node: Node, tree: Branch, values: Mapping[str, Any]) -> R
 
 
 def lines(tree: Branch, indent: str = "") -> Iterator[str]:
-    """The tree as text: a line for each supervisor, process and actor, indented by who supervises it."""
+    """Return the tree as text: a line for each supervisor, process and actor, indented under its supervisor."""
     gives_up = f"at most {tree.intensity} restarts in {tree.period:g} s" if tree.intensity is not None else "never gives up"
     yield f"{indent}{tree.name}: {tree.strategy.replace('_', ' ')}, {gives_up}"
     for child in tree.children:

@@ -1,1 +1,4 @@
-"""Transport of messages and tensors between processes: ZeroMQ, shared memory, loopback. Knows no actors and no models."""
+"""Transport of messages and tensors between processes: ZeroMQ, shared memory, loopback.
+
+The package knows no actors and no models.
+"""

@@ -1,8 +1,8 @@
-"""Node identities (name and incarnation) and socket addresses.
+"""Node identities and socket addresses.
 
 Owns the identity of a peer (name and incarnation), its text form ``name#incarnation``, the path of its socket in the
-cluster's private directory, and the form of TCP endpoints. Knows nothing of actors and opens no socket but to learn which
-of this machine's addresses another one would see.
+cluster's private directory, and the form of TCP endpoints. Knows nothing of actors. Opens a socket only to learn which
+address of this machine another machine would see.
 """
 
 from __future__ import annotations
@@ -37,14 +37,17 @@ class PeerId(NamedTuple):
 
 
 def check_name(name: str) -> str:
-    """The name itself; AddressError unless it is 1 to 64 letters, digits, ``_ . -``, the first a letter or digit."""
+    """Return the name unchanged, or raise AddressError.
+
+    A name is 1 to 64 letters, digits, ``_ . -``; the first is a letter or digit.
+    """
     if not _NAME.fullmatch(name):
         raise AddressError(f"node name {name!r} cannot be used; give 1 to 64 letters, digits, '_', '.', '-'")
     return name
 
 
 def parse_identity(text: str) -> PeerId:
-    """``"w0#3"`` as a PeerId; AddressError for anything else."""
+    """Parse ``"w0#3"`` into a PeerId. Raises AddressError for anything else."""
     match = _IDENTITY.fullmatch(text)
     if match is None:
         raise AddressError(f"{text[:80]!r} is not of the form name#incarnation")
@@ -52,9 +55,9 @@ def parse_identity(text: str) -> PeerId:
 
 
 def private_directory(path: Path | None = None) -> Path:
-    """A directory that only this user can enter, made if missing; a fresh one without ``path``.
+    """Return a directory that only this user can enter; make it if missing, and a fresh one without ``path``.
 
-    Access to a cluster's sockets is governed by this directory alone, so one that others may enter is refused.
+    This directory alone governs access to a cluster's sockets, so a directory that others may enter is refused.
     """
     if path is None:
         return Path(tempfile.mkdtemp(prefix="blockwright-"))
@@ -68,7 +71,10 @@ def private_directory(path: Path | None = None) -> Path:
 
 
 def ipc_endpoint(directory: Path, peer: PeerId) -> str:
-    """Where the ROUTER of ``peer`` is bound. Incarnations never share a path, so a late message cannot reach a successor."""
+    """Return the endpoint that the ROUTER of ``peer`` is bound to.
+
+    Incarnations never share a path, so a late message cannot reach a successor.
+    """
     path = _socket_path(directory, peer)
     if len(str(path).encode()) > _LONGEST_PATH:
         raise AddressError(f"socket path {path} is longer than {_LONGEST_PATH} bytes; give a shorter directory")
@@ -80,24 +86,24 @@ def _socket_path(directory: Path, peer: PeerId) -> Path:
 
 
 def remove_socket(directory: Path, peer: PeerId) -> None:
-    """Of a node whose process is over, however it ended; nothing where there is none."""
+    """Remove the socket file of a node whose process has ended, however it ended. Does nothing if there is none."""
     with contextlib.suppress(OSError):
         _socket_path(directory, peer).unlink()
 
 
 def keyed(endpoint: str, key: str) -> str:
-    """An endpoint that names the public key (hexadecimal) of the node which must answer there."""
+    """Return an endpoint that names the public key (hexadecimal) of the node which must answer there."""
     return f"{endpoint}?key={key}"
 
 
 def split_key(endpoint: str) -> tuple[str, str]:
-    """(the endpoint, the key that it names or "")."""
+    """Split an endpoint into (the endpoint without its key, the key or "")."""
     match = _KEYED.fullmatch(endpoint)
     return (match[1], match[2]) if match is not None else (endpoint, "")
 
 
 def tcp_parts(endpoint: str) -> tuple[str, int]:
-    """(host, port) of ``tcp://HOST:PORT``, an IPv6 address without its brackets. Raises AddressError."""
+    """Parse ``tcp://HOST:PORT`` into (host, port), an IPv6 address without its brackets. Raises AddressError."""
     match = _TCP.fullmatch(split_key(endpoint)[0])
     if match is None or int(match[2]) > 65535:
         raise AddressError(f"{endpoint[:200]!r} is not of the form tcp://HOST:PORT")
@@ -105,7 +111,7 @@ def tcp_parts(endpoint: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Return True if only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -113,7 +119,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether it stands for all addresses of this machine, and so tells others nothing."""
+    """Return True if the address stands for all addresses of this machine, and so tells other machines nothing."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -121,7 +127,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def own_address(host: str, port: int) -> str:
-    """The address of this machine from which it reaches another; nothing is sent. Raises AddressError."""
+    """Return the address of this machine from which it reaches another. Sends nothing. Raises AddressError."""
     try:
         family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

@@ -1,4 +1,4 @@
-"""The clock protocol: deadlines, timeouts and heartbeats of transport and runtime all ask one ``Clock``."""
+"""The clock protocol that transport and runtime use for deadlines, timeouts and heartbeats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Timer(Protocol):
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds from an arbitrary zero; never goes back."""
+        """Return the seconds since an arbitrary zero; the value never decreases."""
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call back once when ``now() >= when``, unless cancelled."""

@@ -1,9 +1,10 @@
-"""CURVE encryption and authentication: a key pair for each node.
+"""CURVE encryption and authentication, with a key pair for each node.
 
-A node lets in the keys on its roster; all others are refused in the handshake, before a byte of a message is read. Owns
+A node accepts the keys on its roster; all others are refused in the handshake, before a byte of a message is read. Owns
 the key pair, the socket options, and the authenticator that libzmq asks about each connection. It fails closed: a socket
-insists on an answer of the authenticator for exactly its domain (ZAP_ENFORCE_DOMAIN), so while that is dead or does not know
-the domain nobody gets in. Secret keys travel in pipes, or not at all; never in environments or command lines.
+insists on an answer of the authenticator for exactly its domain (ZAP_ENFORCE_DOMAIN), so no connection is accepted while
+the authenticator is dead or does not know the domain. Secret keys travel only in pipes; never in environments or command
+lines.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ZmqSocket = zmq.Socket[bytes]
 
 @dataclass(frozen=True, slots=True)
 class NodeKeys:
-    """The pair of one node, each Z85 text of 40 characters."""
+    """The key pair of one node, each Z85 text of 40 characters."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -51,11 +52,14 @@ class NodeKeys:
 
     @property
     def name(self) -> str:
-        """The public key as endpoints and rosters write it: hexadecimal."""
+        """Return the public key in the form of endpoints and rosters: hexadecimal."""
         return str(z85.decode(self.public).hex())
 
     def protect(self, socket: ZmqSocket, *, server: str = "") -> None:
-        """Before bind or connect. server: the key of the node that must answer; none at the end that is connected to."""
+        """Set the socket's CURVE options; call it before bind or connect.
+
+        server: the key of the node that must answer, for the connecting end; none for the bound end.
+        """
         socket.set(zmq.CURVE_SECRETKEY, self.secret)
         socket.set(zmq.CURVE_PUBLICKEY, self.public)
         if server:
@@ -67,10 +71,11 @@ class NodeKeys:
 
 
 class Authenticator:
-    """Answers libzmq about each connection to a protected socket of ``context``; runs in the event loop.
+    """The ZAP handler that answers libzmq about each connection to a protected socket of ``context``.
 
-    A key that is not on the roster may be a moment too early: the head told its owner of this node before this node has read
-    of its owner. So the answer waits ``PATIENCE`` seconds for the roster.
+    It runs in the event loop. A key that is not on the roster may be a moment too early: the head may tell the key's
+    owner about this node before this node has read about the owner. So the answer waits ``PATIENCE`` seconds for the
+    roster.
     """
 
     def __init__(self, context: zmq.Context[ZmqSocket], roster: Roster) -> None:
@@ -85,11 +90,11 @@ class Authenticator:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._read)
-        self._loop.call_soon(self._read)  # questions that came before made their edge already
+        self._loop.call_soon(self._read)  # earlier questions have made their edge already
         self._roster.changed = self._look_again
 
     def close(self) -> None:
-        """From here on nobody gets in. Idempotent."""
+        """Stop accepting connections. Idempotent."""
         if self._loop is not None and not self._socket.closed:
             self._loop.remove_reader(self._socket.fileno())
         self._socket.close(linger=0)
@@ -148,7 +153,7 @@ class _Question:
 
 
 def check_endpoint(endpoint: str, keys: NodeKeys | None) -> str:
-    """A TCP endpoint that may be bound or connected to. Raises AddressError, KeysError."""
+    """Check that a TCP endpoint may be bound or connected to. Raises AddressError, KeysError."""
     host, _ = tcp_parts(endpoint)
     if is_wildcard(host):
         raise AddressError(f"{endpoint} stands for every address of this machine; give the one at which others reach it")

@@ -27,11 +27,14 @@ class KeysError(TransportError):
 
 
 class HandshakeRefused(TransportError):
-    """The other end refused a connection; the text is its reason."""
+    """A connection that the other end refused; the text is its reason."""
 
 
 class PeerGone(TransportError):
-    """The peer is not connected (any more). Of a transfer: the bytes and chunks of it that had been acknowledged."""
+    """A peer that is not connected, or is no longer connected.
+
+    For a transfer, the error holds the bytes and chunks that had been acknowledged.
+    """
 
     def __init__(self, text: str, *, acknowledged: int = 0, chunks: int = 0) -> None:
         super().__init__(text)
@@ -39,7 +42,7 @@ class PeerGone(TransportError):
 
 
 class QueueFull(TransportError):
-    """The out-queue to the peer is full."""
+    """A full out-queue to the peer."""
 
 
 class MessageTooLarge(TransportError):

@@ -26,13 +26,13 @@ from blockwright.transport.wire import WireError
 
 VERSION = 3  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
 GREETING, WELCOME, REFUSAL = b"\x03", b"\x04", b"\x05"
-LONGEST = 512  # bytes of any of the three
+LONGEST = 512  # bytes of a greeting, welcome or refusal
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
 class Lane(Enum):
-    """Each has a connection of its own."""
+    """A class of traffic; each lane has a connection of its own."""
 
     CONTROL = "control"
     LINK = "link"  # bulk data, which must not delay control messages
@@ -51,7 +51,7 @@ class Greeting:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """``own`` may join the cluster of ``head``. heartbeat: seconds between heartbeats of its nodes."""
+    """The answer that lets ``own`` join the cluster of ``head``. heartbeat: seconds between heartbeats of its nodes."""
 
     head: PeerId
     own: PeerId
@@ -63,7 +63,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A node of that name wants to join. secret: of an invitation, or empty."""
+    """The request of a node of that name to join. secret: from an invitation, or empty."""
 
     name: str
     secret: str = field(default="", repr=False)
@@ -74,7 +74,7 @@ class JoinRequest:
 
 
 def parse(frame: bytes) -> Greeting | JoinRequest:
-    """Raises WireError (no greeting) and HandshakeRefused (another version)."""
+    """Parse a greeting. Raises WireError (no greeting) and HandshakeRefused (another version)."""
     if frame[:1] != GREETING or len(frame) > LONGEST:
         raise WireError(f"a connection begins with {frame[:16].hex()}, which is no greeting")
     try:
@@ -100,13 +100,16 @@ def pack_refusal(reason: str) -> bytes:
 
 
 def parse_answer(frame: bytes) -> tuple[PeerId, PeerId]:
-    """(who welcomes, whom). Raises HandshakeRefused with the other end's sentence, WireError, AddressError."""
+    """Return (the welcoming node, the welcomed node).
+
+    Raises HandshakeRefused with the other end's sentence, WireError, AddressError.
+    """
     own, other = _welcome(frame, 2)
     return parse_identity(own), parse_identity(other)
 
 
 def parse_admission(frame: bytes) -> Admission:
-    """The answer to ``JoinRequest``. Raises as ``parse_answer``."""
+    """Parse the answer to a ``JoinRequest``. Raises the same errors as ``parse_answer``."""
     head, own, heartbeat = _welcome(frame, 3)
     if not _SECONDS.fullmatch(heartbeat):
         raise WireError(f"{heartbeat[:16]!r} is no number of seconds")

@@ -1,8 +1,8 @@
-"""The transport interface: what a node calls (``Transport``) and what it is called with (``Receiver``).
+"""The transport interface: the methods that a node calls (``Transport``) and the callbacks it gets (``Receiver``).
 
-``sockets.py`` (ZeroMQ, between processes) and ``loopback.py`` (one process, for tests) implement ``Transport``. Everything
-happens on one event loop: no method blocks, and the receiver's methods are called from the loop, never from within a
-``send``.
+``sockets.py`` (ZeroMQ, between processes) and ``loopback.py`` (one process, for tests) implement ``Transport``.
+Everything happens on one event loop. No method blocks. The receiver's methods are called from the loop, never from within
+a ``send``.
 """
 
 from __future__ import annotations
@@ -21,32 +21,37 @@ class Receiver(Protocol):
     """The node above a transport."""
 
     def on_message(self, peer: PeerId, body: Buffer, buffers: list[memoryview]) -> None:
-        """A control message, in the order sent. ``peer`` is what the sender called itself."""
+        """Receive a control message, in the order sent. ``peer`` is the identity that the sender gave."""
 
     def on_shared(self, peer: PeerId, body: Buffer, places: Buffer, buffers: list[memoryview]) -> None:
-        """A control message of which some buffers lie in the peer's shared memory, as ``places`` says (``LinkTable``)."""
+        """Receive a control message with buffers in the peer's shared memory, at ``places`` (see ``LinkTable``)."""
 
     def on_link(self, peer: PeerId, frames: list[memoryview]) -> None:
-        """A message of the link protocol (``link_wire.py``), in the order sent."""
+        """Receive a message of the link protocol (``link_wire.py``), in the order sent."""
 
     def on_link_broken(self, peer: PeerId) -> None:
-        """The way of link traffic to ``peer`` broke, and what was on it may be lost; ``send_link`` makes a new one."""
+        """Handle a broken link connection to ``peer``.
+
+        Messages in flight on it may be lost; ``send_link`` makes a new connection.
+        """
 
     def on_lost(self, peer: PeerId, cause: str) -> None:
-        """The connection to ``peer`` is no more. Not called after ``disconnect``. Causes:
+        """Handle the loss of the connection to ``peer``. Not called after ``disconnect``. Causes:
 
         "disconnected..." it broke and will not come back: the process ended, or closed it
-        "refused: WHY"    it was never let in
-        UNREACHABLE       it stands, but nothing answers there: host, network, or a stopped process. The way is not
-                          closed yet: the receiver decides between ``disconnect`` and ``recheck``
+        "refused: WHY"    it was never accepted
+        UNREACHABLE       it stands, but nothing answers there: host, network, or a stopped process. The connection is
+                          not closed yet: the receiver decides between ``disconnect`` and ``recheck``
         """
 
     def on_join(self, name: str, key: str, secret: str) -> Admission:
-        """A node of that name asks to be a member. key: of its connection, "" where there are none; secret: of an
-        invitation. Raises HandshakeRefused."""
+        """Answer a node of that name that asks to be a member.
+
+        key: the key of its connection, "" without keys. secret: from an invitation. Raises HandshakeRefused.
+        """
 
     def on_garbage(self, reason: str) -> None:
-        """A message that fits no layout was dropped."""
+        """Note that a message that fits no layout was dropped."""
 
 
 class Transport(Protocol):
@@ -59,31 +64,35 @@ class Transport(Protocol):
         """Begin to receive. Needs a running loop."""
 
     def connect(self, peer: PeerId, endpoint: str) -> None:
-        """Make ``peer`` reachable; does nothing when it is."""
+        """Make ``peer`` reachable; do nothing if it already is."""
 
     def admit(self, peer: PeerId, key: str) -> None:
-        """Let in who has this public key, as ``peer``; nothing where there are no keys. Raises KeysError."""
+        """Accept connections with this public key as ``peer``; do nothing without keys. Raises KeysError."""
 
     def invite(self, wanted: Callable[[], bool]) -> None:
-        """While this is true, unknown keys may come as far as ``Receiver.on_join``."""
+        """Let unknown keys get as far as ``Receiver.on_join`` while ``wanted()`` is true."""
 
     def watch(self, seconds: float) -> None:
-        """From here on, peers whose process does not answer for so long are reported as UNREACHABLE."""
+        """Report peers as UNREACHABLE from now on when their process does not answer for this many seconds."""
 
     def recheck(self, peer: PeerId) -> None:
-        """After UNREACHABLE: begin to watch ``peer`` anew."""
+        """Begin to watch ``peer`` anew, after UNREACHABLE."""
 
     def disconnect(self, peer: PeerId) -> None:
-        """Forget ``peer``; what is queued for it is dropped."""
+        """Forget ``peer`` and drop the messages queued for it."""
 
     def send(self, peer: PeerId, body: bytes, buffers: Sequence[Buffer] = (), places: bytes = b"") -> None:
-        """Queue a control message. Raises PeerGone, QueueFull, MessageTooLarge; buffers must not change afterwards.
+        """Queue a control message. Raises PeerGone, QueueFull, MessageTooLarge.
 
-        ``places``: some more of its buffers lie in shared memory, and which (``LinkTable.place``).
+        The buffers must not change afterwards. ``places`` says which further buffers of the message lie in shared memory
+        (``LinkTable.place``).
         """
 
     def send_pulse(self, peer: PeerId, body: bytes) -> None:
-        """Queue a control message on a way of its own, past all others: a heartbeat. Raises as ``send``."""
+        """Queue a heartbeat: a control message on a connection of its own that overtakes all others.
+
+        Raises the same errors as ``send``.
+        """
 
     def send_link(self, peer: PeerId, frames: Sequence[Buffer]) -> None:
         """Queue a message of the link protocol, apart from control messages. Raises PeerGone, QueueFull."""

@@ -1,6 +1,6 @@
-"""The join request: ask a head, before there is a node, to join its cluster and under which incarnation.
+"""The join request: asks a head, before there is a node, to join its cluster and under which incarnation.
 
-Owns the connection for that request, which ends with the answer. Everything after it is said by the node itself.
+Owns the connection for that request, which ends with the answer. The node itself sends everything after it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from blockwright.transport.errors import AddressError, KeysError, PeerGone
 from blockwright.transport.handshake import Admission, JoinRequest
 from blockwright.transport.outbound import DISCONNECTED, LOST_EVENTS, open_connection, open_dealer, read_loss
 
-SHOWN = 40  # characters of what is no address; it may be an invitation, whose secret comes later
+SHOWN = 40  # characters shown of a bad address; it may be an invitation, whose secret comes later
 _NOBLOCK = int(zmq.NOBLOCK)
 
 
 async def ask_to_join(
     address: str, name: str, keys: NodeKeys | None, secret: str = "", *, patience: float = 10.0
 ) -> Admission:
-    """What the head at ``address`` says. keys: of the node that asks, secret: of its invitation, where the address names a
-    key. patience: seconds. Raises HandshakeRefused, PeerGone, AddressError, KeysError."""
+    """Ask the head at ``address`` to join its cluster, and return its answer.
+
+    keys: of the node that asks. secret: of its invitation, if the address names a key. patience: seconds. Raises
+    HandshakeRefused, PeerGone, AddressError, KeysError.
+    """
     where = split_key(address)[0]
     if address.startswith("tcp://"):
         try:
             check_endpoint(address, keys)
-        except KeysError:  # nobody who joins by hand has keys to give
+        except KeysError:  # a node that joins by hand has no keys to give
             raise KeysError(f"{where} can be reached from other machines; join it with an invitation of its head") from None
     elif not address.startswith("ipc:///"):
         raise AddressError(f"{address[:SHOWN]!r} is no invitation, and neither tcp://HOST:PORT nor ipc:///PATH")
@@ -57,7 +60,7 @@ async def ask_to_join(
         async with asyncio.timeout(patience):
             return greeting.parse_admission(await answered)
     except TimeoutError:
-        raise PeerGone(f"nobody at {where} answered within {patience:g} s") from None
+        raise PeerGone(f"no node at {where} answered within {patience:g} s") from None
     finally:
         for end in (socket, monitor):
             loop.remove_reader(end.fileno())

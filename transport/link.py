@@ -1,8 +1,8 @@
-"""Tensors between workers: the sender's end of an ordered one-way link to one life of a node, apart from mailbox traffic.
+"""The sender's end of a tensor link: ordered, one-way, to one life of a node, apart from mailbox traffic.
 
-Owns the link's life (asking the receiver until it answers, again after a broken connection), what was sent and is not
-acknowledged, the pace of a limited link, and the measurement of bandwidth. Which chunk goes next is ``chunk_order``; how
-frames get across is the carrier's. Never looks into headers or buffers.
+Owns the link's life (asking the receiver until it answers, again after a broken connection), the messages that are sent
+but not acknowledged, the pace of a limited link, and the measurement of bandwidth. ``chunk_order`` picks the next chunk;
+the carrier takes frames to the peer. Never looks into headers or buffers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["Link", "Slot", "Traffic", "Transfer"]
 QUEUE_MESSAGES = 8192
 QUEUE_BYTES = 2 << 30  # by reference, unsent
 RETRY, LONGEST_RETRY = 0.02, 1.0  # seconds until the receiver is asked again, doubling
-PATIENCE = 1.0  # seconds without an acknowledgement after which the receiver is asked what it has
+PATIENCE = 1.0  # seconds without an acknowledgement until the receiver is asked for its counts
 SLACK = 0.01  # seconds that a limited link may catch up after its timer came late
 
 
 class LinkCarrier(Protocol):
-    """How frames get to a peer, in order, until the way breaks."""
+    """The carrier that takes frames to a peer, in order, until the connection breaks."""
 
     link_kind: str
 
@@ -37,7 +37,7 @@ class LinkCarrier(Protocol):
 
 
 class Link:
-    """See the module."""
+    """The sender's end of a link (see the module)."""
 
     def __init__(
         self,
@@ -57,17 +57,20 @@ class Link:
         self._taken = (0, 0, 0)  # chunks of each class that the receiver has
         self._attempt = 0
         self._asked = self._open = self._attached = False
-        self._why = ""  # the peer is gone
+        self._why = ""  # why the peer is gone
         self._delay = RETRY
         self._timer: Timer | None = None  # asks again
-        self._pacer: Timer | None = None  # goes on when the rate allows
-        self._free_at = 0.0  # when the rate allows the next chunk
+        self._pacer: Timer | None = None  # continues when the rate allows
+        self._free_at = 0.0  # time at which the rate allows the next chunk
         self._busy_since, self._busy_bytes = 0.0, 0  # acknowledged since the last measurement
         self._ask()
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second that it may send, None for no limit; may be set at any time. Raises ValueError."""
+        """The bytes per second that the link may send, None for no limit.
+
+        It may be set at any time. Raises ValueError.
+        """
         return self._rate
 
     @rate.setter
@@ -78,19 +81,22 @@ class Link:
 
     @property
     def kind(self) -> str:
-        """ "reference", "shared-memory" or "frames"; settled when the receiver has answered."""
+        """The kind of the link: "reference", "shared-memory" or "frames"; settled when the receiver has answered."""
         return "shared-memory" if self._attached else self._carrier.link_kind
 
     def send(self, kind: Traffic, header: bytes = b"", buffers: Sequence[Buffer | Slot] = ()) -> Transfer:
-        """Queue one message; it arrives after all of its class that were sent on this link before, or the peer is lost.
+        """Queue one message. It arrives after all earlier ones of its class on this link, or the peer is lost.
 
-        ``buffers`` (anything with contiguous memory; what arrives is its bytes) must not change until the transfer is done:
-        they are not copied. At most 256 MiB each, 1 GiB together. Raises PeerGone, QueueFull, MessageTooLarge, ValueError,
-        TypeError.
+        ``buffers`` (anything with contiguous memory, which arrives as its bytes) must not change until the transfer is
+        done, because they are not copied. At most 256 MiB each, 1 GiB together. Raises PeerGone, QueueFull,
+        MessageTooLarge, ValueError, TypeError.
         """
         if self._why:
             raise PeerGone(self._why)
-        kind, header = Traffic(kind), bytes(as_bytes(header))  # what cannot be sent must not come to wait: it would for ever
+        kind, header = (
+            Traffic(kind),
+            bytes(as_bytes(header)),
+        )  # a bad message fails here, not in the queue
         views = [b.view if isinstance(b, Slot) else as_bytes(b) for b in buffers]
         wire.checked(header, views)
         sizes = tuple([len(view) for view in views])
@@ -110,12 +116,15 @@ class Link:
         return transfer
 
     def slot(self, size: int) -> Slot | None:
-        """Memory that the peer can read, to be written and sent as a buffer; None where there is none. From any thread."""
+        """Return memory that the peer can read, to be written and sent as a buffer, or None if there is none.
+
+        May be called from any thread.
+        """
         pool = self._pool() if self._attached else None
         return pool.take(size) if pool is not None else None
 
     def inspect(self) -> dict[str, Any]:
-        """What the sender knows: plain data."""
+        """Return the sender's state as plain data."""
         return {
             "kind": self.kind,
             "open": self._open,
@@ -128,11 +137,13 @@ class Link:
             "attempts": self._attempt,
         }
 
-    # ---- what the hub tells it
+    # ---- called by the link table
 
     def on_welcome(self, welcome: link_wire.Welcome) -> None:
-        """The receiver says what it has; the rest goes (again). Only the first answer to the last question is heard: a copy
-        that comes late knows less than was acknowledged since."""
+        """Read the receiver's counts and send the rest, again where needed.
+
+        Only the first answer to the last question counts: a late copy knows less than was acknowledged since.
+        """
         if welcome.attempt != self._attempt or not self._asked or self._why:
             return
         self._asked = False
@@ -153,7 +164,7 @@ class Link:
         self._pump()
 
     def on_broken(self) -> None:
-        """What was on its way may be lost; ask in a while."""
+        """Ask the receiver again after a while, since frames in flight may be lost."""
         if not self._open:
             return  # it asks again anyway
         self._open = False
@@ -161,7 +172,7 @@ class Link:
         self._arm(self._delay, self._ask)
 
     def gone(self, why: str) -> None:
-        """The life of the peer is over: every transfer that is not done fails. Idempotent."""
+        """Fail every unfinished transfer, because the life of the peer is over. Idempotent."""
         self._why = self._why or why
         self._open = False
         self._cancel_timer()
@@ -171,10 +182,13 @@ class Link:
         for message in messages.values():
             message.transfer.fail(self._why)
 
-    # ---- its own
+    # ---- internal
 
     def _ask(self) -> None:
-        """Ask what the receiver has. Nothing is sent until it answers, so what came before the question is all there was."""
+        """Ask the receiver for its counts.
+
+        Nothing is sent until it answers, so everything that it received came before the question.
+        """
         self._asked, self._open = True, False
         self._attempt += 1
         self._timer = None
@@ -187,7 +201,7 @@ class Link:
     def _offer(self, frames: list[Buffer]) -> bool:
         try:
             self._carrier.send_link(self.peer, frames)
-        except (PeerGone, QueueFull):  # the peer's end is told by others; else the timer asks again
+        except (PeerGone, QueueFull):  # the table reports the peer's end; else the timer asks again
             return False
         return True
 
@@ -220,7 +234,7 @@ class Link:
             self._arm(PATIENCE, self._check, self._taken)
 
     def _settle(self, taken: link_wire.Counts) -> None:
-        """Take note of what the receiver has."""
+        """Record the counts that the receiver acknowledged."""
         self._taken = (
             max(self._taken[0], taken[0]),
             max(self._taken[1], taken[1]),
@@ -242,7 +256,7 @@ class Link:
             self._busy_since, self._busy_bytes = now, 0
 
     def _check(self, before: link_wire.Counts) -> None:
-        """Something is long unacknowledged: was it lost?"""
+        """Check whether chunks that are long unacknowledged were lost."""
         self._timer = None
         if not self._order.unacknowledged:
             return

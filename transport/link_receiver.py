@@ -1,8 +1,8 @@
-"""The receiver's end of a link: chunks of one sender become messages, each delivered once, in the order of its class.
+"""The receiver's end of a link: assembles the chunks of one sender and delivers each message once, in class order.
 
-Owns the count of what was received and taken, messages of which a part is here, and the memory that they are put together
-in: bounded for all senders of a node by one ``Budget``, which also counts what was delivered and is still read. Where there
-is no room a class waits, unacknowledged, and so its sender stops. Sends nothing itself.
+Owns the counts of received and taken chunks, messages that are partly here, and the memory in which they are put
+together. One ``Budget`` bounds that memory for all senders of a node; it also counts messages that were delivered and are
+still read. A class without memory waits, unacknowledged, and so its sender stops. Sends nothing itself.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from blockwright.transport.shared_memory import Attached
 from blockwright.transport.wire import WireError
 
 BUDGET = link_wire.MAX_MESSAGE  # bytes that messages of several chunks may take at a receiver
-_ALIGN = 64  # bytes; where a buffer starts
+_ALIGN = 64  # bytes; alignment of a buffer
 _HUGE = 2 << 20
 Deliver = Callable[[Traffic, bytes, list[memoryview]], None]
 
 
 class Budget:
-    """Memory for messages that arrive in parts. ``freed`` is called, from whatever thread, when some comes back."""
+    """Memory for messages that arrive in parts.
+
+    ``freed`` is called, from any thread, when some memory comes back.
+    """
 
     def __init__(self, size: int, freed: Callable[[], None]) -> None:
         self.size = size
         self._used = 0
-        self._returned: deque[int] = deque()  # appended to by whatever thread drops the last view
+        self._returned: deque[int] = deque()  # appended to by any thread that drops the last view
         self._freed = freed
 
     @property
@@ -42,8 +45,10 @@ class Budget:
         return self._used
 
     def take(self, size: int) -> memoryview | None:
-        """Memory that returns when nothing refers to it any more; None while there is no room. A message larger than all
-        has room alone."""
+        """Return memory that comes back when nothing refers to it any more, or None while there is not enough.
+
+        A message larger than the whole budget gets memory while nothing else holds any.
+        """
         if self.used and self.used + size > self.size:
             return None
         memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared would have no huge pages
@@ -60,25 +65,28 @@ class Budget:
 
 @dataclass(slots=True, eq=False)
 class _Assembly:
-    """A message of which some chunks are here."""
+    """A message with only some of its chunks here."""
 
     description: Description
-    parts: list[memoryview]  # to be written; of buffers in slots: empty
+    parts: list[memoryview]  # to be written; empty for buffers in slots
     got: int = 0  # bytes
 
 
 @dataclass(slots=True)
 class Arrived:
-    """What came of one class."""
+    """The chunks of one class that arrived."""
 
     received: int = 0  # chunks
-    taken: int = 0  # chunks that are where they belong, and acknowledged
-    bytes: int = 0  # in these
+    taken: int = 0  # chunks that are in place and acknowledged
+    bytes: int = 0  # in these chunks
     messages: int = 0  # complete, delivered
 
 
 class Arrivals:
-    """See the module. ``release(slot)`` is called when nobody here reads a slot of the sender any more."""
+    """The receiver's end of a link (see the module).
+
+    ``release(slot)`` is called when no reader here holds a slot of the sender any more.
+    """
 
     def __init__(self, budget: Budget, deliver: Deliver, release: Callable[[int], None]) -> None:
         self._budget, self._deliver, self._release = budget, deliver, release
@@ -98,7 +106,7 @@ class Arrivals:
         return one, two, three
 
     def inspect(self) -> dict[str, Any]:
-        """What the receiver has: plain data."""
+        """Return the receiver's state as plain data."""
         return {
             kind.name: {
                 "chunks": arrived.taken,
@@ -110,13 +118,13 @@ class Arrivals:
         }
 
     def view(self, slot: int, size: int) -> memoryview:
-        """A slot of the sender's shared memory, released when nothing refers to the view. Raises WireError."""
+        """Return a slot of the sender's shared memory, released when nothing refers to the view. Raises WireError."""
         if self.attached is None:
             raise WireError("a slot of shared memory that is not attached")
         return self.attached.view(slot, size, lambda: self._release(slot))
 
     def on_piece(self, piece: ArrivedChunk) -> None:
-        """A chunk came. One that came before, or after one that is missing, is not taken. Raises WireError."""
+        """Accept a chunk, unless it came before or follows a missing one. Raises WireError."""
         arrived, waiting = self._arrived[piece.kind], self._waiting[piece.kind]
         if piece.number != arrived.received:
             return
@@ -127,7 +135,7 @@ class Arrivals:
         self._take(piece.kind)
 
     def resume(self) -> None:
-        """There may be room again."""
+        """Try waiting chunks again, after memory may have come back."""
         for kind in Traffic:
             self._take(kind)
 
@@ -142,7 +150,7 @@ class Arrivals:
             arrived.bytes += piece.size
 
     def _put(self, kind: Traffic, piece: ArrivedChunk) -> bool:
-        """Lay a chunk where it belongs, and deliver what is complete; False while there is no room for its message."""
+        """Lay a chunk in place and deliver its message if complete; return False while there is no memory for it."""
         assembly = self._assemblies.get(kind)
         description = piece.description
         if description is not None:
@@ -165,7 +173,7 @@ class Arrivals:
         return True
 
     def _whole(self, piece: ArrivedChunk, description: Description) -> list[memoryview] | None:
-        """The buffers of a message that came at once in frames as they are to be delivered; None if it did not."""
+        """Return the buffers of a message that came at once in frames, ready for delivery; None for any other."""
         if piece.size != description.total:
             return None
         inline = [size for size, slot in zip(description.sizes, description.slots, strict=True) if size and not slot]
@@ -190,7 +198,7 @@ class Arrivals:
         return _Assembly(description, parts)
 
     def _views(self, description: Description, parts: list[memoryview]) -> list[memoryview]:
-        """What is delivered: ``parts``, and views of slots. Raises WireError."""
+        """Return the buffers to deliver: ``parts``, and views of slots. Raises WireError."""
         views = []
         for size, slot, part in zip(description.sizes, description.slots, parts, strict=True):
             views.append(self.view(slot, size) if slot else part.toreadonly())
@@ -202,7 +210,7 @@ class Arrivals:
 
 
 def _lay(assembly: _Assembly, piece: ArrivedChunk) -> None:
-    """Copy a chunk's frames to where they belong. Raises WireError unless they are exactly its bytes."""
+    """Copy a chunk's frames into place. Raises WireError unless they are exactly its bytes."""
     description = assembly.description
     frames = deque(piece.frames)
     for index, start, stop in link_wire.ranges(description.sizes, piece.offset, piece.size):

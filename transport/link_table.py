@@ -1,8 +1,9 @@
 """All tensor links of one node, both ends: senders, receivers, and attached shared memory.
 
-Owns the senders and receivers by the life of the peer, this process's pool of slots, the acknowledgements, and the release
-of slots that are read no more (numbered, and told again until the owner has confirmed them: a lost one would hold a slot for
-ever). The node above says which peers exist and gets complete messages; the carriers below carry frames.
+Owns the senders and receivers by the life of the peer, this process's pool of slots, the acknowledgements, and the
+release of slots that are no longer read. Releases are numbered and repeated until the owner has confirmed them, because a
+lost one would hold a slot for ever. The node above says which peers exist and gets complete messages; the carriers below
+carry frames.
 """
 
 from __future__ import annotations
@@ -29,17 +30,21 @@ from blockwright.transport.transfer import SHARE_LEAST
 from blockwright.transport.wire import Buffer, WireError
 
 log = logging.getLogger("blockwright.transport")
-ACK_COUNT, ACK_BYTES, ACK_DELAY = 16, 1 << 20, 0.01  # activations of at most so many bytes are acknowledged late; seconds
-AGAIN = 0.05  # seconds after a broken connection until its peer is told again what came
+ACK_COUNT, ACK_BYTES, ACK_DELAY = (
+    16,
+    1 << 20,
+    0.01,
+)  # activations up to this size wait for an ack; seconds
+AGAIN = 0.05  # seconds after a broken connection until its peer gets the counts again
 Deliver = Callable[[PeerId, Traffic, bytes, list[memoryview]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Buffers of a message of which some lie in shared memory."""
+    """The buffers of a message, some of them in shared memory."""
 
     places: bytes  # bytes and slot of each
-    frames: list[Buffer]  # those that are in no slot
+    frames: list[Buffer]  # buffers that are in no slot
     slots: list[Slot]
 
 
@@ -50,15 +55,15 @@ class _From:
         self.arrivals = arrivals
         self.ack_due = False
         self.ack_later: Timer | None = None
-        self.unacknowledged = 0  # chunks that came since the last acknowledgement
-        self.serial = 0  # of the last release
+        self.unacknowledged = 0  # chunks received since the last acknowledgement
+        self.serial = 0  # serial of the last release
         self.unconfirmed: deque[tuple[int, list[int]]] = deque()  # (serial, slots)
 
 
 class LinkTable:
-    """See the module. ``carrier`` takes frames to every other node. Everything runs on one loop.
+    """The links of one node (see the module). ``carrier`` takes frames to every other node.
 
-    share: offer and attach shared memory; may be changed as long as there are no links.
+    Everything runs on one loop. share: offer and attach shared memory; may be changed as long as there are no links.
     """
 
     def __init__(self, me: PeerId, carrier: LinkCarrier, clock: Clock, deliver: Deliver, *, share: bool = True) -> None:
@@ -76,7 +81,7 @@ class LinkTable:
         self._closed = False
 
     def link(self, peer: PeerId) -> Link:
-        """The one sender to this life of a node; made when first asked for."""
+        """Return the one sender to this life of a node; make it on first use."""
         link = self._links.get(peer)
         if link is None:
             carrier = _ToSelf(self) if peer == self.me else self._carrier
@@ -84,14 +89,17 @@ class LinkTable:
         return link
 
     def kind(self, peer: PeerId) -> str:
-        """Of the link to this life of a node; empty while there is none."""
+        """Return the kind of the link to this life of a node; empty while there is none."""
         link = self._links.get(peer)
         return link.kind if link is not None else ""
 
     # ---- large buffers of other messages
 
     def place(self, peer: PeerId, buffers: Sequence[Buffer]) -> Placed | None:
-        """Lay large buffers into slots that ``peer`` can read; None where there are none, or it cannot (yet)."""
+        """Lay large buffers into slots that ``peer`` can read.
+
+        Returns None if there are no slots, or the peer cannot read them (yet).
+        """
         large = [at for at, buffer in enumerate(buffers) if len(buffer) >= SHARE_LEAST]
         if not large or (link := self.link(peer)).kind != "shared-memory":
             return None
@@ -105,13 +113,13 @@ class LinkTable:
         return Placed(places, [buffer for at, buffer in enumerate(buffers) if at not in slots], list(slots.values()))
 
     def lend(self, peer: PeerId, placed: Placed) -> None:
-        """They were sent: the peer holds them until it says otherwise."""
+        """Mark sent slots as held by the peer until it releases them."""
         for slot in placed.slots:
             if self._shared is not None:
                 self._shared.lend(peer, slot)
 
     def restore(self, peer: PeerId, places: Buffer, frames: list[memoryview]) -> list[memoryview]:
-        """All buffers of a message, in order: views of slots, and those that came in frames. Raises WireError."""
+        """Return all buffers of a message in order: views of slots and buffers from frames. Raises WireError."""
         known, rest, buffers = self._from.get(peer), iter(frames), list[memoryview]()
         for size, slot in link_wire.parse_buffers(places):
             if slot and known is not None:
@@ -122,10 +130,10 @@ class LinkTable:
                 buffers.append(frame)
         return buffers
 
-    # ---- what the node below and above says
+    # ---- frames, losses and the end
 
     def on_frames(self, peer: PeerId, frames: list[memoryview]) -> None:
-        """A message of the link protocol came. Raises WireError."""
+        """Handle a message of the link protocol. Raises WireError."""
         message = link_wire.parse(frames)
         if isinstance(message, ArrivedChunk):
             if (known := self._from.get(peer)) is not None:
@@ -150,14 +158,14 @@ class LinkTable:
             link.on_ack(message)
 
     def on_broken(self, peer: PeerId) -> None:
-        """The connection to ``peer`` broke; it may be made again."""
+        """Handle a broken connection to ``peer``; it may be made again."""
         if (link := self._links.get(peer)) is not None:
             link.on_broken()
         if peer in self._from:
             self._clock.call_at(self._clock.now() + AGAIN, partial(self._tell_again, peer))
 
     def drop(self, peer: PeerId, why: str) -> None:
-        """The life of ``peer`` is over: what was sent to it fails, what it was lent returns."""
+        """End the links of a life of ``peer`` that is over: its transfers fail, slots lent to it return."""
         if (link := self._links.pop(peer, None)) is not None:
             link.gone(why)
         self._from.pop(peer, None)
@@ -166,7 +174,7 @@ class LinkTable:
             self._shared.forget(peer)
 
     def inspect(self) -> dict[str, Any]:
-        """Both ends of every link: plain data."""
+        """Return the state of both ends of every link as plain data."""
         shared = self._shared
         return {
             "to": {str(peer): link.inspect() for peer, link in self._links.items()},
@@ -176,7 +184,7 @@ class LinkTable:
         }
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close all links. Idempotent."""
         self._closed = True
         for peer in {*self._links, *self._from}:
             self.drop(peer, f"this node ({self.me}) stopped")
@@ -197,8 +205,11 @@ class LinkTable:
         self._tell(peer, link_wire.pack_welcome(message.attempt, attached, arrivals.received, arrivals.taken))
 
     def _acknowledge(self, peer: PeerId, known: _From, *, urgent: bool = True) -> None:
-        """One acknowledgement for all that comes in this turn of the loop; for activations alone, of which many may be on
-        their way, one for a number of them or after a while."""
+        """Send one acknowledgement for all chunks of this turn of the loop.
+
+        Activations alone may have many chunks in flight, so they get one acknowledgement for a number of chunks or after
+        a while.
+        """
         known.unacknowledged += 1
         if urgent or known.unacknowledged >= ACK_COUNT:
             if not known.ack_due:
@@ -220,7 +231,7 @@ class LinkTable:
         self._soon()
 
     def _soon(self) -> None:
-        """From any thread: look after what was let go."""
+        """Schedule the release of slots that were let go. May be called from any thread."""
         if not self._turn_due and not self._closed:
             self._turn_due = True
             with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all links
@@ -266,7 +277,7 @@ class LinkTable:
 
     def _tell(self, peer: PeerId, frame: bytes) -> None:
         carrier = _ToSelf(self) if peer == self.me else self._carrier
-        with contextlib.suppress(PeerGone, QueueFull):  # asked or told again, or the peer is declared down
+        with contextlib.suppress(PeerGone, QueueFull):  # the timer repeats it, or the peer is declared down
             carrier.send_link(peer, [frame])
 
     def _pool(self) -> SharedPool | None:

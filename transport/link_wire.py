@@ -7,7 +7,7 @@ Owns the layouts and their checks; what does not fit raises ``WireError``. Frame
     CHUNK    class, number, offset, bytes; if it is the first of its message: the number of buffers, (bytes, slot) of each,
              and the message's header. Further frames: the bytes themselves, except those of buffers that lie in a slot
     ACK      chunks of each class that were taken (what was received may wait for memory first)
-    RELEASE  receiver to owner of shared memory: serial, offsets of slots that nobody reads any more
+    RELEASE  receiver to owner of shared memory: serial, offsets of slots that are no longer read
     RELEASED the answer: serial up to which releases have come
 
 All numbers are little-endian. A slot is an offset in the sender's shared memory; 0 means that the bytes travel in frames.
@@ -39,7 +39,7 @@ _BUFFER = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Where a process's shared memory is found."""
+    """The place of a process's shared memory."""
 
     process: int
     descriptor: int
@@ -81,7 +81,7 @@ class Released:
 
 
 class Description(NamedTuple):
-    """Of a message, in its first chunk."""
+    """The description of a message, in its first chunk."""
 
     header: bytes
     sizes: tuple[int, ...]  # bytes of each buffer
@@ -119,7 +119,7 @@ def pack_chunk(kind: Traffic, number: int, offset: int, size: int) -> bytes:
 
 
 def pack_first(kind: Traffic, number: int, size: int, sizes: Sequence[int], slots: Sequence[int], header: bytes) -> bytes:
-    """The first chunk of a message."""
+    """Pack the first chunk of a message."""
     return b"".join([_CHUNK.pack(CHUNK, kind, number, 0, size), _COUNT.pack(len(sizes)), pack_buffers(sizes, slots), header])
 
 
@@ -140,14 +140,14 @@ def pack_buffers(sizes: Sequence[int], slots: Sequence[int]) -> bytes:
 
 
 def parse_buffers(frame: Buffer) -> list[tuple[int, int]]:
-    """(bytes, slot) of each buffer. Raises WireError."""
+    """Return (bytes, slot) of each buffer. Raises WireError."""
     if len(frame) % _BUFFER.size or len(frame) > MAX_BUFFERS * _BUFFER.size:
         raise WireError(f"{len(frame)} bytes do not describe buffers")
     return list(_BUFFER.iter_unpack(frame))
 
 
 def ranges(sizes: Sequence[int], offset: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """(buffer, start, stop) of the bytes ``offset`` to ``offset + size`` of all buffers laid end to end."""
+    """Return (buffer, start, stop) of the bytes ``offset`` to ``offset + size`` of all buffers laid end to end."""
     end, at = offset + size, 0
     for index, length in enumerate(sizes):
         start, stop = max(offset - at, 0), min(end - at, length)
@@ -159,12 +159,12 @@ def ranges(sizes: Sequence[int], offset: int, size: int) -> Iterator[tuple[int, 
 
 
 def link_class(head: memoryview) -> Traffic:
-    """The class of a chunk, from its first frame; what the ends say of the link itself is as urgent as can be."""
+    """Return the class of a chunk, from its first frame; messages about the link itself have the most urgent class."""
     return Traffic(head[1]) if head[0] == CHUNK else Traffic.ACTIVATION
 
 
 def parse(frames: Sequence[memoryview]) -> Message:
-    """What came. Raises WireError."""
+    """Parse the frames of a link message. Raises WireError."""
     if not frames or not len(frames[0]):
         raise WireError("an empty link message")
     head = frames[0]

@@ -30,20 +30,23 @@ class Network:
         self.members: dict[str, LoopbackTransport] = {}  # by endpoint
 
     def transport(self, peer: PeerId) -> LoopbackTransport:
-        """A new member."""
+        """Return the transport of a new member."""
         return LoopbackTransport(self, peer)
 
     def cut(self, endpoint: str) -> None:
-        """Drop a member at once: nothing that it queued is delivered, its peers see a lost connection."""
+        """Drop a member at once: none of its queued messages is delivered, its peers see a lost connection."""
         if member := self.members.get(endpoint):
             member.close()
 
     def freeze(self, endpoint: str) -> None:
-        """Stop delivery from and to a member, without telling anyone."""
+        """Stop delivery from and to a member, without notice to the others."""
         self.members[endpoint].frozen = True
 
     def carry(self, source: LoopbackTransport, target: LoopbackTransport, lane: Lane | Traffic, message: Message) -> None:
-        """Bring a message across: its ``deliver`` at a later turn of the loop, in order. Of link traffic: its class."""
+        """Bring a message across: call its ``deliver`` at a later turn of the loop, in order.
+
+        Link traffic gives its class.
+        """
         target.enqueue(message)
 
     def notify_lost(self, member: LoopbackTransport, peer: PeerId) -> None:
@@ -52,14 +55,14 @@ class Network:
 
 
 class Message(NamedTuple):
-    """On its way."""
+    """A message in flight."""
 
-    body: bytes  # of link traffic: the first frame
+    body: bytes  # for link traffic: the first frame
     deliver: Callable[[], None]
 
 
 class LoopbackTransport:
-    """See the module and ``interface.Transport``."""
+    """The loopback transport of one node (see the module and ``interface.Transport``)."""
 
     link_kind = "reference"
 
@@ -107,13 +110,13 @@ class LoopbackTransport:
         self._post(peer, Lane.PULSE, body, lambda to: to._receiver.on_message(self.peer, body, []))
 
     def admit(self, peer: PeerId, key: str) -> None:
-        pass  # nobody else can reach it
+        pass  # no other process can reach it
 
     def invite(self, wanted: Callable[[], bool]) -> None:
         pass
 
     def watch(self, seconds: float) -> None:
-        pass  # there is no way that could break by itself
+        pass  # no connection here can break by itself
 
     def recheck(self, peer: PeerId) -> None:
         pass
@@ -133,18 +136,18 @@ class LoopbackTransport:
                 self._network.notify_lost(member, self.peer)
 
     def enqueue(self, message: Message) -> None:
-        """It has come across and is delivered at the next turn of the loop."""
+        """Deliver a message that has come across, at the next turn of the loop."""
         self._inbox.append(message)
         if len(self._inbox) == 1 and self._started:
             self._loop.call_soon(self._drain)
 
     def lose(self, peer: PeerId) -> None:
-        """The connection to ``peer`` is broken."""
+        """Break the connection to ``peer``."""
         if not self._closed and self._peers.pop(peer, None) is not None:
             self._receiver.on_lost(peer, "disconnected")
 
     def lose_link(self, peer: PeerId) -> None:
-        """What link traffic was on its way from and to ``peer`` is lost."""
+        """Lose the link traffic in flight from and to ``peer``."""
         if not self._closed and peer in self._peers:
             self._receiver.on_link_broken(peer)
 
@@ -160,5 +163,5 @@ class LoopbackTransport:
         while self._inbox and not self._closed and not self.frozen:
             try:
                 self._inbox.popleft().deliver()
-            except Exception as error:  # a fault above must not leave the rest of the messages lying
+            except Exception as error:  # a fault above must not leave later messages undelivered
                 self._loop.call_exception_handler({"message": f"a message to {self.peer} failed", "exception": error})

@@ -35,7 +35,7 @@ _NOBLOCK, _NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)  # ar
 CONNECT_TIMEOUT = 10_000  # ms for a TCP connection; the system's own is minutes
 HANDSHAKE_TIMEOUT = 30_000  # ms for a handshake with keys, which waits for the loop over there to check them
 _EVENT = struct.Struct("=HI")
-_FAILED = {  # handshakes that failed, by what is known about why
+_FAILED = {  # reasons of failed handshakes
     int(
         zmq.EVENT_HANDSHAKE_FAILED_AUTH
     ): "refused: the other end does not take this node's key; an invitation is good once, and for a while",
@@ -50,7 +50,10 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 
 class Outbound:
-    """See the module. ``patience``: seconds within which the other process must answer pings, or the connection ends."""
+    """The sending end to one peer (see the module).
+
+    ``patience``: seconds within which the other process must answer pings, or the connection ends.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class Outbound:
         patience: float | None = None,
     ) -> None:
         self._loop, self._on_lost, self._hello = asyncio.get_running_loop(), on_lost, hello
-        self._lengths: list[int] = []  # of the parts of this tick's batch
+        self._lengths: list[int] = []  # lengths of the parts of this tick's batch
         self._parts: list[Buffer] = []
         self._batch_bytes = 0
         self._flush_due = False
@@ -88,7 +91,7 @@ class Outbound:
         self._batched(len(body))
 
     def send_small_parts(self, body: bytes, buffers: Sequence[Buffer], size: int) -> None:
-        """The same of a message with buffers. ``size``: bytes of all, less than BATCH_LIMIT."""
+        """Send a message with buffers in the same way. ``size``: bytes of all, less than BATCH_LIMIT."""
         self._check_room(size)
         parts = [body, *buffers]
         self._lengths += [len(part) | wire.MORE for part in parts]
@@ -105,13 +108,13 @@ class Outbound:
             self._flush()
 
     def send_frames(self, frames: Sequence[Buffer]) -> None:
-        """Send one ZeroMQ message, after all that was sent before."""
+        """Send one ZeroMQ message, after all earlier ones."""
         self._check_room(sum(map(len, frames)))
         self._flush()
         self._send(list(frames))
 
     def close(self) -> None:
-        """Drop what is queued. Idempotent."""
+        """Drop the queued messages. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -151,7 +154,10 @@ class Outbound:
             self._watch(True)
 
     def _offer(self, frames: list[Buffer]) -> bool:
-        """Hand a message to libzmq; False when it takes none. It takes all frames of a message once it took the first."""
+        """Hand a message to libzmq; return False if it takes none.
+
+        libzmq takes all frames of a message once it took the first.
+        """
         last = len(frames) - 1
         try:
             for index, frame in enumerate(frames):
@@ -161,7 +167,10 @@ class Outbound:
         return True
 
     def _watch(self, wanted: bool) -> None:
-        """Wait for POLLIN or POLLOUT. The descriptor is edge-triggered, so the state is read once more after it is added."""
+        """Wait for POLLIN or POLLOUT.
+
+        The descriptor is edge-triggered, so the state is read once more after it is added.
+        """
         if wanted == self._watching:
             return
         self._watching = wanted
@@ -186,7 +195,7 @@ class Outbound:
         self._watch(self._pulse)
 
     def _read_answer(self) -> None:
-        """To the greeting; on a pulse also a later word, that this node was declared down there."""
+        """Read the answer to the greeting; on a pulse also a later notice that this node was declared down there."""
         try:
             answer = self._socket.recv(_NOBLOCK)
         except zmq.Again:
@@ -211,12 +220,15 @@ class Outbound:
 def open_connection(socket: zmq.Socket[bytes], endpoint: str, hello: bytes) -> None:
     """Connect and greet."""
     socket.connect(split_key(endpoint)[0])
-    with contextlib.suppress(zmq.Again):  # it failed already, which the monitor tells
+    with contextlib.suppress(zmq.Again):  # it failed already; the monitor reports it
         socket.send(hello, _NOBLOCK)
 
 
 def read_loss(monitor: zmq.Socket[bytes]) -> str | None:
-    """Why the watched connection is no more, if it is. Reads until there is nothing: the descriptor is edge-triggered."""
+    """Return the reason why the watched connection ended, if it has.
+
+    Reads until there is nothing left, because the descriptor is edge-triggered.
+    """
     cause = None
     while cause is None:
         try:
@@ -230,7 +242,7 @@ def read_loss(monitor: zmq.Socket[bytes]) -> str | None:
 
 
 def open_dealer(context: Context, endpoint: str, keys: NodeKeys | None, patience: float | None) -> zmq.Socket[bytes]:
-    """A socket for one connection to ``endpoint``, which does not come back once it is broken; not connected yet."""
+    """Return an unconnected socket for one connection to ``endpoint``, which does not come back once broken."""
     socket, key = context.socket(zmq.DEALER), split_key(endpoint)[1]
     socket.linger = 0
     socket.sndhwm, socket.rcvhwm = HIGH_WATER, 1
@@ -240,7 +252,7 @@ def open_dealer(context: Context, endpoint: str, keys: NodeKeys | None, patience
     if endpoint.startswith("tcp://["):
         socket.set(zmq.IPV6, 1)
     if patience is not None:
-        # Answered by libzmq's thread over there: says that the host and the network live, not that the node does.
+        # The peer's libzmq thread answers: this proves that the host and the network live, not that the node does.
         socket.set(zmq.HEARTBEAT_IVL, max(1, round(patience * 200)))
         socket.set(zmq.HEARTBEAT_TIMEOUT, max(1, round(patience * 800)))
         if keys is None:  # pings begin after the handshake

@@ -1,8 +1,8 @@
-"""Sessions: which peer an incoming connection belongs to, known from its handshake.
+"""Sessions: the map from each incoming connection to its peer, known from the handshake.
 
-Owns the refusal of connections that mean another node (the port changed hands, or the address is old) and of a second
-bearer of a name and incarnation, which a ROUTER by itself would ignore without a word (libzmq#4503). A connection has
-an id that the ROUTER drew for it, so that nobody can speak in another's name. ``Wires`` ends what a ROUTER cannot end.
+Owns the refusal of connections that mean another node (the port changed hands, or the address is old). Also refuses a
+second bearer of a name and incarnation, which a ROUTER by itself would ignore silently (libzmq#4503). The ROUTER draws an
+id for each connection, so that no peer can speak in another's name. ``Wires`` ends connections that a ROUTER cannot end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_PAST = 4096  # lives that are over and might still knock
 
 
 class Sessions:
-    """See the module."""
+    """The sessions of one ROUTER (see the module)."""
 
     def __init__(self, own: PeerId) -> None:
         self.peers: dict[bytes, PeerId] = {}  # by connection id
@@ -30,13 +30,13 @@ class Sessions:
         self._own = own
 
     def admit(self, connection: bytes, said: Greeting) -> None:
-        """From here on the connection speaks for the sender. Raises HandshakeRefused."""
+        """Let the connection speak for the sender from now on. Raises HandshakeRefused."""
         claim = (said.sender, said.lane)
         if said.to != self._own:
             raise HandshakeRefused(f"this is node {self._own}, not {said.to}; its address is out of date")
-        if said.sender in self._past:  # it was given up before its connections were all there
+        if said.sender in self._past:  # the peer was given up before all its connections were made
             raise HandshakeRefused(f"{self._own} has given {said.sender} up")
-        if claim in self._claims and said.lane is Lane.CONTROL:  # the others may be taken up again
+        if claim in self._claims and said.lane is Lane.CONTROL:  # other lanes may reconnect
             raise HandshakeRefused(f"node {said.sender} is connected already; names and incarnations must be unique")
         if len(self.peers) >= MOST:
             self._forget()
@@ -44,7 +44,10 @@ class Sessions:
         self.peers[connection] = said.sender
 
     def release(self, peer: PeerId) -> None:
-        """The peer is over; what still comes on its connections goes on being known as its, and no others are let in."""
+        """End the session of a peer that is over.
+
+        Late messages on its connections are still known as its own; no other connection is accepted for it.
+        """
         self._past[peer] = None
         if len(self._past) > MOST_PAST:
             del self._past[next(iter(self._past))]
@@ -54,7 +57,7 @@ class Sessions:
                 self.over.add(connection)
 
     def _forget(self) -> None:
-        """Connections of peers that are over. Raises HandshakeRefused when there are none."""
+        """Forget connections of peers that are over. Raises HandshakeRefused if there are none."""
         living = set(self._claims.values())
         for connection in [c for c in self.peers if c not in living]:
             del self.peers[connection]
@@ -64,9 +67,11 @@ class Sessions:
 
 
 class Wires:
-    """The connections of each peer as the system knows them, so that a peer that is over can be cut off: a ROUTER cannot
-    close one of its connections. A descriptor is used again once its connection has ended, so the other end's address is
-    compared; socket files have none and are governed by their directory."""
+    """The operating system's connections of each peer, so that a peer that is over can be cut off.
+
+    A ROUTER cannot close one of its connections. A descriptor is used again once its connection has ended, so the other
+    end's address is compared. Socket files have no such address and are governed by their directory.
+    """
 
     def __init__(self) -> None:
         self._of: dict[PeerId, list[tuple[int, object]]] = {}
@@ -76,7 +81,7 @@ class Wires:
             self._of.setdefault(peer, []).append((descriptor, far))
 
     def cut(self, peer: PeerId) -> None:
-        """End its connections. libzmq sees them end as if the peer had closed them."""
+        """End the peer's connections. libzmq sees them end as if the peer had closed them."""
         for descriptor, far in self._of.pop(peer, ()):
             if _far_end(descriptor) == far:
                 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as wire:
@@ -84,7 +89,7 @@ class Wires:
 
 
 def _far_end(descriptor: int) -> object:
-    """Address and port of the other end; None where there is none."""
+    """Return address and port of the other end, or None if there is none."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as wire:
             return wire.getpeername() or None

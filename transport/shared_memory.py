@@ -1,10 +1,11 @@
 """Shared memory between processes of one host: the sender writes a slot, only its offset travels.
 
-Owns a process's pool of slots (an anonymous memory file; nothing in any folder, so nothing remains whoever is killed), what
-is lent to whom, and the other end: memory of a peer, mapped read-only, whose views tell when nobody reads them any more.
-A peer opens the file through /proc, which the kernel grants to the same user alone; the file's name, owner, size, seals and
-token are checked, and every offset that came over the wire. ``multiprocessing.shared_memory`` is not used: its files outlive
-a killed process, and attaching registers them for deletion.
+Owns a process's pool of slots and the record of which peer holds which slot. The pool is an anonymous memory file, in no
+folder, so nothing remains when a process is killed. Owns also the other end: memory of a peer, mapped read-only, whose
+views report when the last reader lets go. A peer opens the file through /proc, which the kernel grants to the same user
+alone. The file's name, owner, size, seals and token are checked, and every offset that came over the wire.
+``multiprocessing.shared_memory`` is not used: its files outlive a killed process, and attaching registers them for
+deletion.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _PROT_READ, _MAP_SHARED = 1, 1
 
 
 class Slot:
-    """A range of the pool to write to and send. It returns when the last who holds it, here or at a peer, lets go."""
+    """A range of the pool to write to and send. It returns when its last holder, here or at a peer, lets go."""
 
     __slots__ = ("_pool", "_start", "offset", "size", "view")
 
@@ -54,7 +55,10 @@ class Slot:
 
 
 class SharedPool:
-    """The slots of this process. Any thread may take one. OSError where the system has no memory files."""
+    """The slots of this process. Any thread may take one.
+
+    Raises OSError if the system has no memory files.
+    """
 
     def __init__(self, size: int = POOL_BYTES) -> None:
         size = -(-size // GRANULE) * GRANULE
@@ -62,7 +66,7 @@ class SharedPool:
         self._descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._descriptor, size)
-            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)  # a reader need not fear that it shrinks
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)  # so the file cannot shrink under a reader
             self.memory = mmap.mmap(self._descriptor, size)
         except BaseException:
             os.close(self._descriptor)
@@ -73,16 +77,16 @@ class SharedPool:
         self.offer = Offer(os.getpid(), self._descriptor, size, token)
         self._lock = threading.RLock()  # re-entered when the collector runs __del__ of a slot within take
         self._extents = Extents(size // GRANULE)
-        self._extents.take(1)  # of the token
+        self._extents.take(1)  # for the token
         self._lent: dict[PeerId, dict[int, list[Slot]]] = {}
 
     @property
     def free(self) -> int:
-        """Bytes that are not in slots."""
+        """The bytes that are not in slots."""
         return self._extents.free * GRANULE
 
     def take(self, size: int) -> Slot | None:
-        """A slot of ``size`` bytes; None where there is no room for it."""
+        """Return a slot of ``size`` bytes, or None if there is no space for it."""
         if size < 1:
             return None
         with self._lock:
@@ -90,7 +94,7 @@ class SharedPool:
         return None if start is None else Slot(self, start, size)
 
     def put(self, data: Buffer) -> Slot | None:
-        """``data`` in a slot of its own, copied once."""
+        """Copy ``data`` once, into a slot of its own."""
         slot = self.take(len(data))
         if slot is not None:
             slot.view[:] = data
@@ -101,7 +105,7 @@ class SharedPool:
         self._lent.setdefault(peer, {}).setdefault(slot.offset, []).append(slot)
 
     def release(self, peer: PeerId, offset: int) -> None:
-        """``peer`` reads the slot no more. WireError for one that it was not lent."""
+        """Record that ``peer`` no longer reads the slot. Raises WireError for a slot that it was not lent."""
         slots = self._lent.get(peer, {}).get(offset)
         if not slots:
             raise WireError(f"{peer} releases slot {offset}, which it does not hold")
@@ -110,20 +114,20 @@ class SharedPool:
             del self._lent[peer][offset]
 
     def forget(self, peer: PeerId) -> None:
-        """``peer`` is gone with all that it was lent."""
+        """Take back everything that was lent to ``peer``, which is gone."""
         self._lent.pop(peer, None)
 
     def lent(self, peer: PeerId) -> int:
-        """Slots that ``peer`` holds."""
+        """Return the number of slots that ``peer`` holds."""
         return sum(len(slots) for slots in self._lent.get(peer, {}).values())
 
     def give_back(self, start: int, granules: int) -> None:
-        """What ``Slot`` calls at its end."""
+        """Free a slot's range; ``Slot`` calls this at its end."""
         with self._lock:
             self._extents.give_back(start, granules)
 
     def close(self) -> None:
-        """Peers cannot attach any more. The memory goes with its last reader. Idempotent."""
+        """Refuse new attachments. The memory goes with its last reader. Idempotent."""
         if self.offer is not NOTHING:
             self.offer = NOTHING
             self._lent.clear()
@@ -131,7 +135,7 @@ class SharedPool:
 
 
 class Attached:
-    """A peer's pool, mapped to be read. It is unmapped when the last view is gone."""
+    """A peer's pool, mapped read-only. It is unmapped when the last view is gone."""
 
     def __init__(self, address: int, size: int) -> None:
         self._address, self._size = address, size
@@ -140,9 +144,10 @@ class Attached:
         _libc.munmap(self._address, self._size)
 
     def view(self, offset: int, size: int, released: Callable[[], None]) -> memoryview:
-        """Bytes of a slot, read-only. ``released`` is called, from whatever thread, when nothing refers to them any more.
+        """Return the bytes of a slot, read-only.
 
-        Raises WireError for a range that is not in the pool, or is not that of a slot.
+        ``released`` is called, from any thread, when nothing refers to them any more. Raises WireError for a range that
+        is not in the pool, or is not the range of a slot.
         """
         if offset % GRANULE or offset < GRANULE or size < 1 or offset + size > self._size:
             raise WireError(f"a slot of {size} bytes at {offset} in a pool of {self._size}")
@@ -158,11 +163,14 @@ def _array(size: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
 
 
 def _let_go(attached: Attached, released: Callable[[], None]) -> None:
-    released()  # ``attached`` is only here to live as long as its views
+    released()  # ``attached`` is a parameter only to live as long as its views
 
 
 def attach(offer: Offer) -> Attached | None:
-    """The memory that a peer offers; None where it cannot be had: another host, another user, or not what it claims."""
+    """Map the memory that a peer offers.
+
+    Returns None if it cannot be mapped: another host, another user, or not the file that the offer claims.
+    """
     link = f"/proc/{offer.process}/fd/{offer.descriptor}"
     try:
         if not offer.size or not os.readlink(link).startswith(f"/memfd:{_NAME}"):

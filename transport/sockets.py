@@ -1,12 +1,12 @@
 """The transport between processes: one ROUTER that receives, and an ``Outbound`` for each peer and lane.
 
-Each direction has a socket of its own. The ROUTER sends nothing but answers to greetings and to heartbeats of who was given
-up, so it can neither drop silently nor block, and its edge-triggered descriptor needs no care beyond draining until EAGAIN.
-Who speaks is known from the greeting of the connection (``Sessions``), not from a routing id that anybody could claim. Link
-traffic and heartbeats have DEALERs of their own to the same ROUTER: bulk data never delays control messages, and neither
-delays a heartbeat. A wake-up drains at most ``DRAIN`` messages, so that one peer cannot starve the loop, and what those led
-to is on its way while the others are looked at. Plain sockets with ``add_reader``, not ``zmq.asyncio``: half the latency,
-less CPU.
+Each direction has a socket of its own. The ROUTER sends nothing but answers to greetings and to heartbeats of peers that
+were given up, so it can neither drop silently nor block, and its edge-triggered descriptor needs no care beyond draining
+until EAGAIN. The greeting of the connection identifies the sender (``Sessions``), not a routing id that any process could
+claim. Link traffic and heartbeats have DEALERs of their own to the same ROUTER: bulk data never delays control messages,
+and neither delays a heartbeat. A wake-up drains at most ``DRAIN`` messages, so that one peer cannot starve the loop, and
+messages sent in reaction leave before the rest is read. Plain sockets with ``add_reader``, not ``zmq.asyncio``: half the
+latency, less CPU.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from blockwright.transport.sessions import Sessions, Wires
 from blockwright.transport.wire import Batch, Buffer, WireError
 
 log = logging.getLogger("blockwright.transport")
-DRAIN = 64  # messages in one go, those of a batch counted one by one
+DRAIN = 64  # messages in one wake-up; messages in a batch count one by one
 TCP_PATIENCE = 30.0  # seconds without a sign of a peer's process, unless ``watch`` says otherwise
 PULSE_GRACE = 0.1  # seconds in which the loss of a pulse may turn out to be the loss of everything; busy machines take some
 _NOBLOCK, _POLLIN, _EVENTS = int(zmq.NOBLOCK), int(zmq.POLLIN), int(zmq.EVENTS)  # arithmetic on pyzmq's enums is slow
 
 
 class SocketTransport:
-    """See the module and ``interface.Transport``. Binds at once.
+    """The ZeroMQ transport of one node (see the module and ``interface.Transport``). Binds at once.
 
-    listen: a directory (mode 0700, made if missing; None: a fresh one) for a socket file, or ``tcp://HOST:PORT`` (0: any).
-    keys: of this node; an address that others than this machine can reach is refused without. With keys everything is
-    encrypted, endpoints name keys, and only those on the roster are let in. Raises AddressError, KeysError.
+    listen: a directory (mode 0700, made if missing; None: a fresh one) for a socket file, or ``tcp://HOST:PORT`` (0:
+    any). keys: of this node; without keys, an address that other machines can reach is refused. With keys everything is
+    encrypted, endpoints name keys, and only keys on the roster are accepted. Raises AddressError, KeysError.
     """
 
     link_kind = "frames"
@@ -79,11 +79,14 @@ class SocketTransport:
         if self._authenticator is not None:
             self._authenticator.start()
         self._loop.add_reader(self._router.fileno(), self._drain)
-        self._loop.call_soon(self._drain)  # what came before the descriptor was watched made its edge already
+        self._loop.call_soon(self._drain)  # earlier messages made their edge before the descriptor was watched
 
     def connect(self, peer: PeerId, endpoint: str) -> None:
-        """Raises AddressError for an endpoint that is no socket of this cluster's directory, or KeysError for one on
-        another machine without keys, or whose key is not that of ``peer``."""
+        """Make ``peer`` reachable.
+
+        Raises AddressError for an endpoint that is no socket of this cluster's directory. Raises KeysError for an
+        endpoint on another machine without keys, or with another key than the one of ``peer``.
+        """
         where, key = split_key(endpoint)
         if self.endpoint.startswith("ipc://"):
             directory = self.endpoint.rpartition("/")[0]
@@ -219,10 +222,11 @@ class SocketTransport:
             self._receiver.on_lost(peer, UNREACHABLE)
 
     def _drain(self) -> None:
-        """Take what has come, ``DRAIN`` messages at most, and come again for the rest.
+        """Take the messages that have come, at most ``DRAIN``, and schedule another call for the rest.
 
-        Reading the state consumes the edge of the descriptor, so a drain ends only where EAGAIN or EVENTS said that nothing
-        is left; else nobody would call again. EVENTS is read once, after the first message, which is mostly the only one.
+        Reading the state consumes the edge of the descriptor, so a drain ends only where EAGAIN or EVENTS said that
+        nothing is left; else nothing would call again. EVENTS is read once, after the first message, which is mostly the
+        only one.
         """
         left, looked = DRAIN, False
         while not self._closed:
@@ -243,10 +247,10 @@ class SocketTransport:
                     return
 
     def _take(self, connection: bytes, most: int) -> int:
-        """Deliver one ZeroMQ message; of a batch at most so many of its messages. Returns how many those were."""
+        """Deliver one ZeroMQ message, or part of a batch, and return the number of messages delivered."""
         router = self._router
-        first = router.recv(_NOBLOCK, copy=False)  # of a frame it is cheaper to learn whether others follow
-        mark = first.bytes  # or batch; what follows stays in libzmq's memory
+        first = router.recv(_NOBLOCK, copy=False)  # a Frame tells more cheaply if others follow
+        mark = first.bytes  # mark or batch; later frames stay in libzmq's memory
         rest: list[memoryview] = []
         more = first.more
         while more:
@@ -257,7 +261,7 @@ class SocketTransport:
             if (peer := self._sessions.peers.get(connection)) is None:
                 self._answer(connection, self._admit(connection, first, rest))
                 return 1
-            if self._sessions.over and connection in self._sessions.over:  # it lives and does not know
+            if self._sessions.over and connection in self._sessions.over:  # the peer does not know that it was given up
                 self._answer(connection, greeting.pack_refusal(f"{self.peer} has given {peer} up"))
             if rest or not mark:
                 self._deliver(peer, mark, rest)
@@ -268,12 +272,15 @@ class SocketTransport:
                 return self._hand_on(most)
             else:
                 self._deliver(peer, mark, rest)
-        except Exception as error:  # of the sender, or above: the rest of the messages must not be left lying
+        except Exception as error:  # a fault of the sender, or above: later messages must still be delivered
             self._complain(error)
         return 1
 
     def _hand_on(self, most: int) -> int:
-        """Deliver messages of the batch that is being read; returns how many, ``most`` where there may be more."""
+        """Deliver messages of the batch that is being read.
+
+        Returns their number, ``most`` if there may be more.
+        """
         assert self._unread is not None, "there is a batch"
         peer, batch = self._unread
         on_message, count = self._receiver.on_message, 0
@@ -289,7 +296,7 @@ class SocketTransport:
         return count
 
     def _deliver(self, peer: PeerId, mark: bytes, rest: list[memoryview]) -> None:
-        """A message of several frames. Raises WireError."""
+        """Deliver a message of several frames. Raises WireError."""
         if not 0 < len(rest) < wire.MAX_FRAMES:
             raise WireError(f"a message of {len(rest)} frames from {peer}")
         if mark == wire.LINK_MARK:
@@ -302,7 +309,7 @@ class SocketTransport:
             raise WireError(f"unknown message mark {mark[:8].hex()}")
 
     def _admit(self, connection: bytes, first: zmq.Frame, rest: list[memoryview]) -> bytes:
-        """The answer to what a connection begins with. Raises WireError for what is no greeting."""
+        """Return the answer to the first message of a connection. Raises WireError if it is no greeting."""
         if rest:
             raise WireError("a connection begins with a message instead of a greeting")
         key = "" if self._roster is None else str(first.get("User-Id"))  # as the authenticator found it
@@ -323,11 +330,11 @@ class SocketTransport:
             return greeting.pack_refusal(str(error))
 
     def _answer(self, connection: bytes, answer: bytes) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # it is gone already, or does not read: its affair
+        with contextlib.suppress(zmq.ZMQError):  # the peer is gone or does not read; no answer is owed
             self._router.send_multipart([connection, answer], _NOBLOCK)
 
     def _complain(self, error: Exception) -> None:
-        """What a message gave rise to: the fault of its sender, or one above."""
+        """Report the error that a message caused: a fault of its sender, or one above."""
         if isinstance(error, WireError | AddressError):
             self._receiver.on_garbage(str(error))
         else:

@@ -1,7 +1,7 @@
 """One transfer over a link: its progress as the caller sees it, and the cut of its bytes into chunks.
 
-Owns the count of what the receiver acknowledged and the slots of shared memory that the message lies in. Decides nothing:
-which chunk goes when is ``policies/cluster/chunk_order.py``.
+Owns the count of acknowledged bytes and the slots of shared memory that the message lies in. Decides nothing:
+``policies/cluster/chunk_order.py`` picks the order of chunks.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ WHOLE = 4 << 20  # bytes of a buffer that is not cut into chunks in one frame, w
 
 
 class Transfer:
-    """What ``Link.send`` returns: awaited, it ends when the receiver has acknowledged all, or raises PeerGone."""
+    """The result of ``Link.send``.
+
+    Awaited, it ends when the receiver has acknowledged everything, or raises PeerGone.
+    """
 
     __slots__ = ("_ended", "acknowledged", "chunks", "done", "fault", "kind", "peer", "size")
 
     def __init__(self, peer: PeerId, kind: Traffic, size: int) -> None:
-        self.peer, self.kind, self.size = peer, kind, size  # bytes of its buffers
+        self.peer, self.kind, self.size = peer, kind, size  # size: bytes of its buffers
         self.acknowledged = 0  # bytes that the receiver has for certain
-        self.chunks = 0  # that it has for certain
+        self.chunks = 0  # chunks that the receiver has for certain
         self.done = False
         self.fault: PeerGone | None = None
         self._ended: asyncio.Event | None = None
@@ -60,7 +63,7 @@ class Transfer:
 
 
 class OutgoingTransfer:
-    """A message that is being sent. ``views``: its buffers; ``slots``: those of them that the caller has written."""
+    """A message that is being sent. ``views``: its buffers; ``slots``: the slots that the caller has written."""
 
     __slots__ = ("_begun", "_slots", "_views", "_written", "header", "sizes", "transfer")
 
@@ -78,7 +81,10 @@ class OutgoingTransfer:
         self._begun = False
 
     def frames(self, chunk: Chunk, shared: SharedPool | None, by_reference: bool) -> list[Buffer]:
-        """What travels for a chunk. With ``shared``, memory that the peer has attached, large buffers are laid into it."""
+        """Return the frames of a chunk.
+
+        With ``shared``, memory that the peer has attached, large buffers are laid into it.
+        """
         if not self._begun:
             self._begun = True
             self._place(shared)
@@ -97,7 +103,7 @@ class OutgoingTransfer:
         return frames
 
     def _place(self, shared: SharedPool | None) -> None:
-        """Find a slot for each large buffer, as far as there is room; from here on the peer holds them."""
+        """Find a slot for each large buffer, as far as there is space; the peer holds them from then on."""
         for index, (slot, view) in enumerate(zip(self._slots, self._views, strict=True)):
             if shared is None:
                 self._slots[index] = None
@@ -108,7 +114,7 @@ class OutgoingTransfer:
 
 
 def as_bytes(buffer: Buffer) -> memoryview:
-    """The bytes of whatever has contiguous memory, not copied. ValueError where it has not."""
+    """Return the bytes of an object with contiguous memory, not copied. Raises ValueError for any other."""
     view = memoryview(buffer)
     if not view.c_contiguous:
         raise ValueError(f"a buffer of shape {view.shape} is not contiguous; send a contiguous copy")
@@ -118,7 +124,7 @@ def as_bytes(buffer: Buffer) -> memoryview:
 
 
 def cut(view: memoryview, longest: int = WHOLE) -> list[Buffer]:
-    """A run of bytes as frames: one, if it has at most ``longest`` bytes."""
+    """Cut a run of bytes into frames of ``FRAME`` bytes; a run of at most ``longest`` bytes stays one frame."""
     if len(view) <= longest:
         return [view]
     return [view[at : at + FRAME] for at in range(0, len(view), FRAME)]

@@ -23,13 +23,13 @@ from blockwright.transport.errors import MessageTooLarge, TransportError
 Buffer = bytes | bytearray | memoryview  # contiguous
 Batch = Iterator[tuple[memoryview, list[memoryview]]]  # (body, buffers) of each message
 
-BATCH, SINGLE, SHARED, ALONE, LINK = 1, 2, 6, 7, 16  # 3 to 5 are of ``greeting.py``
+BATCH, SINGLE, SHARED, ALONE, LINK = 1, 2, 6, 7, 16  # 3 to 5 belong to ``handshake.py``
 MAX_BODY = 8 << 20  # bytes of one message without its buffers
 MAX_FRAME = 256 << 20  # bytes of one buffer
-MAX_FRAMES = 1024  # of one message
+MAX_FRAMES = 1024  # frames of one message
 BATCH_LIMIT = 64 << 10  # bytes; a larger message is never copied into a batch
 BATCH_BYTES, BATCH_PARTS = MAX_BODY, 1 << 16  # of one batch
-MORE = 1 << 31  # of a length
+MORE = 1 << 31  # flag in a length
 ALONE_MARK, SINGLE_MARK, SHARED_MARK, LINK_MARK = (bytes([mark]) for mark in (ALONE, SINGLE, SHARED, LINK))
 _HEAD = struct.Struct("<B3xI")
 
@@ -39,7 +39,10 @@ class WireError(TransportError):
 
 
 def pack_batch(lengths: Sequence[int], parts: Sequence[Buffer]) -> bytes:
-    """One frame from the parts of small messages; ``lengths`` are theirs, with ``MORE`` where a message goes on."""
+    """Pack the parts of small messages into one frame.
+
+    ``lengths`` are the lengths of the parts, with ``MORE`` where a message goes on.
+    """
     count = len(lengths)
     if count == 1:
         return ALONE_MARK + parts[0]
@@ -47,8 +50,11 @@ def pack_batch(lengths: Sequence[int], parts: Sequence[Buffer]) -> bytes:
 
 
 def unpack_batch(frame: bytes) -> Batch:
-    """(body, buffers) of each message of a BATCH frame, in order. Bodies are views of ``frame``, buffers are copies: so
-    they are aligned, and one that is kept does not keep the rest. Raises WireError before the first, or never."""
+    """Return (body, buffers) of each message of a BATCH frame, in order.
+
+    Bodies are views of ``frame``. Buffers are copies, so they are aligned, and a buffer that is kept does not keep the
+    rest. Raises WireError before the first message, or never.
+    """
     if len(frame) < _HEAD.size:
         raise WireError("a batch ends within its head")
     _, count = _HEAD.unpack_from(frame)
@@ -63,7 +69,7 @@ def unpack_batch(frame: bytes) -> Batch:
 
 
 def _messages(view: memoryview, lengths: Sequence[int], at: int) -> Batch:
-    several: list[memoryview] = []  # parts of a message that goes on
+    several: list[memoryview] = []  # parts of a message with more parts
     for length in lengths:
         part = view[at : (at := at + (length & ~MORE))]
         if several:
@@ -78,9 +84,9 @@ def _messages(view: memoryview, lengths: Sequence[int], at: int) -> Batch:
 
 
 def checked(body: bytes, buffers: Sequence[Buffer]) -> list[Buffer]:
-    """The buffers as plain bytes, ready to be sent.
+    """Return the buffers as plain bytes, ready to be sent.
 
-    Raises MessageTooLarge where the receiver would refuse, or libzmq would cut the connection (MAXMSGSIZE).
+    Raises MessageTooLarge if the receiver would refuse them, or libzmq would cut the connection (MAXMSGSIZE).
     """
     if len(body) > MAX_BODY:
         raise MessageTooLarge(f"a message body of {len(body)} bytes exceeds {MAX_BODY}; send large data as buffers")

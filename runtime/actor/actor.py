@@ -1,4 +1,4 @@
-"""What an actor is: a class with ``@endpoint`` methods, and what it may ask of the node that it runs on.
+"""The actor base class: a class with ``@endpoint`` methods, and the services that its node offers it.
 
 Owns the base class and its hooks. Declaring endpoints is ``endpoint.py``, running an actor ``instance.py``, reaching it
 ``ref.py``.
@@ -51,7 +51,7 @@ class ActorLinks(Protocol):
 
 
 class ActorNode(Protocol):
-    """What an actor may ask of its node. ``node.Node`` is documented there and is the only implementation."""
+    """The services that a node offers its actors. ``node.Node`` is documented there and is the only implementation."""
 
     heartbeat: Callable[[], dict[str, Any]]
 
@@ -157,17 +157,22 @@ class Actor:
         cls.endpoints = table
 
     async def on_start(self) -> None:
-        """Before the first message; an error here fails ``spawn``. What is sent meanwhile, also by itself, waits."""
+        """Prepare the actor before its first message; an error here fails ``spawn``.
+
+        Messages sent meanwhile wait, also the actor's own.
+        """
 
     async def on_stop(self) -> None:
-        """After the last message, whatever ended the actor except a kill."""
+        """Clean up after the last message. Called for every end of the actor except a kill."""
 
     async def on_down(self, down: Down) -> None:
-        """An actor that this one monitors is over. Comes in turn like a message, ahead of normal ones."""
+        """Handle the end of an actor that this one monitors. Called in turn like a message, ahead of normal ones."""
         log.warning("actor %s monitors %s, which ended (%s), and has no on_down", self.ref, down.ref, down.cause)
 
     def missing(self) -> dict[str, str]:
-        """What should live under this actor and does not, and why: what ``inspect`` shows of supervisors."""
+        """Return the children that should be alive under this actor and are not, with the cause. ``inspect`` shows it for
+        supervisors.
+        """
         return {}
 
     def monitor(self, ref: HasRef) -> Callable[[], None]:
@@ -175,7 +180,7 @@ class Actor:
         return self.node.links.monitor(self.ref.address, ref.ref.address)
 
     def link(self, ref: HasRef) -> None:
-        """When either of the two dies abnormally (all but being stopped in order), so does the other."""
+        """Tie two lives together: when either dies abnormally (any end but an orderly stop), so does the other."""
         self.node.links.link(self.ref.address, ref.ref.address)
 
     def unlink(self, ref: HasRef) -> None:
@@ -184,12 +189,12 @@ class Actor:
 
 
 def begin_life(actor: Actor, node: ActorNode, ref: Ref) -> None:
-    """It lives on this node from now on, under this reference."""
+    """Begin a life on this node, under this reference."""
     actor.node, actor.ref, actor._living = node, ref, True
 
 
 def end_life(actor: Actor) -> None:
-    """It may live again, elsewhere."""
+    """End the life; the actor may live again, elsewhere."""
     actor._living = False
 
 

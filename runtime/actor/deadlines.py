@@ -45,7 +45,7 @@ class Deadlines:
             self._arm(when)
 
     def settled(self) -> None:
-        """A future that was added is done, and has been awaited."""
+        """Note that an added future is done and has been awaited."""
         line = self._line
         while line and line[0][1].done():
             line.popleft()
@@ -60,7 +60,7 @@ class Deadlines:
             self._timer.cancel()
 
     def __len__(self) -> int:
-        """Entries, also of what is over."""
+        """Return the number of entries, also of finished futures."""
         return len(self._line) + len(self._heap)
 
     def _arm(self, when: float) -> None:

@@ -23,7 +23,7 @@ _RESERVED_PARAMETERS = frozenset(("timeout", "returns"))
 
 @dataclass(frozen=True, slots=True)
 class EndpointMark:
-    """What ``@endpoint`` leaves on a function, for the class that it is in."""
+    """The mark that ``@endpoint`` leaves on a function, for the class that it is in."""
 
     urgent: bool
     concurrent: bool

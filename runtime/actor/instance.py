@@ -59,7 +59,11 @@ class Delivery(Scope):
         trace: bytes,
         start_by: float | None = None,
     ) -> None:
-        """``deadline``: when the work must be done; ``start_by``: when it must have begun, if that is earlier (streams)."""
+        """Make a delivery.
+
+        ``deadline``: time at which the work must be done; ``start_by``: time at which it must have begun, if earlier
+        (streams).
+        """
         self.deadline = deadline
         self.trace = trace if len(trace) == TRACE_BYTES else b""
         self.over = self.cancelled = self.started = False
@@ -70,7 +74,7 @@ class Delivery(Scope):
         self.task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
-        """The caller gave up: skip it where it waits, cancel it where it runs. No reply is sent any more."""
+        """Skip the message if it waits, or cancel it if it runs, because the caller gave up. No reply is sent any more."""
         if self.cancelled:
             return
         self.cancelled = True
@@ -104,7 +108,7 @@ class ActorInstance:
         self._log = message_log
         self.restarts = 0  # by its supervisor
         self.handled = self.failed = 0  # messages that were run, and those of them that ended in an error
-        self.given_up = 0  # messages in the mailbox that nobody waits for any more
+        self.given_up = 0  # messages in the mailbox without a waiting caller
         self.over = ""  # why nothing more is taken: what ends or has ended the actor
         self.on_crash: Callable[[BaseException], None] = _ignore_crash
         self._clock = clock
@@ -118,14 +122,14 @@ class ActorInstance:
         self._server: asyncio.Task[None] | None = None  # lives as long as there are messages
 
     def begin(self) -> None:
-        """The actor has started: what came meanwhile may run."""
+        """Run the messages that came while the actor started."""
         early, self._early = self._early or [], None
         for delivery in early:
             self.deliver(delivery)
         self._serve()
 
     def declared(self, endpoint: str, *, stream: bool = False) -> ActorEndpoint:
-        """Raises NoSuchActor when there is none, or it is of the other sort."""
+        """Return the declared endpoint. Raises NoSuchActor if there is none, or it is of the other kind (call or stream)."""
         declared = self.actor.endpoints.get(endpoint)
         if declared is None:
             raise NoSuchActor(f"actor {self.name} ({type(self.actor).__name__}) has no endpoint {endpoint[:80]!r}")
@@ -175,7 +179,7 @@ class ActorInstance:
                 delivery.cancel()
 
     def busy(self, spare: asyncio.Task[Any] | None) -> set[asyncio.Task[None]]:
-        """The tasks that have something to do now. Empty: nothing waits either."""
+        """Return the tasks that have something to do now. If empty, no message waits either."""
         tasks = {delivery.task for delivery in self.beside if delivery.task is not None}
         if self._server is not None:
             tasks.add(self._server)
@@ -193,7 +197,7 @@ class ActorInstance:
 
     @property
     def since(self) -> float | None:
-        """When the oldest of the messages that run now was started; None when it is idle."""
+        """The start time of the oldest running message; None when the actor is idle."""
         return min((delivery.since for delivery in self.running), default=None)
 
     def _died(self) -> ActorDied:
@@ -204,7 +208,10 @@ class ActorInstance:
         return self.mailbox.put(delivery, urgent=delivery.endpoint.urgent, beyond=self.current is None)
 
     def _put_after_clearing(self, delivery: Delivery) -> bool:
-        """A full mailbox may be full of messages whose callers gave up."""
+        """Remove cancelled messages, then put this one.
+
+        A full mailbox may be full of messages whose callers gave up.
+        """
         self.given_up = 0
         self.mailbox.discard(lambda waiting: waiting.cancelled)
         return self._put(delivery)
@@ -214,7 +221,10 @@ class ActorInstance:
             self._server = self._loop.create_task(self._serve_mailbox(), context=self._context)
 
     async def _serve_mailbox(self) -> None:
-        """One message after the other until none is left. One task for many messages, each in a context of its own."""
+        """Handle one message after the other until none is left.
+
+        One task serves many messages, each in a context of its own.
+        """
         task, turn = self._server, 0
         assert task is not None, "the task is set before its first step"
         try:
@@ -333,7 +343,10 @@ class ActorInstance:
 
 
 async def _forget_cancellation(task: asyncio.Task[None]) -> None:
-    """A message was cancelled and has ended; a cancellation that still waits to be raised must not hit the next one."""
+    """Clear a cancellation that still waits to be raised.
+
+    Its message was cancelled and has ended; it must not hit the next one.
+    """
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
     while task.cancelling():

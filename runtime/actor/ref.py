@@ -22,12 +22,12 @@ class EndpointCaller(Protocol):
     def call(
         self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
     ) -> Coroutine[Any, Any, Any]:
-        """``patience``: seconds to wait for the answer."""
+        """Send a call. ``patience``: seconds to wait for the answer."""
 
     def stream(
         self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
     ) -> Stream[Any]:
-        """``patience``: seconds to wait for each item."""
+        """Open a stream. ``patience``: seconds to wait for each item."""
 
     def cast(self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
 
@@ -87,7 +87,9 @@ class StreamMethod:
         self._caller, self._target, self._name, self._returns = caller, target, name, returns
 
     def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Stream[Any]:
-        """``async for`` over the items. ``timeout``: seconds to wait for each; ``returns``: annotation of one item."""
+        """Return the items, for ``async for``. ``timeout``: seconds to wait for each; ``returns``: annotation of one
+        item.
+        """
         wanted = self._returns if returns is None else returns
         return self._caller.stream(self._target, self._name, args, kwargs, timeout, wanted)
 
@@ -102,7 +104,7 @@ class AnyMethod(Method):
     @overload
     def __call__(self, *args: Any, timeout: float = ..., returns: Any = ..., **kwargs: Any) -> CallOrStream[Any]: ...
     def __call__(self, *args: Any, timeout: float = CALL_TIMEOUT, returns: Any = None, **kwargs: Any) -> Any:
-        """To be awaited, or read with ``async for``; see ``Method`` and ``StreamMethod``."""
+        """Return the call, to be awaited or read with ``async for``; see ``Method`` and ``StreamMethod``."""
         call = self._caller.call(self._target, self._name, args, kwargs, timeout, returns)
         return CallOrStream(call, lambda: self._caller.stream(self._target, self._name, args, kwargs, timeout, returns))
 
@@ -170,16 +172,16 @@ class Ref:
 
     @property
     def incarnation(self) -> int:
-        """Of the node; 0 when the reference follows a node that is not up."""
+        """The incarnation of the node; 0 when the reference follows a node that is not up."""
         return self.address.incarnation or self._caller.current_incarnation(self.address.node)
 
     @property
     def life(self) -> int:
-        """Of the actor; 0 when the reference follows whichever is current."""
+        """The life of the actor; 0 when the reference follows the current one."""
         return self.address.life
 
     def __getattr__(self, endpoint: str) -> AnyMethod:
-        """Made at first use, then an attribute. (The type is that of a reference without a class: it fits every use.)"""
+        """Made at first use, then an attribute. (Its type belongs to a reference without a class, and so fits every use.)"""
         if endpoint.startswith("_") or endpoint in RESERVED:
             raise AttributeError(endpoint)
         method: Any

@@ -20,7 +20,7 @@ log = logging.getLogger("blockwright.runtime")
 
 
 class ReplyTo(Protocol):
-    """Where the result of a call goes. Exactly one of the two is called, unless the call was cancelled."""
+    """The receiver of the result of a call. Exactly one of the two is called, unless the call was cancelled."""
 
     def returned(self, endpoint: ActorEndpoint, value: Any) -> None: ...
 
@@ -28,7 +28,7 @@ class ReplyTo(Protocol):
 
 
 class Outlet(ReplyTo, Protocol):
-    """Where the items of a stream go; ``returned`` is its end."""
+    """The receiver of the items of a stream; ``returned`` is its end."""
 
     window: Window
 
@@ -37,8 +37,9 @@ class Outlet(ReplyTo, Protocol):
 
 
 class CastReply:
-    """Nobody waits: errors are logged and counted, a value is dropped. ``target``, ``endpoint`` and ``sender`` are for the
-    log."""
+    """The reply of a cast, which has no waiting caller: errors are logged and counted, a value is dropped. ``target``,
+    ``endpoint`` and ``sender`` are for the log.
+    """
 
     __slots__ = ("_dead", "_endpoint", "_sender", "_target")
 
@@ -57,7 +58,7 @@ class CastReply:
 
 
 class InternalReply:
-    """Of what the runtime itself asked the actor to do: an error is logged."""
+    """The reply of work that the runtime itself asked the actor to do: an error is logged."""
 
     def __init__(self, actor: str) -> None:
         self._actor = actor

@@ -62,13 +62,13 @@ class Inlet:
             self._wake()
 
     def finish(self, fault: RuntimeFault | None) -> None:
-        """The producer ended, or can no longer be heard; what came before is still read first."""
+        """End the items: the producer ended, or can no longer be reached. Earlier items are still read first."""
         if not self._over:
             self._over, self._end = True, fault
             self._wake()
 
     def close(self) -> None:
-        """The consumer goes: drop what waits and, unless it has ended, stop the producer."""
+        """Drop the waiting items and, unless it has ended, stop the producer, because the consumer leaves."""
         self._items.clear()
         self._end = None
         if not self._over:
@@ -77,7 +77,7 @@ class Inlet:
         self._wake()
 
     async def next(self, patience: float) -> Any:
-        """The next item; StopAsyncIteration at the end. Waits ``patience`` seconds at most."""
+        """Return the next item; raise StopAsyncIteration at the end. Waits ``patience`` seconds at most."""
         if not self._items and not self._over:
             await self._wait(patience)
         if not self._items:
@@ -125,21 +125,21 @@ def _late(waiter: asyncio.Future[None], label: str, seconds: float) -> None:
 
 
 class Stream(AsyncIterator[T_co]):
-    """What ``ref.g(...)`` gives for a streaming endpoint.
+    """The result of ``ref.g(...)`` for a streaming endpoint.
 
         async for item in ref.g(3): ...
         async with ref.g(3) as items: ...     # closed at the end of the block, whatever happens
 
-    Nothing is sent before the first item is asked for (or the block entered). ``timeout`` of ``ref.g`` is the longest wait
-    for each item; the whole stream is bounded only by the deadline of what its consumer serves. Closing it, dropping the
-    last reference to it, a late item, or cancelling the task that waits for one, ends the producer's work too, in whatever
-    process. Errors of the producer are raised after the items that it gave before.
+    Nothing is sent before the first item is asked for (or the block entered). ``timeout`` of ``ref.g`` is the longest
+    wait for each item; the whole stream is bounded only by the deadline of what its consumer serves. Closing it, dropping
+    the last reference to it, a late item, or cancelling the task that waits for one, ends the producer's work too, in
+    whatever process. Errors of the producer are raised after the items that it gave before.
     """
 
     __slots__ = ("_closed", "_inlet", "_loop", "_open", "_patience")
 
     def __init__(self, opener: Callable[[float], Inlet], patience: float) -> None:
-        """``opener`` sends the request; it may raise a RuntimeFault."""
+        """Make a stream that is not open yet. ``opener`` sends the request; it may raise a RuntimeFault."""
         self._open, self._patience = opener, patience
         self._inlet: Inlet | None = None
         self._closed = False
@@ -208,7 +208,7 @@ class LocalOutlet:
 
 
 def weight(value: Any) -> int:
-    """Bytes that a value keeps from being collected, near enough to bound a stream that encodes nothing."""
+    """Return the bytes that a value holds in memory, near enough to bound a stream that encodes nothing."""
     if isinstance(value, bytes | bytearray | str):
         return _SMALL + len(value)
     held = getattr(value, "nbytes", _SMALL)  # arrays, tensors, memoryviews

@@ -1,8 +1,8 @@
-"""What type checkers see of an endpoint: a method that is called, cast or read with the types of its declaration.
+"""The types of endpoints for type checkers: a method that is called, cast or read with the types of its declaration.
 
-Owns types alone; nothing here runs. An actor class stands for references to it: to mypy and pyright ``node.ref("w1/counter",
-Counter)``, a ``Ref``, has the endpoints of ``Counter``. No type system can add a ``timeout`` to the parameters of another
-function (PEP 612), so a call with ``timeout`` is checked in its result, not in its arguments.
+Owns types alone; nothing here runs. An actor class stands for references to it: to mypy and pyright
+``node.ref("w1/counter", Counter)``, a ``Ref``, has the endpoints of ``Counter``. No type system can add a ``timeout`` to
+the parameters of another function (PEP 612), so a call with ``timeout`` is checked in its result, not in its arguments.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StreamEndpoint(Protocol[P, R_co]):
 
 
 class Decorator(Protocol):
-    """What ``@endpoint(urgent=True)`` is."""
+    """The type of ``@endpoint(urgent=True)``."""
 
     @overload
     def __call__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> CallEndpoint[P, R]: ...

@@ -37,7 +37,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """``node/actor``, ``node/actor#incarnation`` or ``node/actor#incarnation.life``; AddressError otherwise."""
+    """Parse ``node/actor``, ``node/actor#incarnation`` or ``node/actor#incarnation.life``; AddressError otherwise."""
     if not isinstance(text, str):
         raise AddressError(f"{text!r} is no text of the form node/actor, node/actor#3 or node/actor#3.1")
     return _parse(text)

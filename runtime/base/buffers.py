@@ -1,8 +1,8 @@
 """Out-of-band buffers: numpy arrays, torch tensors and bytes over 256 travel as frames of their own.
 
 Owns the MessagePack extension types that stand for them in a body (an index into the frames, for arrays with dtype and
-shape) and the checks when they are put back. Imports numpy only when an array is at hand, and torch never: where nobody has
-imported it there are no tensors, and one that arrives is refused.
+shape) and the checks when they are put back. Imports numpy only when
+an array is at hand, and torch never: if it is not imported there are no tensors, and one that arrives is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Sink:
         self.typed = False
 
     def add_bytes(self, value: bytes | bytearray | memoryview) -> Any:
-        """What stands for ``value`` in the body: itself when small."""
+        """Return the stand-in for ``value`` in the body: itself when small."""
         if isinstance(value, memoryview):
             value = value.cast("B") if value.c_contiguous and value.nbytes else value.tobytes()
         if len(value) <= INLINE_BYTES:
@@ -79,19 +79,19 @@ class Sink:
 
 
 def is_array(value: Any) -> bool:
-    """Whether ``value`` is a numpy array, without importing numpy."""
+    """Return True if ``value`` is a numpy array, without importing numpy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether ``value`` is a torch tensor, without importing torch."""
+    """Return True if ``value`` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def ext_hook(buffers: Sequence[memoryview]) -> Callable[[int, bytes], Any]:
-    """For ``msgpack.unpackb``: puts buffers back where they belong. Raises DecodeError for anything odd."""
+    """Put buffers back in place, as the hook of ``msgpack.unpackb``. Raises DecodeError for anything odd."""
 
     def pick(index: object) -> memoryview:
         if type(index) is not int or not 0 <= index < len(buffers):
@@ -146,7 +146,7 @@ def _tensor(data: bytes, pick: Callable[[object], memoryview]) -> Any:
 
 
 def _described(data: bytes) -> tuple[str, list[int], object]:
-    """(dtype, shape, index) of an array or tensor."""
+    """Return (dtype, shape, index) of an array or tensor."""
     described = msgpack.unpackb(data, max_array_len=_MAX_DIMENSIONS, max_ext_len=0)
     if type(described) is not list or len(described) != 3:
         raise DecodeError("an array is described by dtype, shape and buffer")

@@ -19,8 +19,9 @@ LONGEST = 86400.0  # seconds that anything is waited for
 
 
 def seconds(name: str, value: Any) -> float:
-    """A duration that the application gave as parameter ``name``, at most LONGEST. Raises TypeError for what is no number,
-    ValueError for what is less than 0 or NaN."""
+    """Return a duration that the application gave as parameter ``name``, at most LONGEST. Raises TypeError for what is no
+    number, ValueError for what is less than 0 or NaN.
+    """
     remedy = f"give seconds, 0 or more, such as 30.0; math.inf waits as long as can be ({LONGEST:g} s)"
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"{name}={value!r} is no number; {remedy}")
@@ -86,7 +87,7 @@ class ManualClock:
         self._now = end
 
     def jump(self, seconds: float) -> None:
-        """A stalled loop: time passes at once, then everything that fell due meanwhile runs, late."""
+        """Act as a stalled loop: time passes at once, then everything that fell due meanwhile runs, late."""
         self._now += seconds
         late, self._due = self._due, []
         keep = [entry for entry in late if entry[0] > self._now]

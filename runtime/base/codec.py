@@ -40,7 +40,7 @@ def pack(value: Any) -> bytes:
     if len(body) > MAX_BODY:
         raise EncodeError(f"a message of {len(body)} bytes exceeds {MAX_BODY}; send large data as bytes or arrays")
     if len(body) > MAX_CONTAINERS and _may_be_many(body):
-        try:  # as the receiver will: it would drop the message, and whoever waits for the answer would wait in vain
+        try:  # as the receiver will: it would drop the message, and the caller would wait in vain
             msgpack.unpackb(body, ext_hook=lambda code, data: None, **_Count().hooks, **_LIMITS)
         except ValueError as error:  # DecodeError is one
             raise EncodeError(f"{error}; send large data as bytes or arrays") from error
@@ -102,7 +102,10 @@ class _Count:
 
 
 def bare(value: Any) -> bool:
-    """Whether it is its own encoding at first sight: most arguments and answers are, and need no ``Sink``."""
+    """Return True if the value is plainly its own encoding.
+
+    Most arguments and answers are, and need no ``Sink``.
+    """
     kind = type(value)
     return kind in _PLAIN or (kind is bytes and len(value) <= INLINE_BYTES)
 

@@ -1,6 +1,6 @@
-"""Dead letters: casts, replies and link messages that reached nobody, counted by cause.
+"""Dead letters: casts, replies and link messages that reached no receiver, counted by cause.
 
-Owns the counts by cause, which ``node.inspect()`` and the metrics show, and what is logged of them. Whoever drops a message
+Owns the counts by cause, which ``node.inspect()`` and the metrics show, and what is logged of them. The dropping code
 reports it here; nothing is sent again.
 """
 
@@ -23,13 +23,15 @@ class DeadLetters:
         self.repeats = Repeats(clock, log)
 
     def add(self, cause: str, count: int = 1) -> None:
-        """What needs no words: it happens in the best of clusters."""
+        """Count a dead letter without logging it, for causes that are normal in a healthy cluster."""
         self.counts[cause] += count
 
     def drop(
         self, cause: str, target: object, text: str, *, level: int = logging.WARNING, error: BaseException | None = None
     ) -> None:
-        """``text`` is told at once; what follows for the same cause and target, as a count. ``level``: INFO where a node
-        that was up is down, whose end is told by whoever watches it."""
+        """Count a dead letter and log ``text`` at once; later ones for the same cause and target are logged as a count.
+
+        ``level``: INFO if a node that was up is down, because the watcher of the node reports its end.
+        """
         self.counts[cause] += 1
         self.repeats.say(level, (cause, str(target)), text, error=error)

@@ -22,7 +22,7 @@ Decoder = Callable[[Any], Any]
 
 
 def decode(annotation: Any, data: Any) -> Any:
-    """``data`` (from ``unpack``) as a value of the annotated type. Raises DecodeError, naming the field."""
+    """Return ``data`` (from ``unpack``) as a value of the annotated type. Raises DecodeError, naming the field."""
     try:
         return decoder(annotation)(data)
     except RecursionError as error:
@@ -30,7 +30,8 @@ def decode(annotation: Any, data: Any) -> Any:
 
 
 def received(what: str, target: object, endpoint: str, typed: bool, value: Any, annotation: Any) -> Any:
-    """An answer or an item as its reader wants it. ``annotation`` None: as plain data; ``typed``: it holds dataclasses.
+    """Return an answer or an item as its reader wants it. ``annotation`` None: as plain data; ``typed``: it holds
+    dataclasses.
 
     Raises DecodeError, which begins with ``what`` it is, and whose.
     """
@@ -46,7 +47,9 @@ def received(what: str, target: object, endpoint: str, typed: bool, value: Any, 
 
 @cache
 def decoder(annotation: Any) -> Decoder:
-    """The compiled plan for an annotation. Raises TypeError for one that cannot travel (the declaration is at fault)."""
+    """Return the compiled plan for an annotation. Raises TypeError for one that cannot travel (the declaration is at
+    fault).
+    """
     if annotation is Any:
         return _identity
     if annotation is None or annotation is type(None):
@@ -189,7 +192,9 @@ def _enum(kind: type[enum.Enum]) -> Decoder:
 
 
 def _union(members: tuple[Any, ...]) -> Decoder:
-    """Members must be told apart by what is on the wire: plain types by type, dataclasses by tag, one container at most."""
+    """Return the plan for a union, whose members must differ on the wire: plain types by type, dataclasses by tag, one
+    container at most.
+    """
     by_type: dict[type, Decoder] = {}
     by_tag: dict[int, type] = {}
     for member in members:
@@ -256,7 +261,7 @@ def _dataclass(kind: type) -> Decoder:
 
 
 def _named(label: str, names: Sequence[str], plans: Sequence[Decoder], parts: Sequence[Any]) -> DecodeError:
-    """Of a dataclass's parts the first that cannot be read."""
+    """Return the error of the first field of a dataclass that cannot be read."""
     for name, plan, part in zip(names, plans, parts, strict=True):
         try:
             plan(part)

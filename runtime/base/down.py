@@ -40,7 +40,7 @@ OnDown = Callable[[Down], None]
 
 
 def abnormal(cause: str) -> bool:
-    """Whether an end for this cause counts as a failure: all but being stopped in order."""
+    """Return True if an end for this cause counts as a failure: every end but an orderly stop."""
     return cause != STOPPED
 
 

@@ -65,7 +65,7 @@ _HEAD = 5 + 9 + 9  # bytes of the head of an array, of a tag and of an id, at mo
 
 
 def parse(body: Buffer, buffers: Sequence[memoryview]) -> tuple[int, list[Any]]:
-    """(tag, fields) of a message, fields of the right number and types. Raises DecodeError."""
+    """Return (tag, fields) of a message, fields of the right number and types. Raises DecodeError."""
     message = unpack(body, buffers)
     if type(message) is not list or not message or type(message[0]) is not int:
         raise DecodeError("a message is an array that starts with its tag")
@@ -80,8 +80,9 @@ def parse(body: Buffer, buffers: Sequence[memoryview]) -> tuple[int, list[Any]]:
 
 
 def outline(body: Buffer) -> tuple[int, int] | None:
-    """(tag, id) of a message of which the rest cannot be read; None where not even they can. Looks at no more than they
-    take: what stands in their place may be a million lists."""
+    """Return (tag, id) of a message whose other parts cannot be read; None if not even they can. Looks at no more than
+    they take: what stands in their place may be a million lists.
+    """
     unpacker = msgpack.Unpacker()
     try:
         unpacker.feed(memoryview(body)[:_HEAD])

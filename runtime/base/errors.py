@@ -1,7 +1,7 @@
 """Errors of calls, by who is at fault.
 
     RuntimeFault
-      Away              nobody is there: one of the next three
+      Away              no actor is there: one of the next three
         NodeDown        the callee's node is unknown or was declared down (or: is fenced, being an old incarnation)
         ActorDied       the actor was stopped before it answered
         NoSuchActor     the node is up and has no actor, or the actor no endpoint, of that name
@@ -25,7 +25,7 @@ class RuntimeFault(Exception):
 
 
 class Away(RuntimeFault):
-    """The actor is not there (now): whoever supervises it may start it again, perhaps elsewhere."""
+    """An actor that is not there (now); its supervisor may start it again, perhaps elsewhere."""
 
 
 class NodeDown(Away):
@@ -68,14 +68,16 @@ class RemoteError(RuntimeFault):
 
 
 def remote_error(error: BaseException) -> RemoteError:
-    """An endpoint's exception as its caller sees it. In the same process the exception itself is the cause, and shown."""
+    """Return an endpoint's exception as its caller sees it. In the same process the exception itself is the cause, and
+    shown.
+    """
     fault = RemoteError(type(error).__name__, text_of(error)[:TEXT_LIMIT])
     fault.__cause__ = fault._raised = error
     return fault
 
 
 def text_of(error: BaseException) -> str:
-    """Also of an exception whose ``__str__`` raises: whoever waits for it is answered."""
+    """Return the text of an exception, even if its ``__str__`` raises, so that the caller is always answered."""
     try:
         return str(error)
     except Exception as why:
@@ -109,7 +111,7 @@ TEXT_LIMIT = 64 << 10  # characters of an error text or traceback that travel
 
 
 def fault_to_wire(fault: RuntimeFault) -> list[int | str]:
-    """[tag, kind, text, trace], for ``fault_from_wire``."""
+    """Return [tag, kind, text, trace], for ``fault_from_wire``."""
     if isinstance(fault, RemoteError):
         return [_BY_TYPE[RemoteError], *map(_plain, (fault.kind[:256], fault.text[:TEXT_LIMIT], fault.trace[-TEXT_LIMIT:]))]
     return [_BY_TYPE[type(fault)], "", _plain(str(fault)[:TEXT_LIMIT]), ""]
@@ -121,7 +123,7 @@ def _plain(text: str) -> str:
 
 
 def fault_from_wire(tag: int, kind: str, text: str, trace: str) -> RuntimeFault:
-    """The error to raise at the caller; an unknown tag gives a RemoteError."""
+    """Return the error to raise at the caller; an unknown tag gives a RemoteError."""
     known = _TAGS.get(tag, RemoteError)
     if known is RemoteError:
         return RemoteError(kind or f"error {tag}", text, trace)

@@ -16,7 +16,7 @@ FATAL = (SystemExit, GeneratorExit, KeyboardInterrupt)
 
 
 def interrupts(error: BaseException) -> bool:
-    """Whether the program is to end by it: perhaps somebody pressed Ctrl-C."""
+    """Return True if the exception must end the program, for example after Ctrl-C."""
     return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 

@@ -1,6 +1,6 @@
-"""How a process logs where nobody has set logging up: with time, level and who speaks, instead of the bare text.
+"""The log format of a process without logging set up: time, level and process name, instead of the bare text.
 
-Owns ``logging.lastResort``, which Python uses only while no handler is there: whoever sets logging up is not touched.
+Owns ``logging.lastResort``, which Python uses only while no handler is there: a program that sets logging up is not touched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TextIO
 
 
 class _LastResort(logging.Handler):
-    """On standard error, as that is at the time."""
+    """The handler that writes to the current standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -26,13 +26,13 @@ MAIN = "main"  # the program that has started others, whatever its nodes are cal
 
 
 def log_as_main() -> None:
-    """As ``log_as(MAIN)``, but for a process that speaks under another name already."""
+    """Log as MAIN, unless the process already logs under another name."""
     if not isinstance(logging.lastResort, _LastResort):
         log_as(MAIN)
 
 
 def log_as(process: str) -> None:
-    """``process``: a node's name, or ``MAIN``."""
+    """Log under the name of a process. ``process``: a node's name, or ``MAIN``."""
     handler = _LastResort(logging.WARNING)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {process} %(levelname)s %(name)s: %(message)s"))
     logging.lastResort = handler

@@ -33,7 +33,7 @@ class Repeats:
         self._timer: Timer | None = None
 
     def say(self, level: int, key: Hashable, text: str, *, error: BaseException | None = None) -> None:
-        """``error``: its traceback is shown, the first time."""
+        """Log the message. ``error``: its traceback is shown, the first time."""
         if not self._log.isEnabledFor(level):
             return
         if key not in self._said and len(self._said) >= MOST:

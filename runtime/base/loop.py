@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's if it is installed, else asyncio's."""
+    """Return uvloop's factory if it is installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -26,7 +26,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run`` on that loop. Raises RuntimeError in a script that another process only imports."""
+    """Call ``asyncio.run`` on that loop. Raises RuntimeError in a script that another process only imports."""
     try:
         refuse_while_importing()
     except RuntimeError:

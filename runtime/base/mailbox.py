@@ -24,7 +24,7 @@ class Mailbox(Generic[T]):
         self.urgent: deque[T] = deque()
 
     def put(self, message: T, *, urgent: bool = False, beyond: float = 0) -> bool:
-        """False when the lane is full. ``beyond``: so many more than the limit may enter."""
+        """Add a message; return False if the lane is full. ``beyond``: the number above the limit that may enter."""
         lane = self.urgent if urgent else self.normal
         if len(lane) >= self.limit + beyond:
             return False
@@ -32,7 +32,7 @@ class Mailbox(Generic[T]):
         return True
 
     def take(self) -> T | None:
-        """The next message, or None."""
+        """Take the next message, or None."""
         if self.urgent:
             return self.urgent.popleft()
         return self.normal.popleft() if self.normal else None

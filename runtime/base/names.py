@@ -16,7 +16,7 @@ _importing: ContextVar[str] = ContextVar("importing", default="")
 
 
 def import_name(thing: Any) -> str:
-    """``module:Qualname``. Raises ValueError for what another process cannot import.
+    """Return ``module:Qualname``. Raises ValueError for an object that another process cannot import.
 
     What stands in a script that is being run is found by the script's file name: other processes search the same folders.
     """
@@ -31,7 +31,7 @@ def import_name(thing: Any) -> str:
 
 
 def import_module(name: str) -> ModuleType:
-    """The module, imported on behalf of another process. No program can be started while that lasts."""
+    """Import the module on behalf of another process. No program can be started while that lasts."""
     token = _importing.set(name)
     try:
         return importlib.import_module(name)
@@ -40,8 +40,11 @@ def import_module(name: str) -> ModuleType:
 
 
 def refuse_while_importing() -> None:
-    """For whoever starts programs or processes: a script without a guard, imported by a worker to find an actor's class,
-    would start workers that import it, for ever. Raises RuntimeError."""
+    """Refuse to start programs or processes while a worker imports a script.
+
+    A script without a guard, imported by a worker to find an actor's class, would start workers that import it, for ever.
+    Raises RuntimeError.
+    """
     if name := _importing.get():
         raise RuntimeError(
             f"another process imports {name} to find what it defines, and {name} starts a program while it is imported; "

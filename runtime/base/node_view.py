@@ -72,7 +72,7 @@ class Measure:
 
 
 def measures(view: NodeView) -> list[Measure]:
-    """The same in numbers. Actors are few and named by the application, so each has samples of its own."""
+    """Return the same state in numbers. Actors are few and named by the application, so each has samples of its own."""
     return [Measure(f"blockwright_runtime_{name}", kind, text, samples) for name, kind, text, samples in _families(view)]
 
 
@@ -99,7 +99,7 @@ def _families(view: NodeView) -> Iterator[tuple[str, str, str, list[tuple[dict[s
     peers = [(peer, {**here, "peer": peer.name}) for peer in view.peers]
     yield "peer_silent_seconds", "gauge", "Seconds since a peer's last message.", [(labels, p.silent) for p, labels in peers]
     yield "open_calls", "gauge", "Calls to a peer that are not answered yet.", [(labels, p.calls) for p, labels in peers]
-    text = "Casts, answers and link messages that reached nobody, by cause."
+    text = "Casts, answers and link messages that reached no receiver, by cause."
     yield "dead_letters", "counter", text, [({**here, "cause": c}, n) for c, n in view.dead_letters.items()]
     text = "Received messages that were rejected, by reason."
     yield "dropped", "counter", text, [({**here, "reason": r}, n) for r, n in view.dropped.items()]

@@ -4,8 +4,8 @@ Owns the one context variable of the runtime. A scope counts as long as its mess
 started and left behind keeps the trace, but not the deadline of a call that was answered long ago.
 
 Traces follow W3C Trace Context (https://www.w3.org/TR/trace-context/): 16 bytes of trace id, 8 of the span that asked, 1 of
-flags; as text ``00-<32 hex digits>-<16>-<2>``. A trace begins where one is set or asked for, so that calls which nobody
-traces cost nothing.
+flags; as text ``00-<32 hex digits>-<16>-<2>``. A trace begins where one is set or asked for, so that
+untraced calls cost nothing.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ CURRENT: ContextVar[Scope | None] = ContextVar("scope", default=None)
 
 
 def inherited_deadline() -> float | None:
-    """When the work that is being served must be done."""
+    """Return the deadline of the work that is being served."""
     scope = CURRENT.get()
     return None if scope is None or scope.over else scope.deadline
 
 
 def next_span() -> bytes:
-    """For a message about to be sent: the current trace with a new span, or nothing where none has begun."""
+    """Return the trace of a message about to be sent: the current one with a new span, or nothing if none has begun."""
     scope = CURRENT.get()
     return new_span(scope.trace) if scope is not None and scope.trace else b""
 
@@ -51,12 +51,12 @@ def new_trace() -> bytes:
 
 
 def new_span(trace: bytes) -> bytes:
-    """The same trace, one hop further."""
+    """Return the same trace with a new span."""
     return trace[:16] + (random.getrandbits(64) | 1).to_bytes(8) + trace[24:]
 
 
 def parse_traceparent(text: str) -> bytes:
-    """Raises ValueError for what is no traceparent of version 00."""
+    """Parse a traceparent. Raises ValueError for any text that is not one of version 00."""
     match = _PARENT.fullmatch(text)
     if match is None or not int(match[1], 16) or not int(match[2], 16):
         raise ValueError(f"{text[:80]!r} is no traceparent of the form 00-<32 hex digits>-<16>-<2>, ids not zero")
@@ -68,7 +68,10 @@ def format_traceparent(trace: bytes) -> str:
 
 
 def current_traceparent() -> str:
-    """Of the message being handled, or of the ``trace`` block. One begins here where none has; outside of both: ""."""
+    """Return the traceparent of the message being handled, or of the ``trace`` block.
+
+    A trace begins here if none has. Outside of both, returns "".
+    """
     scope = CURRENT.get()
     if scope is None:
         return ""
@@ -78,7 +81,7 @@ def current_traceparent() -> str:
 
 @contextlib.contextmanager
 def trace(traceparent: str | None = None) -> Iterator[str]:
-    """Calls made in this block belong to the trace, a new one unless given; yields its traceparent. Raises ValueError."""
+    """Put the calls made in this block into the trace, a new one unless given; yield its traceparent. Raises ValueError."""
     begun = new_trace() if traceparent is None else parse_traceparent(traceparent)
     scope = Scope(inherited_deadline(), begun)
     token = CURRENT.set(scope)

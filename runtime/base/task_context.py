@@ -14,7 +14,9 @@ from typing import Any
 
 
 def first_step(coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> tuple[bool, Any]:
-    """(True, its result), or (False, what it waits for), for ``rest``. Most messages need no more."""
+    """Run a coroutine's first step; return (True, its result), or (False, the awaited object) for ``rest``. Most messages
+    need no more.
+    """
     try:
         return False, context.run(coroutine.send, None)
     except StopIteration as stop:
@@ -23,7 +25,7 @@ def first_step(coroutine: Coroutine[Any, Any, Any], context: contextvars.Context
 
 @types.coroutine
 def rest(coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, waits: Any) -> Generator[Any, Any, Any]:
-    """The result of a coroutine after its first step, awaited."""
+    """Await the result of a coroutine after its first step."""
     step: Callable[[Any], Any]
     while True:
         value: Any = None

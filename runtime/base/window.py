@@ -24,7 +24,7 @@ class Window:
 
     @property
     def open(self) -> bool:
-        """Whether one more item may be made."""
+        """True while one more item may be made."""
         return self.sent - self._taken_items < self._items and self._sent_bytes - self._taken_bytes < self._bytes
 
     def send(self, size: int) -> None:
@@ -32,7 +32,7 @@ class Window:
         self._sent_bytes += size
 
     def taken(self, items: int, size: int) -> None:
-        """Totals that the consumer has taken; what cannot be (a peer's nonsense) is cut to what was sent."""
+        """Set the totals that the consumer has taken; impossible values (a faulty peer's) are cut to the totals sent."""
         self._taken_items = max(self._taken_items, min(items, self.sent))
         self._taken_bytes = max(self._taken_bytes, min(size, self._sent_bytes))
         if self._waiter is not None and self.open and not self._waiter.done():

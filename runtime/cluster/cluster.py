@@ -8,7 +8,7 @@ Owns incarnation numbers and the declaration of a node's end, made exactly once 
     "unreachable"   pings of the transport stay unanswered: the host, the network, or a stopped process
     "hung"          pings are answered, but the node's event loop sends no heartbeats: it is stuck (in what: stall_watch.py)
 
-Silence is counted only while this loop itself runs, so a head that stalls blames nobody. Whoever is declared down is fenced
+Silence is counted only while this loop itself runs, so a head that stalls blames no node. A node declared down is fenced
 everywhere and killed. Whether to start a node again is not decided here.
 """
 
@@ -118,7 +118,9 @@ class ClusterHead:
     # ---- what the application calls
 
     async def start(self) -> None:
-        """Raises LaunchError, AddressError, KeysError, RuntimeError (a script is only imported); then nothing is left."""
+        """Start the head. Raises LaunchError, AddressError, KeysError, RuntimeError (a script is only imported); then
+        nothing is left.
+        """
         refuse_while_importing()
         try:
             await self._launcher.start(self._exited)
@@ -145,15 +147,15 @@ class ClusterHead:
         self._check()
 
     def on_launch(self, callback: OnLaunch) -> None:
-        """``callback(name, incarnation, failure)`` at each launch; ``failure``: why there is no process, or empty."""
+        """Call ``callback(name, incarnation, failure)`` at each launch; ``failure``: why there is no process, or empty."""
         self._on_launch.append(callback)
 
     def on_up(self, callback: OnUp) -> None:
-        """``callback(name, incarnation)`` once for each life whose entry function returned."""
+        """Call ``callback(name, incarnation)`` once for each life whose entry function returned."""
         self._on_up.append(callback)
 
     def on_down(self, callback: OnDown) -> None:
-        """``callback(Down)`` once for each life that ended, also before it was up; not after ``stop``."""
+        """Call ``callback(Down)`` once for each life that ended, also before it was up; not after ``stop``."""
         self._on_down.append(callback)
 
     async def launch(self, name: str, entry: str, config: Any) -> int:
@@ -218,29 +220,32 @@ class ClusterHead:
         await member.exited.wait()
 
     async def remove(self, name: str) -> None:
-        """``kill``, of a member that is not wanted any more: its key is refused everywhere from here on, its connections
-        end, and only with a new invitation and a new key can a node of that name come again."""
+        """Kill a member for good: its key is refused everywhere from now on and its connections end.
+
+        A node of that name can come again only with a new invitation and a new key.
+        """
         await self.kill(name, "removed")
 
     def invite(self, lasting: float = 600.0) -> str:
-        """A text with which one node can join, once, within ``lasting`` seconds: ``blockwright node --join TEXT``. It is as
-        good as a key until then. ValueError for a cluster without keys, to which its address is enough."""
+        """Return a text with which one node can join, once, within ``lasting`` seconds: ``blockwright node --join TEXT``.
+        It is as good as a key until then. ValueError for a cluster without keys, to which its address is enough.
+        """
         if self._keys is None:
             raise ValueError(f"this cluster has no keys; join it at {self.node.endpoint}")
         until = self.node.clock.now() + seconds("lasting", lasting)
         return Invitation(self.node.endpoint, self._invitations.issue(until)).pack()
 
     def pid(self, name: str) -> int:
-        """Of the current or last life."""
+        """Return the process number of the current or last life."""
         return self._members[name].pid
 
     def members(self) -> dict[str, Member]:
-        """The last life of each node that was ever launched."""
+        """Return the last life of each node that was ever launched."""
         return dict(self._members)
 
     async def stop(self, drain: float = 0.0) -> None:
         """Stop the head's actors (so that supervisors stop their children, wherever they are), ask all nodes to stop, kill
-        those that do not, then stop the head. No callbacks from here on. Idempotent; whoever waits may be cancelled.
+        those left, then stop the head. No callbacks from here on. Idempotent; the waiting task may be cancelled.
 
         drain: seconds for what waits at each of the head's actors.
         """
@@ -311,7 +316,7 @@ class ClusterHead:
             self.node.clock.call_at(self.node.clock.now() + EXIT_GRACE, lambda: self._declare(member, cause))
 
     def join(self, name: str, key: str = "", secret: str = "") -> Admission:
-        """A node that this head did not launch asks for its number; it has ``startup`` seconds to come up."""
+        """Answer a node that this head did not launch with its number; it has ``startup`` seconds to come up."""
         last, now = self._members.get(name), self.node.clock.now()
         if key:
             self._invitations.check(secret, now)  # who has none learns nothing, and a name that is taken uses none up
@@ -343,7 +348,7 @@ class ClusterHead:
             member.exited.set()
 
     def _check(self) -> None:
-        """Count silence. A late check counts little: while this loop stood still nobody could be heard."""
+        """Count silence. A late check counts little: while this loop stood still no node could be heard."""
         now, period = self.node.clock.now(), self._heartbeat / 2
         self._timer = self.node.clock.call_at(now + period, self._check)
         step = min(now - self._checked, STALL_FACTOR * period)
@@ -383,7 +388,7 @@ class ClusterHead:
                 _guarded(callback, down)
 
     def _publish(self) -> None:
-        """The address book, to all that are up: each connects to those it does not know."""
+        """Send the address book to all nodes that are up: each connects to the nodes that it does not know."""
         up = [m.id for m in self._members.values() if m.state == "up"]
         known = self.node.peers()
         book = [[id.name, id.incarnation, known[id.name].endpoint] for id in up if id.name in known]
@@ -393,7 +398,7 @@ class ClusterHead:
 
 
 def _guarded(callback: Callable[..., None], *args: Any) -> None:
-    """The application's error must not stop the head."""
+    """Run a callback of the application, whose error must not stop the head."""
     try:
         callback(*args)
     except Exception:

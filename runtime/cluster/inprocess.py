@@ -47,13 +47,16 @@ class InProcessLauncher:
         return 0
 
     def kill(self, node: PeerId) -> None:
-        """Peers see it gone at once; its actors' ``on_stop`` then runs, cut off, to free what a process would free."""
+        """Kill the node: peers see it gone at once.
+
+        Its actors' ``on_stop`` then runs, cut off, to free the resources that a process's end would free.
+        """
         if (task := self._tasks.get(node)) is not None:
             self.network.cut(self._transports[node].endpoint)
             task.cancel()
 
     def freeze(self, node: PeerId) -> None:
-        """As SIGSTOP: it neither hears nor is heard, until killed."""
+        """Freeze the node as SIGSTOP would: it neither receives nor sends, until killed."""
         self.network.freeze(self._transports[node].endpoint)
 
     def list(self) -> dict[PeerId, int]:

@@ -1,6 +1,6 @@
 """Invitations to a cluster: each lets one node in, once, and expires.
 
-Owns the text that is handed to whoever starts that node (where the head is, the key that must answer there, and a secret),
+Owns the text for the person who starts that node (where the head is, the key that must answer there, and a secret),
 and what the head remembers of it: a digest of the secret and when it is over. Time comes in as an argument.
 """
 
@@ -25,7 +25,7 @@ LONGEST = 4096  # characters of a file that are looked at
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What an invitation says. Its text is as good as a key: whoever uses it first joins."""
+    """The content of an invitation. Its text is as good as a key: the first node that uses it joins."""
 
     endpoint: str
     secret: str = field(repr=False)
@@ -35,7 +35,7 @@ class Invitation:
 
     @classmethod
     def parse(cls, text: str) -> Invitation:
-        """Raises AddressError, which does not repeat the text."""
+        """Parse an invitation. Raises AddressError, which does not repeat the text."""
         body = text.removeprefix(PREFIX)
         try:
             endpoint, secret = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode().split(" ")
@@ -47,8 +47,9 @@ class Invitation:
 
 
 def given(where: str) -> str:
-    """What ``--join`` means: an address or an invitation; "-" is a line of standard input, "@FILE" what that file holds.
-    Raises AddressError, which does not repeat what was read: it may be most of an invitation."""
+    """Read the value of ``--join``: an address or an invitation; "-" is a line of standard input, "@FILE" what that file
+    holds. Raises AddressError, which does not repeat what was read: it may be most of an invitation.
+    """
     if where == "-":
         source, text = "standard input", sys.stdin.readline(LONGEST)
     elif where.startswith("@"):
@@ -69,13 +70,13 @@ def _content(name: str) -> str:
 
 
 class Invitations:
-    """What the head remembers."""
+    """The invitations that the head remembers."""
 
     def __init__(self) -> None:
         self._open: dict[bytes, float] = {}  # when each is over, by digest
 
     def issue(self, until: float) -> str:
-        """A new secret. Raises ValueError when too many are open."""
+        """Return a new secret. Raises ValueError when too many are open."""
         if len(self._open) >= MOST:
             raise ValueError(f"{MOST} invitations are open; wait until some are used or expired")
         secret = secrets.token_hex(32)
@@ -83,12 +84,12 @@ class Invitations:
         return secret
 
     def any(self, now: float) -> bool:
-        """Whether one could be redeemed."""
+        """Return True if an invitation could be redeemed."""
         self._open = {digest: until for digest, until in self._open.items() if now < until}
         return bool(self._open)
 
     def check(self, secret: str, now: float) -> None:
-        """Raises HandshakeRefused unless it can be redeemed."""
+        """Raise HandshakeRefused unless the invitation can be redeemed."""
         self._find(secret, now)
 
     def redeem(self, secret: str, now: float) -> None:

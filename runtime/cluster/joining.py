@@ -1,6 +1,6 @@
 """Joining a running cluster by hand, from another terminal or another machine.
 
-Owns the steps: ask the head for a number, open a node under it, run its entry, leave in order. The head admits whoever
+Owns the steps: ask the head for a number, open a node under it, run its entry, leave in order. The head admits any node that
 brings an invitation (over TCP) or may enter its directory (over a socket file); nothing else is asked.
 """
 
@@ -37,12 +37,13 @@ def default_name() -> str:
 
 
 async def join(where: str, *, name: str = "", listen: str = "") -> Node:
-    """A node that is a member of a cluster; stop it to leave. where: an invitation of its head, or the head's address where
-    there are no keys. The node makes its own.
+    """Return a node that is a member of a cluster; stop it to leave.
 
-    listen: "tcp://HOST:PORT", where others reach this node; by default beside the head's socket file, or at the address of
-    this machine that faces the head. Raises TransportError: HandshakeRefused (with the head's reason), PeerGone, KeysError,
-    AddressError.
+    where: an invitation of its head, or the head's address where there are no keys. The node makes its own.
+
+    listen: "tcp://HOST:PORT", where others reach this node; by default beside the head's socket file, or at the address
+    of this machine that faces the head. Raises TransportError: HandshakeRefused (with the head's reason), PeerGone,
+    KeysError, AddressError.
     """
     address, secret, keys = where, "", None
     if where.startswith(PREFIX):
@@ -76,7 +77,7 @@ async def join(where: str, *, name: str = "", listen: str = "") -> Node:
 async def stay(node: Node, told: Callable[[str], None]) -> bool:
     """Be a member until the head ends it, or SIGINT or SIGTERM do; then leave in order. Whether the end was in order.
 
-    ``told`` that it has joined, and at last why it leaves: whoever reads the first may send a signal at once.
+    ``told`` that it has joined, and at last why it leaves: the reader of the first may send a signal at once.
     """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -55,11 +55,11 @@ class Launcher(Protocol):
         """Be ready to spawn. ``on_exit`` is called once for each spawned node that ended, whatever the cause."""
 
     def head_transport(self, head: PeerId, listen: str, keys: NodeKeys | None) -> Transport:
-        """The transport on which the head is reached by what this launcher spawns; listen, keys: see ``ClusterHead``."""
+        """Return the transport on which this launcher's nodes reach the head; listen, keys: see ``ClusterHead``."""
 
     @property
     def directory(self) -> str:
-        """Where sockets lie; empty if there are none."""
+        """The directory of the sockets; empty if there are none."""
 
     async def spawn(self, spec: NodeSpec) -> int:
         """Start a node; its process id (0 where it has none of its own). Raises LaunchError."""

@@ -112,7 +112,9 @@ class LocalCluster:
         return f"blockwright node --join @{path}"
 
     def invite(self, lasting: float = 600.0) -> str:
-        """A text with which one node can join (``node --join TEXT``), once, within ``lasting`` seconds (``ClusterHead``)."""
+        """Return a text with which one node can join (``node --join TEXT``), once, within ``lasting`` seconds
+        (``ClusterHead``).
+        """
         return self.hub.invite(lasting)
 
     async def __aenter__(self) -> Self:
@@ -141,7 +143,7 @@ class LocalCluster:
             raise
 
     async def stop(self) -> None:
-        """In order: nodes stop their actors and end; what does not is killed. Idempotent."""
+        """Stop in order: nodes stop their actors and end; a node that does not is killed. Idempotent."""
         if not self._started:
             return
         if self._timer is not None:

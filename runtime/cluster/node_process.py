@@ -33,14 +33,14 @@ Entry = Callable[[Node, Any], Awaitable[None]]
 
 
 def encode_config(config: Any) -> list[bytes]:
-    """For ``NodeSpec.config``."""
+    """Encode a configuration for ``NodeSpec.config``."""
     sink = Sink()
     body = pack(encode(config, sink))
     return [body, *[bytes(b) for b in sink.buffers]]
 
 
 def load_entry(path: str) -> tuple[Entry, Any]:
-    """(function, annotation of its configuration) for "module:function". Raises ValueError, ImportError."""
+    """Return (function, annotation of its configuration) for "module:function". Raises ValueError, ImportError."""
     module, colon, name = path.partition(":")
     if not colon:
         raise ValueError(f"entry {path!r} is not of the form module:function")
@@ -54,14 +54,17 @@ def load_entry(path: str) -> tuple[Entry, Any]:
 
 
 async def idle(node: Node, config: Any) -> None:
-    """The entry of a node that waits for actors to be spawned on it."""
+    """Let a node wait for actors to be spawned on it; this entry returns at once."""
 
 
 async def run_node(
     spec: NodeSpec, *, transport: Transport | None = None, clock: Clock | None = None, watched: bool = False
 ) -> None:
-    """A node's whole life. ``watched``: by a thread that says what holds its loop, should it stand still. Raises what the
-    entry function raises."""
+    """Run a node's whole life.
+
+    ``watched``: a thread reports the code that holds its loop, if the loop stalls. Raises the error of the entry
+    function.
+    """
     node = Node(
         spec.name,
         directory=Path(spec.directory) if spec.directory else None,
@@ -97,7 +100,10 @@ async def run_node(
 
 
 def _watch(node: Node, spec: NodeSpec) -> StallWatch:
-    """What it says lies in the cluster's directory, where the head finds it when it declares the node hung."""
+    """Return the stall watch of this process.
+
+    Its report lies in the cluster's directory, where the head finds it when it declares the node hung.
+    """
     note = note_of(spec.directory, spec.id)
 
     def told(sentence: str) -> None:

@@ -17,7 +17,7 @@ from blockwright.runtime.base.errors import ActorDied
 
 
 class Nodes(Protocol):
-    """What a process needs of the head's ``Cluster``."""
+    """The part of the head's ``Cluster`` that a process needs."""
 
     @property
     def stopping(self) -> bool:
@@ -38,7 +38,7 @@ class Process(Actor):
         self._launched = False
 
     async def on_start(self) -> None:
-        # In a context of its own: the deadline of whoever asked for the start must not end what follows the node.
+        # In a context of its own: the deadline of the start request must not end what follows the node.
         self._task = asyncio.get_running_loop().create_task(self._follow(), context=contextvars.Context())
 
     async def on_stop(self) -> None:
@@ -49,7 +49,7 @@ class Process(Actor):
 
     @endpoint(concurrent=True)
     async def kill(self, cause: str) -> None:
-        """A cast: end the node with SIGKILL, and this actor with it, for this cause. Its supervisor starts another."""
+        """End the node with SIGKILL, and this actor with it, for this cause (a cast). Its supervisor starts another."""
         if self._launched:
             await self._nodes.kill(self.ref.name, cause)
 

@@ -14,7 +14,7 @@ _ARG_START, _ARG_END = 45, 46  # of /proc/self/stat, counted from behind the nam
 
 
 def set_title(title: str) -> None:
-    """``title`` may be cut to the room of the command line that was there."""
+    """Set the title; it may be cut to the length of the original command line."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         start, end = int(fields[_ARG_START]), int(fields[_ARG_END])

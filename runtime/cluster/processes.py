@@ -117,7 +117,10 @@ class ForkserverLauncher:
                 self._kill(pid)
 
     def _kill(self, pid: int) -> None:
-        """By number only the forkserver may, which knows that the process is not reaped yet and its number is no other's."""
+        """Kill a process through the forkserver.
+
+        Only the forkserver may kill by number: it knows that the process is not reaped yet and its number is no other's.
+        """
         if (watch := self._watches.get(pid)) is not None:
             watch.kill()
         else:
@@ -151,7 +154,7 @@ class ForkserverLauncher:
             self._lifeline = None
 
     def _execute(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        """A forkserver that begins to import, and our end of the way to it."""
+        """Start a forkserver, which begins to import; return it and our end of the connection to it."""
         ours, theirs = socket.socketpair()
         if self._lifeline is None and can_watch():
             self._lifeline = Lifeline()
@@ -172,7 +175,7 @@ class ForkserverLauncher:
             raise
         finally:
             theirs.close()
-        with contextlib.suppress(OSError):  # it has ended already, which whoever reads is told
+        with contextlib.suppress(OSError):  # it has ended already; the reader is notified
             ours.sendall(frame([PRELOAD, self._preload, sys.path]))
         return process, ours
 
@@ -233,7 +236,7 @@ class ForkserverLauncher:
                 watch.on_end(partial(self._exited, pid, -signal.SIGKILL))
 
     def _exited(self, pid: int, status: int) -> None:
-        """A child has ended."""
+        """Handle the end of a child."""
         if (watch := self._watches.pop(pid, None)) is not None:
             watch.close()
         if (orphan := self._orphans.pop(pid, None)) is not None:
@@ -262,7 +265,10 @@ class ForkserverLauncher:
             self._fail(*fields)
 
     def _ended(self, node: PeerId, status: int) -> None:
-        """What was killed could not remove its sockets, and nodes may die for as long as the cluster lives."""
+        """Clean up after a process that ended.
+
+        A killed process could not remove its sockets, and nodes may die for as long as the cluster lives.
+        """
         if self._path is not None:
             remove_socket(self._path, node)
         self._on_exit(node, status)

@@ -1,8 +1,8 @@
-"""Abandoned calls and streams: work for a peer that nobody waits for, though the CANCEL for it never arrived.
+"""Abandoned calls and streams: work for a peer without a waiting caller, though the CANCEL for it never arrived.
 
-Nobody acknowledges a CANCEL. So the callee looks at its calls with each heartbeat and ends those whose deadline is past; the
+No peer confirms a CANCEL. So the callee looks at its calls with each heartbeat and ends those whose deadline is past; the
 caller's side has counted the same seconds. Streams have no deadline: their consumer says with each heartbeat how far it has
-read (which also makes up for a lost CREDIT), and a stream that nobody reads is ended.
+read (which also makes up for a lost CREDIT), and a stream without a reader is ended.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from blockwright.runtime.base.schema import field_names
 
 
 def load_class(name: str) -> type[Actor]:
-    """The actor class of that import name. Raises ImportError, ValueError."""
+    """Return the actor class of that import name. Raises ImportError, ValueError."""
     module, colon, path = name.partition(":")
     if not colon:
         raise ValueError(f"actor class {name!r} is not of the form module:Qualname")
@@ -44,7 +44,7 @@ class ClassLoader:
         self._begun: set[str] = set()  # modules that may be half imported
 
     async def load(self, name: str) -> type[Actor]:
-        """Raises as ``load_class`` does."""
+        """Load the class. Raises the errors of ``load_class``."""
         module = name.partition(":")[0]
         if module in sys.modules and module not in self._begun:
             return load_class(name)
@@ -52,7 +52,7 @@ class ClassLoader:
         try:
             try:
                 found = await asyncio.to_thread(load_class, name)
-            except NotImplementedError:  # a loop under virtual time has no threads, and nobody who waits
+            except NotImplementedError:  # a loop under virtual time has no threads, and no other waiters
                 found = load_class(name)
         except Exception:  # not for a cancellation: the thread goes on
             self._begun.discard(module)
@@ -62,7 +62,7 @@ class ClassLoader:
 
 
 def construct(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Actor:
-    """An instance, from arguments that came as plain data. Raises DecodeError, naming the parameter."""
+    """Return an instance, made from arguments that came as plain data. Raises DecodeError, naming the parameter."""
     try:
         bound = inspect.signature(kind).bind(*args, **kwargs)
     except TypeError as error:
@@ -84,7 +84,7 @@ def construct(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def reconstruct(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Actor:
-    """An instance on this node, as if the arguments had travelled."""
+    """Return an instance on this node, as if the arguments had travelled."""
     check_arguments(kind, args, kwargs)
     sink = Sink()
     body = pack([encode(list(args), sink), encode(dict(kwargs), sink)])
@@ -93,7 +93,7 @@ def reconstruct(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def portable(value: Any) -> Any:
-    """The value with its actor classes, in lists, dicts and dataclasses, as import names."""
+    """Return the value with its actor classes, in lists, dicts and dataclasses, as import names."""
     if isinstance(value, type) and issubclass(value, Actor):
         return import_name(value)
     if type(value) in (list, tuple):

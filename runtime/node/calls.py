@@ -115,7 +115,7 @@ class Calls:
     def stream(
         self, target: Address, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any], patience: float, returns: Any
     ) -> Stream[Any]:
-        """A stream that asks for its first item when it is read."""
+        """Return a stream that asks for its first item when it is read."""
         return Stream(partial(self._open, target, endpoint, args, kwargs, returns), seconds("timeout", patience))
 
     def _open(
@@ -124,5 +124,5 @@ class Calls:
         return self._streams.open(self._route(target), target, endpoint, args, kwargs, patience, returns)
 
     def close(self) -> None:
-        """When nothing is called any more."""
+        """Close, once no more calls are made."""
         self._deadlines.close()

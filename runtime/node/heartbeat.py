@@ -27,7 +27,7 @@ class Heartbeat:
 
 
 def measure(instances: Iterable[ActorInstance], now: float, lag: float) -> Heartbeat:
-    """Of a node with these actors; ``now`` by its clock."""
+    """Return the heartbeat of a node with these actors; ``now`` by its clock."""
     waiting: dict[str, int] = {}
     running: dict[str, float] = {}
     actors = 0

@@ -86,7 +86,7 @@ class Inbound:
             self.on_garbage(f"from {sender}: {error}")
 
     def _listens_to(self, sender: PeerId, body: Buffer) -> bool:
-        """Whether a message of somebody unknown is looked at."""
+        """Return True if a message of an unknown sender is read."""
         if self._table.fenced(sender):
             self._dropped["fenced"] += 1
             return False
@@ -122,14 +122,14 @@ class Inbound:
         self._dead.repeats.say(logging.WARNING, "garbage", f"node {self._node} dropped a message: {reason}")
 
     def _is_strange(self, sender: PeerId) -> bool:
-        """Whether it is nobody who is let in; then what it sent is counted as dropped."""
+        """Return True if the sender is not admitted; its message is then counted as dropped."""
         if self._router.known(sender) is not None:
             return False
         self._dropped["fenced" if self._table.fenced(sender) else "stranger"] += 1
         return True
 
     def _unreadable(self, peer: Peer, body: Buffer, error: DecodeError) -> None:
-        """A message of which only tag and id can be read: whoever waits for it is told."""
+        """Answer a message of which only tag and id can be read: the waiting caller gets a fault."""
         if (about := envelope.outline(body)) is None or self._again(peer, *about):
             return
         tag, number = about
@@ -144,7 +144,7 @@ class Inbound:
             reader.broken(str(error))
 
     def _again(self, peer: Peer, tag: int, number: int) -> bool:
-        """Whether what makes a node act comes for a second time, or late."""
+        """Return True if a message that makes a node act comes for a second time, or late."""
         if tag not in envelope.NUMBERED:
             return False
         if number <= peer.numbered:

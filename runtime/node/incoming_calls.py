@@ -88,7 +88,7 @@ class IncomingCalls:
         *,
         stream: bool,
     ) -> Admitted | None:
-        """Who is asked for what; None when the peer was answered with a fault."""
+        """Return the actor and the endpoint that are asked; None when the peer was answered with a fault."""
         try:
             if not 0 < left <= LONGEST:
                 raise DeadlineExceeded(f"{actor}.{endpoint} expired on its way")

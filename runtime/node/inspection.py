@@ -26,13 +26,13 @@ class Observer(Protocol):
 
 
 async def inspect_peers(node: Observer) -> list[NodeView]:
-    """Of every node that is up but this one, by name. One that does not answer is left out."""
+    """Return the state of every other node that is up, by name. A node that does not answer is left out."""
     views = await asyncio.gather(*[node.inspect_peer(name) for name in sorted(node.peers())], return_exceptions=True)
     return [view for view in views if isinstance(view, NodeView)]
 
 
 def inspect_peer(peer: Peer, now: float, link: str) -> PeerView:
-    """``link``: how tensors travel to it."""
+    """Return the state of a peer. ``link``: the way that tensors travel to it."""
     return PeerView(
         peer.id.name,
         peer.incarnation,

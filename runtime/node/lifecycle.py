@@ -67,7 +67,7 @@ class LocalActors:
     # ---- finding
 
     def find(self, key: str) -> ActorInstance:
-        """What runs ``name`` or ``name#life``. Raises NoSuchActor, ActorDied."""
+        """Return the instance that runs ``name`` or ``name#life``. Raises NoSuchActor, ActorDied."""
         instance = self.instances.get(key)
         if instance is None:
             name, _, life = key.partition("#")
@@ -144,8 +144,10 @@ class LocalActors:
         life.starter = None
 
     async def _make_way(self, name: str, owner: Address) -> None:
-        """A restarted supervisor starts its children before all reports of its earlier life's end have come: what that life
-        owned is over, too."""
+        """End an actor of this name that an earlier life of the owner still owns.
+
+        A restarted supervisor starts its children before all reports of its earlier life's end have come.
+        """
         old = self.current.get(name)
         if old is None or old.owner is None:
             return
@@ -155,7 +157,7 @@ class LocalActors:
             await self._within(old.actor.stop_limit + GRACE, [], old.over)
 
     def of(self, actor: Address) -> ActorLife:
-        """The life that this actor is in. Raises ActorDied when it is over."""
+        """Return the life that this actor is in. Raises ActorDied when it is over."""
         return self._living(actor.name, actor.life)
 
     def post(self, actor: Address, work: Work) -> None:
@@ -170,8 +172,8 @@ class LocalActors:
         return self._retiring is not None
 
     async def retire(self, drain: float) -> None:
-        """Start no more actors and stop those that are there, the last first, each with ``drain`` seconds for waiting
-        messages; children are stopped by their supervisors. Idempotent; whoever waits may be cancelled, it goes on."""
+        """Start no more actors and stop the existing ones, the last first, each with ``drain`` seconds for waiting
+        messages; children are stopped by their supervisors. Idempotent; continues if the waiting task is cancelled."""
         if self._retiring is None:
             self._retiring = asyncio.get_running_loop().create_task(self._retire(drain), context=contextvars.Context())
         await asyncio.shield(self._retiring)
@@ -187,7 +189,7 @@ class LocalActors:
         """End a life in order; returns when it is over. Raises NoSuchActor, ActorDied (that life is over), what ``on_stop``
         raised.
 
-        drain: seconds in which what waits may still be handled. Whoever waits here may be cancelled: the end goes on.
+        drain: seconds in which what waits may still be handled. The end continues if the task that waits here is cancelled.
         """
         life = self._living(name, number)
         error = await asyncio.shield(self.end(life, STOPPED, drain=drain, spare=asyncio.current_task()))
@@ -199,7 +201,7 @@ class LocalActors:
         await asyncio.shield(self.end(self._living(name, number), KILLED, spare=asyncio.current_task()))
 
     async def end_named(self, name: str, number: int, drain: float | None) -> bool:
-        """``stop`` or, without ``drain``, ``kill``; also of a life that is over. Whether there was such an actor."""
+        """Call ``stop`` or, without ``drain``, ``kill``; also for a life that is over. Return True if the actor existed."""
         try:
             await (self.kill(name, number) if drain is None else self.stop(name, number, drain=drain))
         except NoSuchActor:
@@ -209,7 +211,10 @@ class LocalActors:
         return True
 
     def crashed(self, life: ActorLife, error: BaseException) -> None:
-        """An endpoint raised what its actor does not survive. The node service does: it was what it started for others."""
+        """Handle an error that an actor does not survive.
+
+        The node service survives it: the error came from work that it started for others.
+        """
         if life.address.name == NODE_SERVICE:
             return
         log.error("actor %s crashed: %s", life.address, describe(error), exc_info=error)
@@ -227,7 +232,7 @@ class LocalActors:
                 life.instance.abort(spare)
             life.cause = cause
             task = self._end(life, drain, spare)
-            # In a context of its own: the deadline of whoever asked for it must not cut the end short.
+            # In a context of its own: the deadline of the request must not cut the end short.
             life.ending = asyncio.get_running_loop().create_task(task, context=contextvars.Context())
         return life.ending
 
@@ -290,13 +295,13 @@ class LocalActors:
             callback(cause)
 
     def living(self, key: str) -> ActorLife | None:
-        """The life that ``name`` or ``name#life`` is in, also while it starts or ends."""
+        """Return the life that ``name`` or ``name#life`` is in, also while it starts or ends."""
         name, _, number = key.partition("#")
         life = self.current.get(name)
         return life if life is not None and number in ("", str(life.address.life)) else None
 
     def _owned_here(self, life: ActorLife) -> bool:
-        """Whether another actor of this node will end it."""
+        """Return True if another actor of this node will end it."""
         owner = life.owner
         return owner is not None and owner.node == self._node.name and self.living(owner.key) is not None
 
@@ -324,7 +329,7 @@ class LocalActors:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in a cause: one line, bounded."""
+    """Return the text of an exception for a cause: one line, bounded."""
     text = text_of(error).partition("\n")[0][:300]
     if isinstance(error, Crash):
         return text or "Crash"

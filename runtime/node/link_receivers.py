@@ -15,13 +15,13 @@ from blockwright.transport.wire import Traffic
 
 
 class LinkReceivers:
-    """Of one node. ``receivers`` may grow later."""
+    """The receivers of link messages of one node. ``receivers`` may grow later."""
 
     def __init__(self, node: PeerId, receivers: dict[Traffic, OnLink], dead: DeadLetters) -> None:
         self._node, self._receivers, self._dead = node, receivers, dead
 
     def on_transfer(self, sender: PeerId, kind: Traffic, header: bytes, buffers: list[memoryview]) -> None:
-        """A message of a link is complete."""
+        """Handle a complete message of a link."""
         if (receive := self._receivers.get(kind)) is None:
             text = f"node {self._node} got {kind.name} traffic from {sender} and has no receiver for it; see Node.on_link"
             self._dead.drop("NoReceiver", sender, text, level=logging.ERROR)

@@ -1,8 +1,8 @@
 """Links and monitors that actors set: linked actors die together, monitored ones report to ``on_down``.
 
-Owns the rule of links: an abnormal end of one ends the other, being stopped in order does not; and that of owners: an actor
-ends with its owner. A link is two monitors, one on each side; the far side is asked through its node's service. Reporting
-ends is ``monitors``', ending is ``lifecycle``'s.
+Owns the rule of links: an abnormal end of one ends the other, being stopped in order does not; and the rule of owners:
+an actor ends with its owner. A link is two monitors, one on each side; the far side is asked through its node's service.
+Reporting ends is ``monitors``', ending is ``lifecycle``'s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Links:
         life.held[owner] = self._monitors.watch(owner, partial(self._owner_over, life))
 
     def monitor(self, actor: Address, target: Address) -> Callable[[], None]:
-        """What ``Actor.monitor`` does. Raises ActorDied when the actor itself is over."""
+        """Do the work of ``Actor.monitor``. Raises ActorDied when the actor itself is over."""
         life, key = self._actors.of(actor), object()
 
         def report(down: Down) -> None:
@@ -42,7 +42,7 @@ class Links:
         return undo
 
     def link(self, actor: Address, target: Address) -> None:
-        """What ``Actor.link`` does. Raises ActorDied when the actor itself is over."""
+        """Do the work of ``Actor.link``. Raises ActorDied when the actor itself is over."""
         life = self._actors.of(actor)
         if self._tie(life, target):
             if target.node == self._node:
@@ -51,7 +51,7 @@ class Links:
                 self._monitors.inform(target, "tie", target.key, str(life.address))
 
     def unlink(self, actor: Address, target: Address) -> None:
-        """What ``Actor.unlink`` does."""
+        """Do the work of ``Actor.unlink``."""
         life = self._actors.of(actor)
         self._untie(life, target)
         if target.node == self._node:
@@ -60,12 +60,15 @@ class Links:
             self._monitors.inform(target, "untie", target.key, str(life.address))
 
     def accept(self, key: str, other: str) -> None:
-        """An actor linked itself to one of this node. If that is over, the other learns it by its own monitor."""
+        """Record that another actor linked itself to an actor of this node.
+
+        If the actor here is over, the other learns it by its own monitor.
+        """
         if (life := self._actors.living(key)) is not None:
             self._tie(life, parse_address(other))
 
     def release(self, key: str, other: str) -> None:
-        """The other side took the link back."""
+        """Remove a link that the other side took back."""
         if (life := self._actors.living(key)) is not None:
             self._untie(life, parse_address(other))
 

@@ -16,20 +16,21 @@ class Membership(Protocol):
     """The head's say in who belongs to the cluster."""
 
     def admits(self, peer: PeerId) -> bool:
-        """Whether a node that greets is expected."""
+        """Return True if a node that greets is expected."""
 
     def ready(self, peer: Peer) -> None:
-        """Its entry function has returned."""
+        """Note that the node's entry function has returned."""
 
     def lost(self, peer: Peer, cause: str) -> None:
-        """The way to it broke, or nothing answers there (``transport.interface``)."""
+        """Note that the connection to a node broke, or that nothing answers there (``transport.interface``)."""
 
     def accused(self, reporter: Peer, peer: PeerId) -> None:
         """Another node cannot reach it."""
 
     def join(self, name: str, key: str, secret: str) -> Admission:
-        """A node that was not launched asks to be a member; with the secret of an invitation where it came with a key.
-        Raises HandshakeRefused."""
+        """Answer a node that was not launched and asks to be a member, with an invitation's secret if it has a key.
+        Raises HandshakeRefused.
+        """
 
     def left(self, peer: Peer) -> None:
-        """A node that joined has stopped in order."""
+        """Note that a node that joined has stopped in order."""

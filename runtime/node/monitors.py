@@ -75,7 +75,7 @@ class Monitors:
         return partial(self._undo, number)
 
     def ended(self, number: int, life: int, cause: str) -> None:
-        """The actor is over. Heard twice, or after it was taken back: nothing."""
+        """Report that the actor is over. Does nothing the second time, or after the monitor was removed."""
         watch = self._forget(number)
         if watch is not None:
             target = watch.target
@@ -83,7 +83,7 @@ class Monitors:
             notify(watch.callback, Down(target.node, incarnation, cause, target.name, life or target.life))
 
     def _incarnation(self, watch: ActorMonitor) -> int:
-        """Of the node, where the address did not say; 0 if it was never up."""
+        """Return the incarnation of the node if the address did not name one; 0 if it was never up."""
         if watch.peer is not None:
             return watch.peer.incarnation
         last = self._table.last_down.get(watch.target.node)
@@ -164,7 +164,7 @@ class Monitors:
         return life.address.life, ""
 
     def remove(self, watcher: str, number: int) -> None:
-        """The other node does not want to hear of it any more."""
+        """Remove a monitor that the other node no longer wants."""
         self._drop(parse_identity(watcher), number)
 
     async def flush(self) -> None:
@@ -215,7 +215,10 @@ class Monitors:
         return await self._caller.call(target, endpoint, args, {}, ASK, None)
 
     def _background(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
-        """In a context of its own: the deadline of the message being handled must not end what outlives it."""
+        """Start a task in a context of its own.
+
+        The deadline of the message being handled must not end work that outlives it.
+        """
         task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
         among.add(task)
         task.add_done_callback(among.discard)

@@ -89,12 +89,12 @@ class Node:
 
     @property
     def endpoint(self) -> str:
-        """Where other nodes reach this one; empty when it does not listen."""
+        """The endpoint at which other nodes reach this one; empty when it does not listen."""
         return self._transport.endpoint if self._transport is not None else ""
 
     @property
     def parts(self) -> NodeParts:
-        """What it is made of. Raises RuntimeError before ``start``."""
+        """The parts of the node. Raises RuntimeError before ``start``."""
         if self._parts is None:
             raise RuntimeError(f"node {self.id} was not started; await its start() first")
         return self._parts
@@ -115,7 +115,7 @@ class Node:
 
     @property
     def peering(self) -> Peering:
-        """How this node meets others, and parts from them."""
+        """The part that connects this node to others and disconnects it."""
         return self.parts.peering
 
     @property
@@ -135,7 +135,7 @@ class Node:
 
     @property
     def dead_letters(self) -> Counter[str]:
-        """Casts, answers and link messages that reached nobody, by cause."""
+        """Casts, answers and link messages that reached no receiver, by cause."""
         return self.parts.dead.counts
 
     # ---- life
@@ -171,13 +171,13 @@ class Node:
         parts.inbound.open = True
 
     async def stop_actors(self, drain: float = 0.0) -> None:
-        """Start no more actors and stop those that are there, the last first, each with ``drain`` seconds for what waits;
-        children are stopped by their supervisors. Idempotent; whoever waits may be cancelled, it goes on."""
+        """Start no more actors and stop the existing ones, the last first, each with ``drain`` seconds for what waits;
+        children are stopped by their supervisors. Idempotent; continues if the waiting task is cancelled."""
         if self._parts is not None:
             await self._parts.actors.retire(seconds("drain", drain))
 
     async def stop(self) -> None:
-        """``stop_actors``, then close the sockets. Idempotent; whoever waits may be cancelled, it goes on."""
+        """Call ``stop_actors``, then close the sockets. Idempotent; it continues if the waiting task is cancelled."""
         if self._stop is None:
             if not self.open:
                 return
@@ -201,7 +201,7 @@ class Node:
         self.close("it was stopped")
 
     def close(self, why: str) -> None:
-        """Ask whoever runs this node to stop it."""
+        """Ask the program that runs this node to stop it."""
         if not self.closed.is_set():
             self.farewell = why
             self.closed.set()
@@ -262,7 +262,7 @@ class Node:
 
     async def stop_actor(self, ref: HasRef, *, drain: float = 5.0) -> None:
         """End an actor anywhere in order: it takes nothing new, handles what waits (``drain`` seconds at most), runs
-        ``on_stop``; returns when it is over. Also when it is over already; raises NoSuchActor for a name that nobody has,
+        ``on_stop``; returns when it is over. Also when it is over already; raises NoSuchActor for a name that no actor has,
         NodeDown, RemoteError with what ``on_stop`` raised."""
         await self.parts.spawner.end(ref.ref.address, seconds("drain", drain))
 
@@ -279,8 +279,9 @@ class Node:
     @overload
     def ref(self, address: str, actor: type[A]) -> A: ...
     def ref(self, address: str, actor: type[Actor] | None = None) -> Any:
-        """``node/actor`` (follows the current life), ``node/actor#3`` or ``node/actor#3.1`` (``ref.py``). With ``actor``,
-        answers are decoded by its annotations, and type checkers know its endpoints."""
+        """Return a reference to ``node/actor`` (follows the current life), ``node/actor#3`` or ``node/actor#3.1``
+        (``ref.py``). With ``actor``, answers are decoded by its annotations, and type checkers know its endpoints.
+        """
         return Ref(self.parts.calls, parse_address(address), actor)
 
     def post(self, actor: Address, work: Callable[[], Awaitable[None]]) -> None:
@@ -292,17 +293,17 @@ class Node:
         self.actors.end(self.actors.of(actor), cause)
 
     def inspect(self) -> NodeView:
-        """Actors, mailboxes, peers as they are now."""
+        """Return the current state of actors, mailboxes and peers."""
         return self.parts.view()
 
     async def inspect_peer(self, name: str) -> NodeView:
-        """The same of another node. Raises NodeDown."""
+        """Return the same state of another node. Raises NodeDown."""
         service = Address(name, NODE_SERVICE)
         view: NodeView = await self.parts.calls.call(service, "inspect", (), {}, CALL_TIMEOUT, NodeView)
         return view
 
     def metrics(self) -> list[Measure]:
-        """``inspect`` as families of numbers, for Prometheus."""
+        """Return ``inspect`` as families of numbers, for Prometheus."""
         return measures(self.inspect())
 
     # ---- names in the cluster
@@ -324,17 +325,17 @@ class Node:
     @overload
     async def lookup(self, name: str, actor: type[A], *, wait: float = 0.0) -> A: ...
     async def lookup(self, name: str, actor: type[Actor] | None = None, *, wait: float = 0.0) -> Any:
-        """The life that holds a name. wait: seconds for one to come, as while it is restarted. Raises NoSuchActor."""
+        """Return the life that holds a name. wait: seconds for one to come, as while it is restarted. Raises NoSuchActor."""
         return await self.parts.names.lookup(name, actor, wait=wait)
 
     async def names(self) -> dict[str, Ref]:
-        """All names of the cluster."""
+        """Return all names of the cluster."""
         return await self.parts.names.names()
 
     # ---- peers
 
     def peers(self) -> dict[str, Peer]:
-        """Nodes that are up, by name."""
+        """Return the nodes that are up, by name."""
         return {name: peer for name, peer in self.table.current.items() if not peer.lost}
 
     def monitor(self, node: str | HasRef, on_down: OnDown) -> Callable[[], None]:
@@ -344,7 +345,7 @@ class Node:
         return self.parts.monitors.watch(node.ref.address, on_down)
 
     def link(self, node: str) -> Link:
-        """The one sender to the node's current life. Raises NodeDown."""
+        """Return the one sender to the node's current life. Raises NodeDown."""
         links = self.tensor_links
         peer = self.parts.itself if node == self.name else self.table.current.get(node)
         if peer is None or peer.lost:
@@ -376,9 +377,9 @@ class Node:
         self._receivers[kind] = receive
 
     def current_incarnation(self, node: str) -> int:
-        """0 when that node is not up."""
+        """Return the node's incarnation; 0 when it is not up."""
         return self.parts.calls.current_incarnation(node)
 
     def last_down(self, node: str) -> Down | None:
-        """The end of that node's last life, if one has ended."""
+        """Return the end of that node's last life, if one has ended."""
         return self.table.last_down.get(node)

@@ -92,11 +92,11 @@ class NodeParts:
         self._id = me
 
     def service(self) -> NodeService:
-        """The actor that serves other nodes."""
+        """Return the actor that serves other nodes."""
         return NodeService(self.actors, self.spawner, self.monitors, self.links, self.registry, self.view)
 
     def view(self) -> NodeView:
-        """Actors, mailboxes, peers as they are now."""
+        """Return the current state of actors, mailboxes and peers."""
         now, links = self.clock.now(), self.tensor_links
         peers = [
             inspect_peer(peer, now, links.kind(peer.id) if links is not None else "") for peer in self.table.current.values()
@@ -106,7 +106,7 @@ class NodeParts:
         return NodeView(self._id.name, self._id.incarnation, self.heartbeats.lag, actors, peers, *counts)
 
     def fail_all(self, fault: NodeDown) -> None:
-        """This node stops: end all calls, send no heartbeat any more, finish the logs."""
+        """End all calls, send no heartbeat any more and finish the logs, because this node stops."""
         self.heartbeats.stop()
         for peer in [*self.table.current.values(), self.itself]:
             self.remote.abandon(peer, fault, wanted=True)

@@ -138,7 +138,7 @@ class Peering:
         self.greet(sender, endpoint)
 
     def on_system(self, peer: Peer, tag: int, fields: list[Any]) -> None:
-        """A message between a head and its workers. Raises DecodeError for one that the peer may not send."""
+        """Handle a message between a head and its workers. Raises DecodeError for one that the peer may not send."""
         if (membership := self._membership) is not None:
             if tag == envelope.READY:
                 membership.ready(peer)

@@ -29,12 +29,12 @@ class StreamReader(Protocol):
         """Item ``number`` (from 1) came; ``size``: bytes that it counts for."""
 
     def end(self, items: int) -> None:
-        """The producer has sent all of its ``items``."""
+        """End the stream: the producer has sent all of its ``items``."""
 
     def fail(self, fault: RuntimeFault) -> None: ...
 
     def broken(self, why: str) -> None:
-        """An item cannot be given, so nothing after it can."""
+        """Break the stream: an item cannot be given, so nothing after it can."""
 
     def renew(self) -> None:
         """Tell the producer how far this end has read; also that it is still there."""
@@ -77,12 +77,12 @@ class PeerTable:
         self.heartbeats: list[Callable[[Peer], None]] = []  # called when a node has sent one
 
     def find(self, peer: PeerId) -> Peer | None:
-        """The peer if this is its current incarnation."""
+        """Return the peer if this is its current incarnation."""
         found = self.current.get(peer.name)
         return found if found is not None and found.id == peer else None
 
     def monitor(self, node: str, on_down: OnDown) -> Callable[[], None]:
-        """What ``Node.monitor`` does for nodes."""
+        """Do the work of ``Node.monitor`` for nodes."""
         peer = self.current.get(node)
         if peer is None:
             last = self.last_down.get(node, Down(node, 0, "not up"))
@@ -100,7 +100,7 @@ class PeerTable:
         return undo
 
     def fenced(self, peer: PeerId) -> bool:
-        """Whether this incarnation is over: declared down, or older than what is known."""
+        """Return True if this incarnation is over: declared down, or older than the known one."""
         known = self.current.get(peer.name)
         over = self.last_down.get(peer.name)
         return (over is not None and peer.incarnation <= over.incarnation) or (
@@ -125,7 +125,7 @@ class PeerTable:
             callback()
 
     def beat(self, peer: Peer) -> None:
-        """A heartbeat of it came. A callback's error must not stop the runtime."""
+        """Record a heartbeat of the peer. A callback's error must not stop the runtime."""
         for callback in list(self.heartbeats):
             try:
                 callback(peer)

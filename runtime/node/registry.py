@@ -1,6 +1,6 @@
 """The cluster-wide registry: names for actors, kept by the head (OTP's ``global``).
 
-Owns the table, kept by the head alone, so that it survives the loss of any worker; nobody keeps a copy, so that none can be
+Owns the table, kept by the head alone, so that it survives the loss of any worker; no node keeps a copy, so that none can be
 stale; and how other nodes ask for it. An entry goes when its actor or node does. Only a later life of the same actor takes a
 name over, and a withdrawal can say of which life: neither an old registration nor an old withdrawal touches a successor.
 """
@@ -50,7 +50,7 @@ class Registry:
         return ""
 
     def unregister(self, name: str, address: str) -> bool:
-        """Whether the name was held, by that address unless it is empty; then it is free."""
+        """Free a name; return True if it was held, by that address unless it is empty."""
         entry = self._entries.get(name)
         if entry is None or (address and str(entry.address) != address):
             return False
@@ -59,7 +59,7 @@ class Registry:
         return True
 
     async def lookup(self, name: str, wait: float) -> str:
-        """The address; empty if there was none within ``wait`` seconds."""
+        """Return the address; empty if there was none within ``wait`` seconds."""
         found = await self._until(wait, lambda: name in self._entries)
         return str(self._entries[name].address) if found else ""
 
@@ -74,7 +74,7 @@ class Registry:
         return same and (held.incarnation, held.life) <= (address.incarnation, address.life)
 
     def _gone(self, name: str, down: Down) -> None:
-        """The life that holds the name is over; the monitor of an earlier holder was taken back."""
+        """Free the name of a life that is over; the monitor of an earlier holder was removed."""
         self._remove(name)
 
     def _remove(self, name: str) -> None:
@@ -131,7 +131,7 @@ class RegistryClient:
         return freed
 
     async def lookup(self, name: str, actor: type[Actor] | None = None, *, wait: float = 0.0) -> Ref:
-        """The life that holds a name. wait: seconds for one to come, as while it is restarted. Raises NoSuchActor."""
+        """Return the life that holds a name. wait: seconds for one to come, as while it is restarted. Raises NoSuchActor."""
         wait = seconds("wait", wait)
         address = await self._caller.call(self._registry(), "lookup", (name, wait), {}, CALL_TIMEOUT + wait, str)
         if not address:
@@ -139,7 +139,7 @@ class RegistryClient:
         return Ref(self._caller, parse_address(address), actor)
 
     async def names(self) -> dict[str, Ref]:
-        """All names of the cluster."""
+        """Return all names of the cluster."""
         table = await self._caller.call(self._registry(), "names", (), {}, CALL_TIMEOUT, dict[str, str])
         return {name: Ref(self._caller, parse_address(address)) for name, address in table.items()}
 

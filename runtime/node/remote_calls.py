@@ -40,14 +40,14 @@ class RemoteCall:
         self._frozen = fingerprint(*given) if peer.itself else b""
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel a call that has no waiting caller any more."""
         self._sender.cancel(self._peer, self._number)
 
     def forget(self) -> None:
         self._peer.pending.pop(self._number, None)
 
     def value(self, answer: tuple[bool, Any], returns: Any) -> Any:
-        """What the peer's answer means to the caller. Raises DecodeError, EncodeError."""
+        """Return the caller's value of the peer's answer. Raises DecodeError, EncodeError."""
         if self._frozen and fingerprint(*self._given) != self._frozen:
             name = f"{self._target}.{self._endpoint}"
             raise EncodeError(f"an argument of {name} was changed while it was being served; send a copy")
@@ -84,7 +84,7 @@ class RemoteCalls:
         return call
 
     def cast(self, to: Peer, target: Address, endpoint: str, given: Arguments, trace: bytes) -> None:
-        """Raises EncodeError; whatever else keeps it from leaving is a dead letter."""
+        """Send a cast. Raises EncodeError; any other failure to send is a dead letter."""
         sink = Sink()
         args, kwargs = given
         body: list[Any] = [envelope.CAST, self._requests.number(), target.key, endpoint, trace]
@@ -98,9 +98,10 @@ class RemoteCalls:
             self._dead.drop(type(error).__name__, target, f"a cast to {target}.{endpoint} was dropped: {error}")
 
     def abandon(self, peer: Peer, fault: NodeDown, *, wanted: bool = False) -> None:
-        """The peer is gone: calls to it fail now, work for its calls is cancelled, casts that it never confirmed are dead
-        letters (some may have been delivered: their confirmation was on its way). ``wanted``: this node stops, so that
-        there is nothing to warn of."""
+        """End the work with a peer that is gone: calls to it fail now, work for its calls is cancelled, casts that it
+        never confirmed are dead letters (some may have been delivered: their confirmation was on its way). ``wanted``:
+        this node stops, so that there is nothing to warn of.
+        """
         if (unconfirmed := peer.casts_sent - peer.casts_confirmed) > 0:
             peer.casts_confirmed = peer.casts_sent
             self._dead.add("Unconfirmed", unconfirmed)
@@ -120,7 +121,7 @@ class RemoteCalls:
         if (future := peer.pending.get(number)) is not None and not future.done():
             future.set_result((typed, value))
         else:
-            self._dead.add("LateAnswer")  # whoever asked has given up
+            self._dead.add("LateAnswer")  # the caller has given up
 
     def on_fault(self, peer: Peer, number: int, tag: int, kind: str, text: str, trace: str) -> None:
         if (future := peer.pending.get(number)) is not None and not future.done():
@@ -131,17 +132,17 @@ class RemoteCalls:
             self._dead.add("LateAnswer")
 
     def on_unreadable(self, peer: Peer, number: int, error: DecodeError) -> None:
-        """An answer came whose value cannot be read here."""
+        """Handle an answer whose value cannot be read here."""
         if (future := peer.pending.get(number)) is not None and not future.done():
             future.set_exception(error)
 
     def on_seen(self, peer: Peer, casts: int) -> None:
-        """The peer says how many casts have come to it."""
+        """Record the number of casts that the peer has received."""
         peer.casts_confirmed = max(peer.casts_confirmed, min(casts, peer.casts_sent))
 
 
 def fingerprint(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """All that an argument list holds; two are equal while nobody has changed it."""
+    """Return everything that an argument list holds; two fingerprints are equal while the list is unchanged."""
     sink = Sink()
     encoded: list[Buffer] = [pack([encode(args, sink), encode(kwargs, sink) if kwargs else kwargs]), *sink.buffers]
     return b"".join(encoded)

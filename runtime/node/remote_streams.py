@@ -76,7 +76,7 @@ class RemoteInlet(Inlet):
         self.finish(fault)
 
     def broken(self, why: str) -> None:
-        """An item cannot be given, so nothing after it can."""
+        """Break the stream: an item cannot be given, so nothing after it can."""
         self._left()
         self.finish(DecodeError(why))
 
@@ -222,5 +222,5 @@ class RemoteStreams:
 
 
 def size_of(body: Buffer, buffers: Sequence[Buffer]) -> int:
-    """What one message counts for in a window of bytes."""
+    """Return the bytes that one message counts for in a window."""
     return len(body) + sum(map(len, buffers))

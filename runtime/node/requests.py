@@ -31,7 +31,7 @@ class Requests:
         return next(self._numbers)
 
     def span(self, target: Address, endpoint: str, kind: str) -> bytes:
-        """The trace context of a request about to be sent; where messages are logged, every request has one."""
+        """Return the trace context of a request about to be sent; where messages are logged, every request has one."""
         trace = next_span()
         if self.message_log is not None:
             scope = CURRENT.get()
@@ -41,8 +41,9 @@ class Requests:
         return trace
 
     def left(self, patience: float, label: str) -> float:
-        """Seconds until a new request must be answered. Raises DeadlineExceeded when no time is left, RuntimeError on
-        another event loop."""
+        """Return the seconds until a new request must be answered. Raises DeadlineExceeded when no time is left,
+        RuntimeError on another event loop.
+        """
         if asyncio.get_running_loop() is not self.loop:
             raise wrong_loop(label)
         left, inherited = min(patience, LONGEST), inherited_deadline()

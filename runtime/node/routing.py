@@ -12,14 +12,15 @@ from blockwright.transport.address import PeerId
 
 
 class Router:
-    """Of one node. find: an instance of this node by key, raises NoSuchActor or ActorDied. itself: given when this node
-    talks to its own actors by message (``encode_local``)."""
+    """The router of one node. find: an instance of this node by key, raises NoSuchActor or ActorDied. itself: given when
+    this node talks to its own actors by message (``encode_local``).
+    """
 
     def __init__(self, node: PeerId, table: PeerTable, find: Callable[[str], ActorInstance], itself: Peer | None) -> None:
         self._node, self._table, self._find, self._itself = node, table, find, itself
 
     def route(self, target: Address) -> Peer | ActorInstance:
-        """Raises NodeDown, NoSuchActor, ActorDied."""
+        """Return the route to an actor. Raises NodeDown, NoSuchActor, ActorDied."""
         if target.node == self._node.name:
             if target.incarnation not in (0, self._node.incarnation):
                 raise NodeDown(f"{target} is gone; node {self._node.name} is in incarnation {self._node.incarnation}")
@@ -30,16 +31,16 @@ class Router:
         return peer
 
     def current_incarnation(self, node: str) -> int:
-        """0 when that node is not up."""
+        """Return the node's incarnation; 0 when it is not up."""
         if node == self._node.name:
             return self._node.incarnation
         peer = self._table.current.get(node)
         return peer.incarnation if peer is not None else 0
 
     def seen(self, node: str) -> bool:
-        """Whether that node is up or was: else its name may be a slip."""
+        """Return True if that node is or was up; otherwise its name may be a typing mistake."""
         return node == self._node.name or node in self._table.current or node in self._table.last_down
 
     def known(self, peer: PeerId) -> Peer | None:
-        """The peer if this is its current life; this node itself where it talks to itself by message."""
+        """Return the peer if this is its current life; this node itself where it talks to itself by message."""
         return self._itself if self._itself is not None and peer == self._node else self._table.find(peer)

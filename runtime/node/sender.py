@@ -48,7 +48,7 @@ class PeerSender:
         self._loop = asyncio.get_running_loop()
 
     def send(self, peer: Peer, body: bytes, buffers: list[Buffer]) -> None:
-        """Raises the transport's errors."""
+        """Send a message. Raises the transport's errors."""
         if peer is self._itself:
             views = [memoryview(bytes(buffer)) for buffer in buffers]  # frozen: what the sender changes now is not seen
             self._loop.call_soon(self._loopback, peer.id, body, views)
@@ -88,7 +88,7 @@ class PeerSender:
             self._dead.drop(type(error).__name__, peer.id, f"an answer to {peer.id} was dropped: {error}")
 
     def cancel(self, to: Peer, number: int) -> None:
-        """Tell the peer that nobody waits for the request any more, again and again while the way is full."""
+        """Tell the peer that the request has no waiting caller any more, again and again while the way is full."""
         self._insist(to, pack([envelope.CANCEL, number]))
 
     def _insist(self, to: Peer, body: bytes) -> None:

@@ -69,7 +69,7 @@ class NodeService(Actor):
 
     @endpoint
     async def discard(self, name: str, ticket: str) -> None:
-        """The caller of this spawn does not know how it ended: end the actor, or keep it from starting."""
+        """End the actor, or keep it from starting, because the caller of this spawn does not know the outcome."""
         self._given_up[ticket] = None
         if len(self._given_up) > GIVEN_UP:
             self._given_up.popitem(last=False)
@@ -79,12 +79,12 @@ class NodeService(Actor):
 
     @endpoint(concurrent=True)
     async def stop(self, key: str, drain: float) -> bool:
-        """Whether there was such an actor. Raises what its ``on_stop`` raised."""
+        """Stop an actor; return True if it existed. Raises what its ``on_stop`` raised."""
         return await self._end(key, seconds("drain", drain))
 
     @endpoint(concurrent=True)
     async def kill(self, key: str) -> bool:
-        """Whether there was such an actor."""
+        """Kill an actor; return True if it existed."""
         return await self._end(key, None)
 
     async def _end(self, key: str, drain: float | None) -> bool:

@@ -1,7 +1,7 @@
 """Spawning and stopping actors, on this node and on others.
 
 Owns what a spawn is given (an instance, a class, an import name), how it is asked of another node, and what becomes of a
-spawn whose answer nobody waits for any more: the actor is ended. Lives are ``lifecycle``'s.
+spawn whose answer has no waiting caller any more: the actor is ended. Lives are ``lifecycle``'s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _tickets = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class SpawnRequest:
-    """What ``Node.spawn`` was asked."""
+    """A request to ``Node.spawn``."""
 
     actor: Actor | type[Actor] | str
     name: str
@@ -38,7 +38,7 @@ class SpawnRequest:
     restarts: int = 0
 
     def make(self) -> Actor:
-        """The instance, on the node that it is for. Raises TypeError, ValueError, what its class raises."""
+        """Make the instance, on its own node. Raises TypeError, ValueError, what its class raises."""
         actor = self.actor
         if isinstance(actor, str):
             actor = reconstruct(load_class(actor), self.args, self.kwargs)
@@ -56,13 +56,15 @@ class SpawnRequest:
 
 
 class Spawner:
-    """Of one node. ``node`` is what its actors get as ``node``."""
+    """The spawner of one node. ``node`` is the object that its actors get as ``node``."""
 
     def __init__(self, node: ActorNode, actors: LocalActors, links: Links, caller: EndpointCaller) -> None:
         self._node, self._actors, self._links, self._caller = node, actors, links, caller
 
     async def here(self, request: SpawnRequest, ticket: str = "") -> Ref:
-        """Raises TypeError, ValueError, NodeDown, ActorDied, what the class and its ``on_start`` raise."""
+        """Spawn the actor on this node. Raises TypeError, ValueError, NodeDown, ActorDied, what the class and its
+        ``on_start`` raise.
+        """
         life = await self._actors.start(
             request.make(),
             request.name,

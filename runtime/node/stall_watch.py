@@ -21,8 +21,10 @@ MOST_TEXT = 1000  # characters of a note that is read
 
 
 class StallWatch:
-    """Of the loop that it is made on. patience: seconds without an answer after which it is told what runs; told: called in
-    the thread, with the sentence, once for each stall; over: called there when the loop answers again."""
+    """The stall watch of the loop that it is made on. patience: seconds without an answer after which a stall is
+    reported; told: called in the thread, with the sentence, once for each stall; over: called there when the loop answers
+    again.
+    """
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class StallWatch:
             self._over()
 
     def sentence(self) -> str:
-        """What holds the loop now, and what to do about it."""
+        """Return a sentence that names the code that holds the loop now, and the remedy."""
         try:
             who = self._who(asyncio.current_task(self._loop))
         except RuntimeError:  # a set that is walked here was changed there: then it is no longer stuck
@@ -80,12 +82,15 @@ def _place(frame: FrameType) -> str:
 
 
 def note_of(directory: Path | str, node: PeerId) -> Path:
-    """The file in the cluster's directory that says what holds that node's loop, while something does."""
+    """Return the file in the cluster's directory that names the code that holds that node's loop, while it is held."""
     return Path(directory) / f"{node.name}-{node.incarnation}.stall"
 
 
 def hung(directory: str, node: PeerId) -> str:
-    """The cause of the end of a node whose loop stands still, with what held it where that is known. Takes the note away."""
+    """Return the cause of the end of a node whose loop is stalled, with the code that held it if known.
+
+    Removes the note.
+    """
     if not directory:
         return "hung"
     note = note_of(directory, node)

@@ -51,7 +51,9 @@ class BreakLink:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """For ``lasting`` seconds each message from ``source`` to ``target`` takes ``extra`` seconds more, still in order."""
+    """A delay of ``extra`` seconds for each message from ``source`` to ``target``, for ``lasting`` seconds, still in
+    order.
+    """
 
     at: float
     source: str
@@ -85,7 +87,7 @@ class Partition:
     others: tuple[str, ...] = ()
 
     def cuts(self, one: str, other: str) -> bool:
-        """Whether these two cannot reach each other."""
+        """Return True if these two cannot reach each other."""
         for near, far in ((one, other), (other, one)):
             if near in self.nodes and (far in self.others if self.others else far not in self.nodes):
                 return True
@@ -120,10 +122,10 @@ class FaultPlan:
 
     @staticmethod
     def random(random: Random, nodes: Sequence[str], *, count: int, within: float, links: int = 0) -> FaultPlan:
-        """``count`` faults of all kinds within so many seconds.
+        """Draw ``count`` faults of all kinds within ``within`` seconds.
 
-        nodes: the head first; it is cut off and slowed down like the others, but neither paused nor killed. links: so many
-        faults more that hit link traffic alone.
+        nodes: the head first; it is cut off and slowed down like the others, but neither paused nor killed. links: the
+        number of further faults, on link traffic alone.
         """
         if len(nodes) < 2:
             raise ValueError(f"{len(nodes)} node cannot lose touch with another; give the head and at least one more")
@@ -132,7 +134,7 @@ class FaultPlan:
 
 
 def _link_fault(random: Random, nodes: Sequence[str], within: float) -> Fault:
-    """What happens to links alone."""
+    """Draw a fault that concerns links alone."""
     at, (source, target) = random.uniform(0.0, within), random.sample(list(nodes), 2)
     kind, lane = random.choice((Drop, Duplicate, BreakLink)), random.choice(tuple(Traffic))
     if kind is Drop:

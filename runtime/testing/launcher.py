@@ -60,12 +60,12 @@ class SimulatedLauncher(InProcessLauncher):
         self._on_exit(node, -signal.SIGKILL)
 
     def pause(self, node: PeerId) -> None:
-        """As SIGSTOP."""
+        """Pause the process like SIGSTOP."""
         if node in self._tasks:
             self.lives[node].running = False
 
     def resume(self, node: PeerId) -> None:
-        """As SIGCONT. Does nothing to what was killed meanwhile."""
+        """Resume the process like SIGCONT. Does nothing to a process that was killed meanwhile."""
         if node in self._tasks and not self.lives[node].running:
             self._loop.resume(self.lives[node])
 

@@ -52,7 +52,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, *, limit: float) -> None:
         self.limit = limit
-        self.errors: list[dict[str, Any]] = []  # what nobody caught
+        self.errors: list[dict[str, Any]] = []  # uncaught errors
         self._now = 0.0
         self._ready: deque[tuple[asyncio.Handle, Life | None]] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle, Life | None]] = []
@@ -73,7 +73,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """There is one thread, so this is ``call_soon``."""
+        """Do the same as ``call_soon``, because there is one thread."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
@@ -114,7 +114,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timers.clear()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Collects; ``Simulation.run`` raises."""
+        """Collect the error; ``Simulation.run`` raises it."""
         self.errors.append(context)
 
     def run_until_complete(self, future: Any) -> Any:
@@ -125,7 +125,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return done.result()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """asyncio calls this. Most timers are deadlines that are cancelled long before their time."""
+        """Count a cancelled timer; asyncio calls this. Most timers are deadlines that are cancelled long before their
+        time.
+        """
         self._cancelled += 1
         if self._cancelled > 1000 and self._cancelled * 2 > len(self._timers):
             self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
@@ -191,5 +193,5 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             sys.set_asyncgen_hooks(*hooks)
 
     def _finalize(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """An async generator was dropped half way."""
+        """Close an async generator that was dropped half way."""
         self.create_task(generator.aclose())

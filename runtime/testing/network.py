@@ -33,7 +33,7 @@ Strike = Callable[[PeerId, PeerId, AnyLane, bytes], Fault | None]  # source, tar
 
 @dataclass(slots=True)
 class _Way:
-    """What is wrong between two nodes, in one direction."""
+    """The faults between two nodes, in one direction."""
 
     drops: dict[AnyLane, int] = field(default_factory=dict)
     duplicates: dict[AnyLane, int] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class _Pipe:
         self._network.loop.call_at(when, self._fire, context=self._network.context_of(self.target))
 
     def _fire(self) -> None:
-        """Runs as part of the receiving life: while that is stopped, messages lie here."""
+        """Deliver as part of the receiving life: while it is stopped, messages lie here."""
         self._armed = False
         now, waiting, target = self._network.loop.time(), self._waiting, self.target
         until = self._network.blocked_until(self)
@@ -115,7 +115,7 @@ class SimulatedNetwork(Network):
     # ---- what loopback transports ask
 
     def transport(self, peer: PeerId) -> LoopbackTransport:
-        """A new member, of the life that runs now."""
+        """Return the transport of a new member, of the life that runs now."""
         life = LIFE.get()
         assert life is not None, "a transport belongs to a life"
         self._contexts[peer] = life.context.copy()
@@ -165,7 +165,7 @@ class SimulatedNetwork(Network):
         pipe.put(message, due)
 
     def notify_lost(self, member: LoopbackTransport, peer: PeerId) -> None:
-        """After what the peer sent before, so in the pipe; never, as long as the way is blocked."""
+        """Report the loss in the pipe, after earlier messages of the peer; never while the way is blocked."""
         pipe = self._pipe(peer, member, Lane.CONTROL)
         message = Message(b"", lambda: self._break(pipe))
         pipe.put(message, self.loop.time() + self._random.uniform(*self._latency))
@@ -188,7 +188,7 @@ class SimulatedNetwork(Network):
     # ---- faults
 
     def apply(self, fault: Fault) -> None:
-        """Of all faults those that are the network's."""
+        """Apply a fault that concerns the network, not a process."""
         assert not isinstance(fault, Kill | Pause), "a process, not a network, is killed or paused"
         now = self.loop.time()
         if isinstance(fault, Partition):
@@ -232,7 +232,7 @@ class SimulatedNetwork(Network):
             self.loop.call_soon(member.lose_link, far.peer, context=self._contexts[member.peer])
 
     def _break(self, pipe: _Pipe) -> None:
-        """The connection has ended as ``pipe.target`` sees it; what follows is another connection's."""
+        """End the connection as ``pipe.target`` sees it; later messages belong to another connection."""
         member, peer = pipe.target, pipe.source
         for key in [key for key in self._pipes if key[0] == peer and key[1] == member.peer]:
             broken = self._pipes.pop(key)

@@ -19,7 +19,7 @@ from blockwright.runtime.testing.simulation import Simulation, seeds
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "seeds(count): run the test with so many seeds of its `simulation`")
+    config.addinivalue_line("markers", "seeds(count): run the test with this many seeds of its `simulation`")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -30,5 +30,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def simulation(request: pytest.FixtureRequest) -> partial[Simulation]:
-    """``Simulation`` with the test's seed."""
+    """Return a ``Simulation`` with the test's seed."""
     return partial(Simulation, seed=request.param)

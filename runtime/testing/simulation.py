@@ -46,11 +46,11 @@ HEAD = "head"
 
 
 class Unhandled(Exception):
-    """Something raised where nobody awaited it: in a callback, or in a task that was dropped."""
+    """An error that no code awaited: in a callback, or in a task that was dropped."""
 
 
 def seeds(count: int, first: int = 0) -> Sequence[int]:
-    """So many seeds, or the one in the environment variable BLOCKWRIGHT_SEED."""
+    """Return ``count`` seeds, or the one in the environment variable BLOCKWRIGHT_SEED."""
     return [int(os.environ[SEED])] if SEED in os.environ else range(first, first + count)
 
 
@@ -109,19 +109,21 @@ class Simulation:
 
     @property
     def replay(self) -> str:
-        """How to run this again."""
+        """The command that runs this simulation again."""
         test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
         return f"{SEED}={self.seed} python -m pytest '{test}'" if test else f"Simulation(seed={self.seed}, ...)"
 
     def run(self, scenario: Callable[[Simulation], Awaitable[T]]) -> T:
-        """The scenario's result. What it raises gets a note that says how to run it again. Raises Stalled, Unhandled."""
+        """Run the scenario and return its result. Its error gets a note with the command that runs it again. Raises
+        Stalled, Unhandled.
+        """
         try:
             with self._world():
                 main = self.loop.create_task(self._main(scenario), context=self._head_life.context.copy())
                 result: T = self.loop.run_until_complete(main)
                 if self.loop.errors:
                     first = self.loop.errors[0]
-                    raise Unhandled(f"{len(self.loop.errors)} errors that nobody awaited; {first}") from first.get(
+                    raise Unhandled(f"{len(self.loop.errors)} errors that no code awaited; {first}") from first.get(
                         "exception"
                     )
         except BaseException as error:
@@ -211,7 +213,9 @@ class Simulation:
 
     @contextlib.contextmanager
     def _world(self) -> Iterator[None]:
-        """Nothing from outside gets in: neither the state of ``random`` nor when garbage is collected, which finalizes."""
+        """Keep the outside out: neither the state of ``random`` nor the time of garbage collection, which finalizes, gets
+        in.
+        """
         state, collecting = random.getstate(), gc.isenabled()
         random.seed(f"{self.seed}/global")
         gc.disable()
@@ -224,7 +228,7 @@ class Simulation:
                 gc.enable()
 
     def _take_down(self) -> None:
-        """Let all tasks end, also those of lives that were killed, with nobody listening."""
+        """Let all tasks end, also those of lives that were killed, with no listener."""
         self.trace.sealed = self.network.closed = self._ending = True
         self.loop.limit = float("inf")
         tasks = asyncio.all_tasks(self.loop)

@@ -25,7 +25,7 @@ class Trace:
             self._events.append((now, what))
 
     def lines(self) -> list[str]:
-        """``"time what..."``, one for each event."""
+        """Return ``"time what..."``, one line for each event."""
         return [f"{now:.9f} {' '.join(map(str, what))}" for now, what in self._events]
 
     @property
@@ -38,7 +38,7 @@ class Trace:
 
 
 def message_name(body: bytes) -> str:
-    """What kind of control message this is, from its first bytes."""
+    """Return the name of the kind of a control message, from its first bytes."""
     if len(body) > 1 and body[0] & 0xF0 == 0x90:
         return _NAMES.get(body[1], f"tag {body[1]}")
     return "?"

@@ -40,7 +40,7 @@ class MessageLog:
         self._put(trace, {"what": "sent", "parent": parent[16:24].hex(), "to": to, "endpoint": endpoint, "kind": kind})
 
     def ran(self, trace: bytes, actor: str, endpoint: str, seconds: float, outcome: str) -> None:
-        """``outcome``: "value", "items", "cancelled", or the name of an error."""
+        """Record that a message ran. ``outcome``: "value", "items", "cancelled", or the name of an error."""
         line = {"what": "ran", "actor": actor, "endpoint": endpoint, "seconds": round(seconds, 6), "outcome": outcome}
         self._put(trace, line)
 

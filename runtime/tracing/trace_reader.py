@@ -40,7 +40,7 @@ class Reading:
 
 
 def read(lines: Iterable[str]) -> Reading:
-    """Of one or several logs, in any order."""
+    """Read one or several logs, in any order."""
     reading = Reading()
     spans: dict[tuple[str, str], TraceSpan] = {}
     for line in lines:
@@ -79,7 +79,7 @@ def _take(entry: dict[str, Any], reading: Reading, spans: dict[tuple[str, str], 
 
 
 def draw(reading: Reading, trace: str = "") -> Iterator[str]:
-    """Lines of text; ``trace``: only traces whose id begins so."""
+    """Draw the traces as lines of text; ``trace``: only traces whose id begins with it."""
     shown = {name: roots for name, roots in reading.traces.items() if name.startswith(trace)}
     for name, roots in sorted(shown.items(), key=lambda item: item[1][0].begun):
         yield f"trace {name}"
@@ -105,7 +105,7 @@ def _draw(span: TraceSpan, start: float, depth: int, above: set[str]) -> Iterato
 
 
 def render(paths: Iterable[Path], trace: str = "") -> Iterator[str]:
-    """``draw`` of the logs of one or several nodes. Raises OSError; ValueError where no line is of a log of messages."""
+    """Render the logs of one or several nodes with ``draw``. Raises OSError; ValueError if no line is from a message log."""
 
     def lines() -> Iterator[str]:
         for path in paths:
