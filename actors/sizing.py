@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from blockwright.actors.config import LONGEST_CONTEXT, MOST_THREADS, Settings, SettingsError
+from blockwright.actors.cost_file import read_costs
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.model.config import ModelConfig
 from blockwright.policies.binary_size import binary_size
@@ -98,6 +99,7 @@ def worker_configs(
             f"memory is {binary_size(settings.memory)}{all_of_them}, but only {binary_size(free_memory)} are free here; "
             "give less (--set memory=...)"
         )
+    pace, profile = read_costs(settings.pace), read_costs(settings.profile)
     memory = settings.memory or int(free_memory * SHARE) // workers
     threads = settings.threads or min(max(cores // workers, 1), MOST_THREADS)
     if address_space is not None:
@@ -124,8 +126,8 @@ def worker_configs(
             on_demand=settings.on_demand,
             offline_delay=settings.offline_delay,
             offline_sweep=settings.offline_sweep,
-            pace=settings.pace,
-            profile=settings.profile,
+            pace=pace,
+            profile=profile,
             check=settings.check,
             overload=settings.overload == "on",
             event_log=settings.event_log,

@@ -47,7 +47,6 @@ from blockwright.runtime.tree import Branch, ProcessSpec
 
 HEAD = "head"
 WORKER = "blockwright.actors.worker.main:start"
-GATEWAY = "blockwright.api.serve.gateway_process:start"
 PREDICTORS = "blockwright.actors.predictor.main:start"
 GATEWAY_MAILBOX = 1 << 13  # messages: where the loop was held up, the reports of thousands of short sweeps wait
 LIMITER_MAILBOX = 1 << 16  # messages: an end that finds no room would leave a place taken for ever
@@ -134,12 +133,16 @@ def tree(
     settings: Settings,
     *,
     first_in_head: bool = True,
-    http: bool = True,
     worker_entry: str = WORKER,
-    gateway_entry: str = GATEWAY,
+    gateway_entry: str = "",
     predictor_entry: str = PREDICTORS,
 ) -> Branch:
-    """See the module. http: the head has a front, which further gateways ask."""
+    """Return the tree of these settings.
+
+    The entries are "module:function" of a process's program. gateway_entry is that of a further gateway, which answers over
+    HTTP; it is empty where the cluster has no HTTP front.
+    """
+    http = bool(gateway_entry)
     limiter, tagger = (_LIMITER,) * bool(limits_of(settings)), (_TAGGER,) * (settings.tagger != "off")
     asked = _dispatchers(settings) * (not predicts(settings))
     overload = settings.overload == "on"

@@ -36,7 +36,6 @@ from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.resources import address_space, cores, free_memory
 from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
 from blockwright.actors.supervision_tree import (
-    GATEWAY,
     HEAD,
     PREDICTORS,
     WORKER,
@@ -74,11 +73,14 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """The head's HTTP front, and the port where every process that answers listens. ``desk``: of the batches, if there are
-    any."""
+    """The head's HTTP front, and the port where every process that answers listens.
+
+    ``entry`` is "module:function" of a further gateway's process. ``desk`` is that of the batches, if there are any.
+    """
 
     front: LocalFront
     port: int
+    entry: str
     desk: BatchDesk | None = None
 
 
@@ -219,12 +221,11 @@ async def start(
     launcher: Launcher | None = None,
     in_process: bool = False,
     worker_entry: str = "",
-    gateway_entry: str = GATEWAY,
 ) -> Running:
     """Start a cluster; loading goes on when this returns.
 
     http: None, this process has the only gateway. launcher: of worker processes, one of its own if None. in_process: nodes
-    are of this process (tests). worker_entry, gateway_entry: "module:function" instead of their own.
+    are of this process (tests). worker_entry: "module:function" instead of their own.
     Raises CheckpointError, SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
@@ -239,9 +240,8 @@ async def start(
         whole = tree(
             settings,
             first_in_head=first_in_head,
-            http=http is not None,
             worker_entry=worker_entry or (WORKER_IN_PROCESS if in_process else WORKER),
-            gateway_entry=gateway_entry,
+            gateway_entry=http.entry if http is not None else "",
             predictor_entry=PREDICTORS_IN_PROCESS if in_process else PREDICTORS,
         )
         log.info("supervision tree:\n%s", "\n".join(lines(whole)))
@@ -264,8 +264,8 @@ async def start(
 
         def warm() -> None:
             """Not at the start, which workers wait for: so that a gateway that dies is soon there again."""
-            if processes and isinstance(launcher, ForkserverLauncher):
-                launcher.preload([gateway_entry.partition(":")[0]])
+            if http is not None and processes and isinstance(launcher, ForkserverLauncher):
+                launcher.preload([http.entry.partition(":")[0]])
 
         running.run(root, opened, settings, warm)
     except BaseException:

@@ -56,9 +56,9 @@ class CompiledFinder:
         return spec_from_file_location(name, self.files[name])
 
 
-def use_compiled(folder: Path) -> bool:
+def use_compiled(folder: str) -> bool:
     """Import the policies in ``folder`` in their compiled form from now on. Whether there is one that fits."""
-    place = compiled_folder(folder)
+    place = compiled_folder(Path(folder))
     if place is None:
         return False
     finder = CompiledFinder(place)

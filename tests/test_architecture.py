@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LAYERS = ("policies", "transport", "runtime", "gpu", "zoo", "actors", "simulator", "api")
+LAYERS = ("policies", "simulator", "transport", "gpu", "runtime", "zoo", "actors", "api")
 
 # layer -> other layers that it may import
 MAY_IMPORT: dict[str, set[str]] = {
     "policies": set(),
+    "simulator": {"policies"},
     "transport": {"policies"},
     "gpu": {"policies"},
     "runtime": {"policies", "transport"},
     "zoo": {"policies", "gpu"},
     "actors": {"policies", "transport", "gpu", "runtime", "zoo"},
-    "simulator": {"policies", "actors"},
     "api": set(LAYERS),
 }
 # layer -> libraries that it must not touch, not even inside a function
@@ -38,7 +38,21 @@ FORBIDDEN: dict[str, set[str]] = {
     "simulator": {"torch", "zmq", "aiohttp"},
 }
 PURE_NAMES = {"state", "messages", "port"}  # of modules below actors/, with all that they import from there
-IMPURE = {"asyncio", "zmq", "torch", "time", "random", "logging", "os", "socket", "threading", "subprocess", "numpy"}
+IMPURE = {
+    "asyncio",
+    "zmq",
+    "torch",
+    "time",
+    "random",
+    "logging",
+    "os",
+    "pathlib",
+    "json",
+    "socket",
+    "threading",
+    "subprocess",
+    "numpy",
+}
 # what only api/ may say: a status of HTTP, or a word of OpenAI's errors
 HTTP_STATUS = re.compile(r"(?<![\w.])(40[0134589]|413|421|429|50[0234])(?![\w.])")
 PATHS = re.compile(r"(?<![\w.:])/(?:admin|v1)/")  # of endpoints: in a decision's words, docstrings included
@@ -123,6 +137,22 @@ def pure_modules(modules: dict[str, Path]) -> set[str]:
     return pure
 
 
+def opens_files(source: str) -> bool:
+    """Tell whether a source calls ``open``."""
+    calls = (node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return any(isinstance(called, ast.Name) and called.id == "open" for called in calls)
+
+
+def named_modules(source: str) -> set[str]:
+    """Return the modules of the package that strings of a source name, as in "blockwright.a.b:function"."""
+    texts = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return {
+        text.partition(":")[0]
+        for text in texts
+        if isinstance(text, str) and re.fullmatch(r"blockwright(\.\w+)+(:\w+)?", text)
+    }
+
+
 def wire_words(source: str, numbers: bool = True) -> list[str]:
     """Words of HTTP's and OpenAI's errors in a source, comments and docstrings included."""
     return OPENAI_WORDS.findall(source) + (HTTP_STATUS.findall(source) if numbers else [])
@@ -169,14 +199,37 @@ def test_layers_import_only_what_lies_below(layer: str) -> None:
     assert faults == {}
 
 
+@pytest.mark.parametrize("layer", [name for name in LAYERS if (ROOT / name).exists()])
+def test_layers_name_no_module_of_a_higher_layer_in_a_string(layer: str) -> None:
+    modules = layer_modules()
+    faults = {
+        name: bad
+        for name, path in modules.items()
+        if layer_of(name) == layer and (bad := layer_faults(layer, named_modules(path.read_text()) & modules.keys()))
+    }
+    assert faults == {}
+    assert named_modules('ENTRY = "blockwright.api.serve.gateway_process:start"') == {
+        "blockwright.api.serve.gateway_process"
+    }
+
+
+def test_product_code_imports_by_relative_paths() -> None:
+    """Readers that resolve imports by path, such as code browsers, then find every one of them."""
+    absolute = re.compile(r"^\s*(?:from|import) blockwright\b", re.MULTILINE)
+    assert [name for name, path in layer_modules().items() if absolute.search(path.read_text())] == []
+    assert absolute.search("def f():\n    from blockwright.policies import plain")
+
+
 def test_policies_and_state_machines_are_pure() -> None:
     modules = layer_modules()
     pure = pure_modules(modules)
     faults = {name: bad for name in sorted(pure) if (bad := purity_faults(imports_of(modules[name]), pure))}
     assert "blockwright.actors.gateway.port" in pure
     # It decides nothing: it chooses the form, compiled or not, in which those that decide are imported.
-    assert faults.pop("blockwright.policies.compiled") == {"os"}
+    assert faults.pop("blockwright.policies.compiled") == {"os", "pathlib", "pathlib.Path"}
     assert faults == {}
+    assert [name for name in sorted(pure) if opens_files(modules[name].read_text())] == []
+    assert opens_files("def f(path):\n    with open(path) as file:\n        return file.read()")
 
 
 def test_http_status_and_openai_words_stand_in_api_alone() -> None:

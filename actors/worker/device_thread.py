@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from blockwright.actors.cost_file import read_costs
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.backend import Backend
 from blockwright.gpu.executor import Executor
@@ -73,7 +72,7 @@ def start_device(
         chunk=chunk,
         protect=config.check,
     )
-    thread = DeviceThread(executor, on_swept, on_fatal, lay_out, read_costs(config.pace))
+    thread = DeviceThread(executor, on_swept, on_fatal, lay_out, config.pace)
     thread.start()
     return thread
 

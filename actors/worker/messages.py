@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockwright.actors.cost_file import read_costs
 from blockwright.policies.memory.packed_tensor import TensorPiece
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     GivenBack,
@@ -93,8 +93,8 @@ class WorkerConfig:
     on_demand: bool = False
     offline_delay: float = 0.03
     offline_sweep: float = 0.02
-    pace: str = ""  # cost table (JSON) whose times sweeps are held to
-    profile: str = ""  # device profile (JSON) that sweeps are compared with; "": none
+    pace: Coefficients | None = None  # times that sweeps are held to
+    profile: Coefficients | None = None  # what sweeps are expected to cost
     check: bool = False  # verify the memory invariant after every seventh sweep, not only when idle
     overload: bool = False  # it has a memory actor
     event_log: str = ""  # folder of the event log; "": none
@@ -121,7 +121,7 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepCo
         on_demand=config.on_demand,
         offline_delay=config.offline_delay,
         offline_sweep=config.offline_sweep,
-        costs=read_costs(config.profile),
+        costs=config.profile,
     )
 
 

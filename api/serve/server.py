@@ -36,6 +36,7 @@ from blockwright.gpu.weights.hub import TOLD
 from blockwright.runtime.base.ending import GRACE, end_within
 from blockwright.runtime.cluster.launcher import Launcher
 
+GATEWAY_PROCESS = "blockwright.api.serve.gateway_process:start"
 FETCHING = "fetching weights"  # a stage
 Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front of this process, and the port
 
@@ -51,7 +52,7 @@ def run(settings: Settings, launcher: Launcher) -> int:
         return Speaker(settings.log_format, Stages()).fatal(error)
 
     def begin(chosen: Settings, front: Front, port: int) -> Awaitable[RunningCluster]:
-        return start(chosen, http=Http(front, port, front.desk), launcher=launcher)
+        return start(chosen, http=Http(front, port, GATEWAY_PROCESS, front.desk), launcher=launcher)
 
     async def serve() -> int:
         code = await Server(settings, begin).run()

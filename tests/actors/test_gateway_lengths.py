@@ -15,7 +15,7 @@ from blockwright.policies.prediction.lengths import Oracle
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.fake_fleet import generation, reference
 from blockwright.tests.actors.gateway_bench import Bench, emitted
-from blockwright.tests.actors.test_topology import Quiet, cluster, collect
+from blockwright.tests.actors.test_topology import GATEWAY_ENTRY, Quiet, cluster, collect
 from blockwright.tests.waiting import until
 
 
@@ -107,7 +107,7 @@ async def test_a_cluster_learns_from_what_it_serves_and_logs_it(checkpoint: Any,
     """From the settings to the estimate: with a gateway in the head and one of its own, workers compute no tensors."""
     folder, fate = tmp_path / "logs", fake_worker.reset()
     settings = {"tagger": "history", "tagger_folder": str(tmp_path / "kept"), "request_log": str(folder)}
-    gateways = {"gateways": 2, "gateway_in_head": "yes", "http": Http(Quiet(), 0)}
+    gateways = {"gateways": 2, "gateway_in_head": "yes", "http": Http(Quiet(), 0, GATEWAY_ENTRY)}
     async with cluster({"m": checkpoint()}, workers=1, **settings, **gateways) as running:
         stop = reference(generation("r", max_tokens=6))[-1]
         asked = [generation(f"r{number}", max_tokens=40, stop_tokens=[stop]) for number in range(5)]
@@ -130,7 +130,12 @@ async def test_a_cluster_learns_from_what_it_serves_and_logs_it(checkpoint: Any,
 async def test_what_a_gateway_of_its_own_learned_last_is_kept(checkpoint: Any, tmp_path: Path) -> None:
     """The tagger is on the head, whose actors stop before other nodes: what a drain ends is told before that."""
     fate, kept = fake_worker.reset(), tmp_path / "kept"
-    settings = {"tagger": "history", "tagger_folder": str(kept), "gateway_in_head": "no", "http": Http(Quiet(), 0)}
+    settings = {
+        "tagger": "history",
+        "tagger_folder": str(kept),
+        "gateway_in_head": "no",
+        "http": Http(Quiet(), 0, GATEWAY_ENTRY),
+    }
     async with cluster({"m": checkpoint()}, workers=1, **settings) as running:
         await running.answering.until(bool)
         gateway = fate.gateways["g0"]

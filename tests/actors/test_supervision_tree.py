@@ -10,6 +10,8 @@ from blockwright.runtime.node.actor_classes import load_class
 from blockwright.runtime.supervisor import Child
 from blockwright.runtime.tree import Branch, ProcessSpec, lines
 
+GATEWAY = "blockwright.api.serve.gateway_process:start"
+
 SMALL = """\
 root: one for one, at most 0 restarts in 5 s
   services: one for one, at most 3 restarts in 5 s
@@ -47,15 +49,15 @@ root: one for one, at most 0 restarts in 5 s
 
 
 def test_on_a_small_machine_the_head_has_a_gateway() -> None:
-    assert "\n".join(lines(tree(Settings(), first_in_head=True))) == SMALL
-    embedded = "\n".join(lines(tree(Settings(gateways=2), http=False)))
+    assert "\n".join(lines(tree(Settings(), first_in_head=True, gateway_entry=GATEWAY))) == SMALL
+    embedded = "\n".join(lines(tree(Settings(gateways=2))))
     assert "peer" not in embedded
     assert "g1" not in embedded
 
 
 def test_on_a_larger_one_each_gateway_is_a_process() -> None:
     settings = Settings(gateways=2, requests_per_minute={"*": 5})
-    assert "\n".join(lines(tree(settings, first_in_head=False))) == APART
+    assert "\n".join(lines(tree(settings, first_in_head=False, gateway_entry=GATEWAY))) == APART
     assert gateway_nodes(settings, first_in_head=False) == ["g0", "g1"]
     assert gateway_nodes(settings, first_in_head=True) == ["head", "g1"]
 
@@ -69,10 +71,10 @@ PREDICTORS = """\
 
 def test_dispatchers_are_beside_the_predictors_that_they_ask() -> None:
     settings = Settings(dispatch="ours")
-    assert "\n".join(lines(tree(settings))).endswith(PREDICTORS)
+    assert "\n".join(lines(tree(settings, gateway_entry=GATEWAY))).endswith(PREDICTORS)
     assert dispatchers(settings) == {"dispatcher-0": "predictors/dispatcher-0"}
     settings = Settings(dispatch="round-robin")
-    assert "    dispatcher-0: Dispatcher" in lines(tree(settings))
+    assert "    dispatcher-0: Dispatcher" in lines(tree(settings, gateway_entry=GATEWAY))
     assert dispatchers(settings) == {"dispatcher-0": "head/dispatcher-0"}
     assert dispatchers(Settings()) == {}
 
@@ -94,7 +96,10 @@ def test_what_the_tree_names_is_there() -> None:
         return found
 
     every = actors(
-        tree(Settings(gateways=2, requests_per_minute={"*": 5}, tagger="history", dispatch="ours", dispatchers=2))
+        tree(
+            Settings(gateways=2, requests_per_minute={"*": 5}, tagger="history", dispatch="ours", dispatchers=2),
+            gateway_entry=GATEWAY,
+        )
     )
     assert [child.name for child in every if child.name.startswith("dispatcher")] == ["dispatcher-0", "dispatcher-1"]
     assert {load_class(child.actor).__name__ for child in every} == {

@@ -15,6 +15,7 @@ from blockwright.tests.actors.fake_fleet import generation, reference
 from blockwright.tests.waiting import PATIENCE
 
 ENTRY = "blockwright.tests.actors.fake_worker:start"
+GATEWAY_ENTRY = "blockwright.tests.actors.fake_worker:start_gateway"
 
 
 @contextlib.asynccontextmanager
@@ -25,7 +26,6 @@ async def cluster(applications, *, ready=True, http=None, **settings):
         http=http,
         in_process=True,
         worker_entry=ENTRY,
-        gateway_entry="blockwright.tests.actors.fake_worker:start_gateway",
     )
     try:
         async with asyncio.timeout(PATIENCE):
@@ -239,7 +239,7 @@ def test_a_device_that_is_not_there_is_refused():
 
 async def test_gateways_share_the_places_of_the_server_by_need(checkpoint, fate):
     limits = {"gateways": 2, "gateway_in_head": "yes", "max_waiting": 10}
-    async with cluster({"m": checkpoint()}, workers=1, http=Http(Quiet(), 0), **limits) as running:
+    async with cluster({"m": checkpoint()}, workers=1, http=Http(Quiet(), 0, GATEWAY_ENTRY), **limits) as running:
         fate.hold = asyncio.Event()
         await running.answering.until(bool)
         head, other = running.port, fate.gateways["g1"]

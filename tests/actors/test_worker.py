@@ -11,6 +11,7 @@ import pytest
 
 from blockwright.actors.worker import actor
 from blockwright.policies.model.chain import Hop, Route
+from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
@@ -254,11 +255,9 @@ async def test_32_that_join_late_and_leave_early(checkpoint: Checkpoints) -> Non
     await rig.stop()
 
 
-async def test_a_pace_holds_sweeps_but_not_tokens(checkpoint: Checkpoints, tmp_path: Path) -> None:
-    table = tmp_path / "pace.json"
-    table.write_text('{"base": 0.01}')
+async def test_a_pace_holds_sweeps_but_not_tokens(checkpoint: Checkpoints) -> None:
     path = checkpoint("llama")
-    rig = await Rig.start([path], pace=str(table))
+    rig = await Rig.start([path], pace=Coefficients(base=0.01))
     await check_equal(rig, path, [10], new=8)
     assert rig.worker.device.lateness() == 0.0
     await rig.stop()

@@ -39,7 +39,7 @@ def test_it_is_used_while_the_sources_are_the_same(sources: Path) -> None:
 def test_an_edited_source_is_never_shadowed(sources: Path, room: str) -> None:
     (sources / room / "state.py").write_text("edited = True\n")
     assert compiled_folder(sources) is None
-    assert use_compiled(sources) is False
+    assert use_compiled(str(sources)) is False
 
 
 def test_a_new_or_a_missing_source_shows(sources: Path) -> None:

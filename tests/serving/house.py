@@ -20,6 +20,7 @@ from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
+from blockwright.actors.cost_file import read_costs
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.gateway.state import GatewayState
@@ -150,7 +151,8 @@ class House:
         longest = max(a.max_length for a in plan.applications)
         return WorkerConfig(
             name=name, memory=plan.memory, page_size=PAGE, chunk_size=plan.chunk_size, sweep_tokens=48,
-            max_rows=plan.max_rows, max_length=longest, kv_layers=4, check=self.seed % 8 == 0, profile=plan.profile,
+            max_rows=plan.max_rows, max_length=longest, kv_layers=4, check=self.seed % 8 == 0,
+            profile=read_costs(plan.profile),
             kv_reserve=plan.kv_reserve, on_demand=plan.kv_reserve > 0,
         )  # fmt: skip
 
