@@ -19,12 +19,14 @@ from blockwright.api.openai.field_types import Field, Ignored, Schema, Text, is_
 from blockwright.api.openai.fields import (
     CHAT_OPTIONS,
     COMPLETION_OPTIONS,
+    HARMLESS,
     STREAM_OPTIONS,
     ChatOptions,
     CompletionOptions,
     Options,
     TemplateOptions,
 )
+from blockwright.api.openai.foreign_fields import GENERATING, NOTHING, ForeignField, ForeignFields
 from blockwright.api.openai.json_size import MOST, check_size
 
 MAX_SEQUENCES = 1024  # choices of one request
@@ -64,8 +66,15 @@ def parse_json(raw: bytes, most: int = MOST) -> Body:
     return body
 
 
-def read_fields(body: Body, fields: Sequence[Field], unknown: str) -> tuple[Values, tuple[str, ...]]:
-    """The fields that are given, checked, and the names that are ignored. ``unknown``: the setting ``unknown_fields``."""
+def read_fields(
+    body: Body, fields: Sequence[Field], unknown: str, foreign: ForeignFields | None = None
+) -> tuple[Values, tuple[str, ...]]:
+    """Return the fields that are given, checked, and the names that are ignored.
+
+    ``unknown``: the setting ``unknown_fields``; ``foreign``: fields that are never ignored, where there are any.
+    """
+    if foreign is not None:
+        foreign.check(body)
     values = {}
     for field in fields:
         value = body.get(field.name)
@@ -75,9 +84,6 @@ def read_fields(body: Body, fields: Sequence[Field], unknown: str) -> tuple[Valu
             raise bad_request(f"{field.name} is missing; give it", field.name, "missing_required_parameter")
     known = {field.name for field in fields}
     ignored = [name for name in body if name not in known]
-    for name in ignored:
-        if name.startswith("guided_") and body[name] is not None:  # never ignored: the answer would not be guided
-            raise bad_request(f"{name} is not supported by this server; leave it out", name, "unsupported_parameter")
     if "stream_options" in values:
         nested = {field.name for field in STREAM_OPTIONS}
         ignored += [f"stream_options.{name}" for name in body["stream_options"] if name not in nested]
@@ -94,7 +100,7 @@ def read_fields(body: Body, fields: Sequence[Field], unknown: str) -> tuple[Valu
 
 def parse_completion(body: Body, unknown: str) -> CompletionBody:
     """``unknown``: the setting ``unknown_fields``."""
-    values, ignored = read_fields(body, COMPLETION_FIELDS, unknown)
+    values, ignored = read_fields(body, COMPLETION_FIELDS, unknown, FOREIGN_TO_COMPLETIONS)
     options = _made(CompletionOptions, values, ignored)
     n, best_of = options.n, options.best_of
     if best_of is not None and best_of != n:
@@ -108,7 +114,7 @@ def parse_completion(body: Body, unknown: str) -> CompletionBody:
 
 def parse_chat(body: Body, unknown: str) -> ChatBody:
     """``unknown``: the setting ``unknown_fields``."""
-    values, ignored = read_fields(body, CHAT_FIELDS, unknown)
+    values, ignored = read_fields(body, CHAT_FIELDS, unknown, FOREIGN_TO_CHAT)
     options = _made(ChatOptions, values, ignored)
     top = options.top_logprobs
     if top is not None and not options.logprobs:
@@ -217,6 +223,24 @@ class Messages:
 
 COMPLETION_FIELDS = (Field("prompt", Prompts(), "What the answer continues.", required=True), *COMPLETION_OPTIONS)
 CHAT_FIELDS = (Field("messages", Messages(), "The conversation so far.", required=True), *CHAT_OPTIONS)
+FOREIGN_TO_COMPLETIONS = ForeignFields(
+    GENERATING
+    | {
+        "messages": ForeignField("/v1/chat/completions takes messages: send them there"),
+        "top_logprobs": ForeignField("it is called logprobs here: send logprobs", NOTHING, "logprobs"),
+    },
+    COMPLETION_FIELDS,
+    HARMLESS,
+)
+FOREIGN_TO_CHAT = ForeignFields(
+    GENERATING
+    | {
+        "prompt": ForeignField("/v1/completions takes a prompt: send it there, or messages here"),
+        "best_of": ForeignField("every choice is returned: send n", (*NOTHING, 1), "n"),
+    },
+    CHAT_FIELDS,
+    HARMLESS,
+)
 
 
 def _unknown_of_messages(messages: list[dict[str, Any]]) -> list[str]:

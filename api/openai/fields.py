@@ -229,6 +229,7 @@ _ACCEPTED = tuple(
         ("store", Flag()),
     )
 )
+HARMLESS = frozenset(field.name for field in _ACCEPTED)  # they do not change an answer, nor do misspellings of them
 
 _NOT_SERVED = {
     "documents": ([],),

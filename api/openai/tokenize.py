@@ -19,6 +19,7 @@ from blockwright.api.openai.bodies import Messages, read_fields, template_option
 from blockwright.api.openai.chat import render
 from blockwright.api.openai.field_types import Field, Flag, Text, Tokens
 from blockwright.api.openai.fields import TEMPLATE
+from blockwright.api.openai.foreign_fields import DETOKENIZING, TOKENIZING, ForeignFields
 from blockwright.api.openai.request_body import read_body
 
 _MODEL = Field("model", Text(), "A model id from /v1/models; default: the one that is marked there.")
@@ -34,11 +35,13 @@ TOKENIZE_FIELDS = (
 )
 _MANY = 1 << 14  # token ids; to look up and write so many takes about 10 ms
 DETOKENIZE_FIELDS = (_MODEL, Field("tokens", Tokens(), "Token ids.", required=True))
+FOREIGN_TO_TOKENIZE = ForeignFields(TOKENIZING, TOKENIZE_FIELDS)
+FOREIGN_TO_DETOKENIZE = ForeignFields(DETOKENIZING, DETOKENIZE_FIELDS)
 
 
 async def tokenize(request: web.Request) -> web.Response:
     front = request.app[FRONT]
-    check = partial(read_fields, fields=TOKENIZE_FIELDS, unknown=front.settings.unknown_fields)
+    check = partial(read_fields, fields=TOKENIZE_FIELDS, unknown=front.settings.unknown_fields, foreign=FOREIGN_TO_TOKENIZE)
     values, request[IGNORED] = await read_body(request, check)
     if ("prompt" in values) == ("messages" in values):
         raise bad_request("give either prompt or messages", "prompt")
@@ -66,7 +69,9 @@ async def tokenize(request: web.Request) -> web.Response:
 
 async def detokenize(request: web.Request) -> web.Response:
     front = request.app[FRONT]
-    check = partial(read_fields, fields=DETOKENIZE_FIELDS, unknown=front.settings.unknown_fields)
+    check = partial(
+        read_fields, fields=DETOKENIZE_FIELDS, unknown=front.settings.unknown_fields, foreign=FOREIGN_TO_DETOKENIZE
+    )
     values, request[IGNORED] = await read_body(request, check)
     info = await front.find(request, values.get("model"))
     served = await front.catalog.load(info)

@@ -247,7 +247,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
         return bounded
 
-    def _bounded_test(self, made: Callable[..., Any]) -> Callable[..., Any]:
+    def _bounded_test(self, made: Any) -> Callable[..., Any]:
         skipped = hasattr(made, "jinja_pass_arg")
 
         @wraps(made)

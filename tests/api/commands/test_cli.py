@@ -16,7 +16,7 @@ TARGET = {"--api-key-file", "--model", "--set"}
 SCREEN = {"--api-key-file", "--interval", "--json", "--once", "--url"}
 FLAGS = {
     "batch plan": {"--model", "--profile", "--set"},
-    "batch run": {"--model", "--output", "--set"},
+    "batch run": {"--model", "--output", "--redo", "--set"},
     "bench": {
         *("--api-key-file", "--arrival", "--endpoint", "--input-len", "--json", "--max-concurrency", "--model"),
         *("--num-prompts", "--output-len", "--prefix-len", "--prompts", "--range-ratio", "--request-rate"),
