@@ -71,5 +71,12 @@ def test_figures_of_a_result_are_on_the_page_and_a_missed_bar_is_listed(tmp_path
     assert "Not measured for this page yet; `python benchmarks/serving.py` measures it." in text
 
 
+def test_products_of_kernels_are_a_table_beside_torch() -> None:
+    case, figures = "avx2/bf16/1024x5632/128", {"blockwright": 150.0, "torch": 100.0, "float32": 140.0}
+    rows = [{"case": case, "subject": who, "metric": "gflops", "value": value} for who, value in figures.items()]
+    text = page.of_kernels(Result({"benchmark": "kernels", "settings": {}, "rows": rows}))
+    assert "| avx2 | bf16 | 1024x5632 | 128 | 150 | 1.50 | 1.07 |" in text
+
+
 def test_numbers_have_three_digits_that_count() -> None:
     assert [number(value) for value in (0.01234, 1.0, 99.96, 123.4, 154321.0)] == ["0.0123", "1", "100", "123", "154,000"]
