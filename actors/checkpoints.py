@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.messages import Application
+from blockwright.actors.gateway.port import ModelInfo
 from blockwright.actors.sizing import max_lengths, serving_dtype
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import ComponentSpec
@@ -91,6 +92,22 @@ def stored_base(checkpoint: Checkpoint, wholes: Iterable[WholeModel]) -> str:
     base = read_chain(checkpoint.source).base
     beside = os.path.realpath(checkpoint.source.parent / base)
     return next((one.model for one in wholes if one.checkpoint == beside), base)
+
+
+def model_info(opened: Opened, name: str, length: int, created: int) -> ModelInfo:
+    """Return what a front knows of a checkpoint before it is served. ``length``: tokens of a sequence."""
+    checkpoint = opened.checkpoints[name]
+    return ModelInfo(
+        name,
+        os.path.realpath(checkpoint.path),
+        length - checkpoint.virtual,
+        created,
+        False,
+        virtual=checkpoint.virtual,
+        adapter=located(checkpoint) if checkpoint.source != checkpoint.path else "",
+        base=opened.bases.get(name, ""),
+        defaults=opened.defaults.get(name, ""),
+    )
 
 
 def hash_applications(opened: Opened, settings: Settings) -> list[Application]:

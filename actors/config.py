@@ -29,13 +29,18 @@ MOST_WEIGHT = 1000  # of an account against one of weight 1
 LEAST_LOG = 64 << 10  # bytes of a log in two files; in an event log each starts with a snapshot
 # fmt: off
 _POSITIVE = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "gateways", "max_waiting",
-             "max_body", "max_characters", "dispatchers", "batch_requests", "batch_bytes")
-_COUNTS = ("threads", "memory", "max_model_len", "port", "max_waiting_tokens", "max_connections", "dispatch_candidates")
+             "max_characters", "dispatchers", "batch_requests", "batch_bytes")
+_COUNTS = ("threads", "memory", "max_model_len", "max_body", "port", "max_waiting_tokens", "max_connections",
+           "dispatch_candidates")
 _SECONDS = ("stall_timeout", "silence", "worker_wait", "drain_timeout", "read_timeout", "dispatch_timeout", "slo_ttft",
             "slo_latency", "offline_sweep")
 # fmt: on
 OUTSTANDING = "outstanding"  # what a gateway dispatches by itself by
 TRAINED = "trained:"  # what the setting tagger begins with before the name of a file
+
+
+LONGEST_CONTEXT = 8192  # tokens of a sequence unless ``max_model_len`` says more
+TOKEN_CHARACTERS = 32
 
 
 class SettingsError(ValueError):
@@ -83,7 +88,9 @@ class Settings:
     max_connections: Annotated[
         int, "connections per gateway process, more are refused; 0: as many as open files (ulimit -n) allow"
     ] = 8192
-    max_body: Annotated[int, "maximum size of a request's body in bytes (or 32MiB)"] = 32 << 20
+    max_body: Annotated[
+        int, "maximum size of a request's body in bytes (or 32MiB); 0: 4 MiB and 6 bytes for each character that may fit"
+    ] = 0
     max_characters: Annotated[int, "most characters of a text to tokenize; each takes about 150 bytes"] = 4_000_000
     api_keys: Annotated[dict[str, str], "key: tenant; if this and admin_keys are empty, no key is needed"] = field(
         default_factory=dict
@@ -220,6 +227,16 @@ class Settings:
     slo_latency: Annotated[float, "target for the last token, in seconds, of the policy predicted-slo"] = 30.0
     log_format: Annotated[str, "text, or json: one object per line, on standard output and error"] = "text"
     log_level: Annotated[str, "least important level that is logged: debug, info, warning or error"] = "warning"
+
+    @property
+    def largest_body(self) -> int:
+        """Return the bytes that a request's body may have.
+
+        Without ``max_body`` they follow from the context. A token has ``TOKEN_CHARACTERS`` characters at most, but for odd
+        texts, and JSON writes a character in up to 6 bytes. The rest is room for lists of prompts and fields of messages.
+        """
+        context = TOKEN_CHARACTERS * (self.max_model_len or LONGEST_CONTEXT)
+        return self.max_body or (4 << 20) + 6 * min(self.max_characters, context)
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import Any
 
 from blockwright.actors.batches.port import BatchDesk
 from blockwright.actors.changes_file import ChangesFile
-from blockwright.actors.checkpoints import Opened, hash_applications, open_checkpoints
+from blockwright.actors.checkpoints import Opened, hash_applications, model_info, open_checkpoints
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
@@ -363,19 +362,7 @@ def tell_of_nodes(
 
 def _models(opened: Opened, lengths: dict[str, int]) -> list[ModelInfo]:
     created = int(time.time())
-    return [
-        ModelInfo(
-            name,
-            os.path.realpath(c.path),
-            lengths[name] - c.virtual,
-            created,
-            False,
-            virtual=c.virtual,
-            base=opened.bases.get(name, ""),
-            defaults=opened.defaults.get(name, ""),
-        )
-        for name, c in opened.checkpoints.items()
-    ]
+    return [model_info(opened, name, lengths[name], created) for name in opened.checkpoints]
 
 
 def _tell_bases(opened: Opened) -> None:

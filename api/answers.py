@@ -243,6 +243,7 @@ class RequestAnswer(TypedDict):
     emitted_tokens: int
     events: list[dict[str, Any]]
     dispatch: dict[str, Any] | None
+    tenant: str
     model: str
     place: int
     queued: int
@@ -250,7 +251,8 @@ class RequestAnswer(TypedDict):
 
 
 class ListedRequest(TypedDict):
-    """``place``: position in the queue; 0 if it is not waiting, or waits to go on. ``age``: seconds until now or its end."""
+    """``place``: position in the queue; 0 if it is not waiting, or waits to go on. ``age``: seconds until now or its end.
+    ``ended``: seconds since its end; null before it."""
 
     id: str
     model: str
@@ -262,6 +264,8 @@ class ListedRequest(TypedDict):
     home: str | None
     attempt: int
     age: float
+    tenant: str
+    ended: float | None
 
 
 class RequestsAnswer(TypedDict):

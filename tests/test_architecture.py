@@ -42,7 +42,9 @@ IMPURE = {"asyncio", "zmq", "torch", "time", "random", "logging", "os", "socket"
 # what only api/ may say: a status of HTTP, or a word of OpenAI's errors
 HTTP_STATUS = re.compile(r"(?<![\w.])(40[0134589]|413|421|429|50[0234])(?![\w.])")
 PATHS = re.compile(r"(?<![\w.:])/(?:admin|v1)/")  # of endpoints: in a decision's words, docstrings included
-OPENAI_WORDS = re.compile(r"openai|invalid_request_error|server_error|model_not_found|context_length|invalid_value", re.I)
+OPENAI_WORDS = re.compile(
+    r"openai|invalid_request_error|server_error|model_not_found|context_length|\binvalid_value\b", re.I
+)
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc)$")
 MOST_CODE_LINES, MOST_FILE_LINES, MOST_FUNCTION_LINES = 400, 600, 60
 SOURCES = (*LAYERS, "tests", "benchmarks", "examples")

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import ComponentConfig, TensorRef
 from blockwright.gpu.model.deltas import DeltaConfig
-from blockwright.gpu.model.fields import LONGEST, shown
+from blockwright.gpu.model.fields import shown
 from blockwright.gpu.weights.adapter import is_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint, locate
+from blockwright.gpu.weights.checkpoint_files import OF_FRONT, CheckpointFiles
 from blockwright.gpu.weights.identity import begin_hash, pieces
 from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base
 from blockwright.zoo.disk import Disk, Step, Waiting, writing
@@ -26,15 +28,6 @@ from blockwright.zoo.records import StoredChain, StoredComponent, StoredTensor, 
 from blockwright.zoo.source import open_source
 from blockwright.zoo.zoo import Zoo
 
-# What is kept beside the tensors: all that is read of a folder when it is served.
-FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-)
 Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
 
 
@@ -82,7 +75,7 @@ def add(
     hashes = checkpoint.hashes(lambda done, total: tell("hashing", done, total))
     wanted = {hashes[ref].hex(): ref for ref in hashes}
     tensors = {hash: stored_tensor(ref, hashes[ref]) for hash, ref in wanted.items()}
-    texts = _files(checkpoint.path)
+    texts = _files(checkpoint)
     with writing(root, create=True, waiting=waiting, step=step) as disk:
         layout, zoo = disk.layout, Zoo(root)
         if base:
@@ -209,17 +202,16 @@ def _store(disk: Disk, path: Path, content: bytes) -> None:
         disk.write(path, [content])
 
 
-def _files(folder: Path) -> dict[str, bytes]:
-    found = {}
-    for name in FILES:
-        path = folder / name
+def _files(checkpoint: Checkpoint) -> dict[str, bytes]:
+    """Return what is read of a model's folders when it is served; of an adapter its own files over its base's."""
+    folders = dict.fromkeys((checkpoint.source, checkpoint.path))
+    for path in (folder / name for folder in folders for name in OF_FRONT):
         if path.is_symlink() and not path.is_file():
             raise ZooError(f"{path} is a link that leads to no file; mend it, or download the checkpoint again")
-        if path.is_file():
-            if path.stat().st_size > LONGEST:
-                raise ZooError(f"{path} has {path.stat().st_size} bytes, more than {LONGEST}; download the checkpoint again")
-            found[name] = path.read_bytes()
-    return found
+    try:
+        return CheckpointFiles(*folders).flattened(OF_FRONT)
+    except CheckpointError as error:
+        raise ZooError(str(error)) from None
 
 
 def _hash(content: bytes) -> str:

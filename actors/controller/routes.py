@@ -255,4 +255,5 @@ def _chain(served: Served, last: Chain | None) -> Chain:
         place=served.place,
         base=one.base_model,
         defaults=one.defaults,
+        adapter=one.checkpoint if one.base else "",
     )

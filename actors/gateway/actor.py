@@ -48,9 +48,9 @@ from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import SweepReport
 from blockwright.policies.cluster.demand import Use
 from blockwright.policies.requests.overload import Held
-from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.requests.rate_limit import Standing, Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.request_ownership import sequences_of
+from blockwright.policies.requests.request_ownership import Viewer, sequences_of
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.policies.sweep.offline_room import rooms_told
 from blockwright.runtime.actor.actor import Actor, PeerInfo
@@ -225,8 +225,8 @@ class Gateway(Actor):
     def describe(self, request: str) -> RequestView | None:
         return described(self.state, self._positions, request, self.node.clock.now())
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
-        return listed(self.state, self._positions, key, most, self.node.clock.now())
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+        return listed(self.state, self._positions, viewer, most, self.node.clock.now())
 
     def generate(self, generation: Generation) -> RequestStream:
         """See ``GatewayPort``."""
@@ -264,6 +264,9 @@ class Gateway(Actor):
     def census(self) -> dict[str, Census]:
         return self._positions.census()
 
+    def tenants(self) -> dict[str, Census]:
+        return self._positions.tenants()
+
     def lengths(self) -> LengthFigures:
         return self.state.lengths.figures
 
@@ -292,6 +295,15 @@ class Gateway(Actor):
     def settle(self, tenant: str, charged: int, used: int) -> None:
         if self.limiter:
             self.node.ref(self.limiter).end.cast(self.node.name, tenant, charged, used)
+
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+        if not self.limiter:
+            return {}
+        try:
+            found: dict[str, dict[str, Standing]] = await self.node.ref(self.limiter, Limiter).standings(tenants)
+        except RuntimeFault:  # it is restarted; the rest of what is asked is worth having
+            return {}
+        return found
 
     async def limit(self, tenant: str, name: str) -> int:
         value: int = await self.node.ref(self.limiter, Limiter).limit(tenant, name)

@@ -158,7 +158,9 @@ async def _add(request: web.Request, new: NewApplication) -> ApplicationView:
     front = request.app[FRONT]
     folder = await asyncio.to_thread(folder_below, roots_of(front.settings), new.path)
     try:
-        if not is_adapter(folder):  # its texts are its base's
+        if is_adapter(folder):
+            await front.catalog.try_adapter(folder, new.base)
+        else:
             await front.catalog.try_folder(folder)
     except CheckpointError as error:
         raise bad_request(str(error), "path") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quote
@@ -19,8 +18,6 @@ from blockwright.api.openai.generate import AnswerShape, GenerateHandler, Genera
 from blockwright.api.openai.logprobs import chat_logprobs, prompt_logprobs
 from blockwright.api.openai.model_defaults import with_system
 from blockwright.api.text.chat_template import Rendering
-
-_MANY = 1000  # messages; to render so many takes some milliseconds
 
 
 async def _prompts(call: GenerateHandler, body: ChatBody) -> None:
@@ -44,9 +41,11 @@ async def render(
             "messages",
             "no_chat_template",
         )
-    if len(messages) < _MANY:
-        return served.template.render(messages, how)
-    return await asyncio.to_thread(served.template.render, messages, how)
+    text = served.template.render_short(messages, how)
+    if text is not None:
+        return text
+    template = served.template
+    return await front.aside(lambda: template.render(messages, how))
 
 
 class ChatShape(AnswerShape):

@@ -22,6 +22,8 @@ from blockwright.gpu.model.registry import ARCHITECTURES
 from blockwright.gpu.weights import bottleneck, virtual_tokens
 from blockwright.gpu.weights.bottleneck import read_bottlenecks
 from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts, locate, rows_of
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
+from blockwright.gpu.weights.generation import read_generation
 from blockwright.gpu.weights.lora import LoraRules, Sorted
 from blockwright.gpu.weights.tensor_files import check_dtype, read_header
 from blockwright.gpu.weights.virtual_tokens import read_virtual_tokens
@@ -81,9 +83,8 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
             f"{', '.join((*LOW_RANK, *virtual_tokens.FORMS))}, and bottlenecks of the adapters library); merge it into its "
             "base and serve the whole checkpoint"
         )
-    return Checkpoint(
-        base.path, base.config, base.generation, parts, base.chain, deltas, folder, known=base.known, hold=base
-    )
+    generation = read_generation(CheckpointFiles(folder, base.path), base.config)
+    return Checkpoint(base.path, base.config, generation, parts, base.chain, deltas, folder, known=base.known, hold=base)
 
 
 def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tuple[Parts, dict[int, DeltaPart]]:

@@ -103,6 +103,7 @@ class Chain:
     place: int = 0  # among the models, which are listed in this order
     base: str = ""  # of an adapter: the id of the model that it was put on
     defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
+    adapter: str = ""  # folder of an adapter, whose own files of that kind count before the checkpoint's
 
     @property
     def served_as(self) -> str:

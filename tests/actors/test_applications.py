@@ -414,3 +414,19 @@ def test_a_default_that_a_setting_names_is_not_removed_by_the_way() -> None:
     check_default("a", named="a", instead="b")
     check_default("b", named="a", instead="")
     check_default("a", named="", instead="")
+
+
+def test_a_front_is_told_of_an_adapters_own_folder() -> None:
+    bench = started("w0")
+    bench(Add(replace(named("tuned", "eAmBx"), checkpoint="/adapter", base="/base"), ""))
+    table = RoutingTable(["a"])
+    table.join("w0", 0.0)
+    catalogue = Catalogue([ModelInfo("a", "/a", 1, 0, False)], table)
+    catalogue.learn(bench.state.publication(), 0.0)
+    found = {info.id: info for info in catalogue.models()}
+    assert (found["tuned"].checkpoint, found["tuned"].adapter, found["tuned"].folders) == (
+        "/base",
+        "/adapter",
+        ("/adapter", "/base"),
+    )
+    assert len(found["a"].folders) == 1

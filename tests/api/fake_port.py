@@ -35,8 +35,9 @@ from blockwright.actors.gateway.port import (
     StreamProgress,
 )
 from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.requests.rate_limit import Quotas, Verdict
+from blockwright.policies.requests.rate_limit import Quotas, Standing, Verdict
 from blockwright.policies.requests.refusal import RequestRefused
+from blockwright.policies.requests.request_ownership import Viewer
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 from blockwright.tests.checkpoints import SPECIAL, write_tokenizer
 
@@ -93,7 +94,8 @@ class FakePort:
         self.added: list[NewApplication] = []
         self.removed: list[tuple[str, float]] = []
         self.sought: list[str] = []
-        self.sequences: dict[str, Census] = {}
+        self.sequences: dict[str, Census] = {}  # by model
+        self.accounts: dict[str, Census] = {}
         self.credit = [Credit(worker="w0", rows=4, positions=MAX_LENGTH * 4, room=MAX_LENGTH * 5)]
         self.grown = asyncio.Event()  # set: who waits for credit looks again
         self.quotas, self.now = Quotas({}), 0.0  # now: by both clocks
@@ -129,14 +131,17 @@ class FakePort:
     def census(self) -> dict[str, Census]:
         return self.sequences
 
+    def tenants(self) -> dict[str, Census]:
+        return self.accounts
+
     def describe(self, request: str) -> RequestView | None:
         return self.views.get(request)
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
         lines = [
-            RequestLine(view.id, view.model, view.state, view.place, 3, 2, 1, view.home, view.attempt, 0.5)
+            RequestLine(view.id, view.model, view.state, view.place, 3, 2, 1, view.home, view.attempt, 0.5, view.tenant)
             for view in self.views.values()
-            if view.key == key
+            if viewer.may_see(view.key)
         ]
         return lines[:most]
 
@@ -190,6 +195,9 @@ class FakePort:
     def settle(self, tenant: str, charged: int, used: int) -> None:
         self.settled.append((tenant, charged, used))
         self.quotas.end(tenant, charged, used, self.now)
+
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+        return self.quotas.standings(tenants, self.now, self.now)
 
     async def limit(self, tenant: str, name: str) -> int:
         return self.quotas.limit(tenant, name)

@@ -26,6 +26,12 @@ server has the same as `/openapi.json`, and as a web page at `/docs`. [serving.m
 - An error is `{"error": {"message", "type", "param", "code"}}`: a sentence for people and a code for programs.
 - Unknown fields, that is all fields not listed here, are named in the header `x-ignored-fields`, or refused (setting
   `unknown_fields`). The same holds for unknown fields of messages.
+- Keep the connection open in both directions until the answer is there: a client that shuts its sending side after the
+  request (half-close) counts as gone, and gets no answer.
+- A message's role can be any string of up to 64 characters; the model's chat template decides which there are. `developer`
+  is passed as `system` to a template that does not know it. Text parts reach templates that take parts, and are joined by
+  line breaks for the others. `reasoning_content` (or `reasoning`) of an assistant's message reaches the template.
+- Stop strings are looked for in all that the model says, special tokens included, even those that are not shown.
 """
 
 

@@ -32,7 +32,7 @@ FLAGS = {
     "apps": {"--api-key-file", "--json", "--url"},
     "apps add": {"--api-key-file", "--base", "--replace", "--url", "--wait"},
     "apps remove": {"--api-key-file", "--default", "--url"},
-    "ps": SCREEN | {"--actors", "--join", "--requests"},
+    "ps": SCREEN | {"--actors", "--join", "--requests", "--tenants"},
     "tagger show": set(),
     "tagger train": {"--held-out", "--output"},
     "top": SCREEN,
