@@ -70,7 +70,7 @@ def test_keys_on_a_command_line(tmp_path: Path) -> None:
         ("tools = []", r"there is no setting applications.v.tools; there are: base, frequency_penalty, max_tokens, "),
         ("temperature = 3", r"applications.v.temperature is 3; give a number from 0 to 2"),
         ("temperature = true", r"applications.v.temperature is true; give a number"),
-        ("top_p = 0", r"applications.v.top_p is 0; give a number above 0 and at most 1"),
+        ("top_p = 2", r"applications.v.top_p is 2; give a number"),
         ("max_tokens = 0", r"applications.v.max_tokens is 0; give an integer from 1"),
         ("stop = [1]", r"applications.v.stop is .*; give a string or a list of strings"),
         ("system = 1", r"applications.v.system is 1; give a string"),
