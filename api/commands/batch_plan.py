@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from blockwright.api.commands import CommandError
 
 if TYPE_CHECKING:
+    from blockwright.actors.checkpoints import Opened
     from blockwright.actors.config import Settings
     from blockwright.api.commands.batch_lines import BatchRequests
-    from blockwright.gpu.weights.checkpoint import Checkpoint
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -44,11 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with refusals():
             settings = make_settings(arguments.model, flags=flags, sets=arguments.set)
-            name, checkpoint = next(iter(open_checkpoints(settings).checkpoints.items()))
+            opened = open_checkpoints(settings)
+            name, checkpoint = next(iter(opened.checkpoints.items()))
             machine = machine_of(settings, name, checkpoint)
     except SettingsError as error:
         raise CommandError(str(error), 2) from None
-    requests = _requests(arguments.input, settings, name, checkpoint)
+    requests = _requests(arguments.input, settings, opened, name)
     try:
         show(f"{arguments.input} with {name}", plan(requests, machine))
     except ValueError as error:  # a request that memory never holds
@@ -56,13 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _requests(path: Path, settings: Settings, name: str, checkpoint: Checkpoint) -> BatchRequests:
+def _requests(path: Path, settings: Settings, opened: Opened, name: str) -> BatchRequests:
     from blockwright.actors.checkpoints import model_info
     from blockwright.actors.sizing import max_lengths
     from blockwright.api.commands.batch_lines import read_requests
     from blockwright.api.program.progress import Bar
 
-    length = max_lengths(settings, {name: checkpoint.config})[name]
-    info = model_info(name, checkpoint, length, 0)
+    length = max_lengths(settings, {name: opened.checkpoints[name].config})[name]
+    info = model_info(opened, name, length, 0)
     with Bar(0, sys.stderr.isatty()) as bar:
         return read_requests(path, settings, info, bar)

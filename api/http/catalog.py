@@ -37,6 +37,7 @@ from blockwright.gpu.weights.checkpoint_files import (
     CheckpointFiles,
 )
 from blockwright.gpu.weights.generation import read_generation
+from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base
 from blockwright.policies.nearest import suggestion
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.zoo.source import is_variant, open_source
@@ -231,14 +232,13 @@ class Catalog:
 
     def _base(self, folder: Path, name: str) -> str:
         """Return the folder of the whole model that an adapter is for; "": that is not to be told from here."""
-        trained = trained_on(folder)
         infos = [info for info in self._port.models() if not info.adapter and not is_variant(Path(info.checkpoint))]
-        if name:
-            infos = [info for info in infos if info.id == name]
-        elif trained:
-            names = {info.id: (info.id.rpartition("/")[2], Path(info.checkpoint).name) for info in infos}
-            infos = [info for info in infos if trained in names[info.id]] or infos
-        return infos[0].checkpoint if len({info.checkpoint for info in infos}) == 1 else ""
+        wholes = [WholeModel(info.id, info.checkpoint) for info in infos]
+        try:
+            found = named_base(name, wholes) if name else choose_base(trained_on(folder), wholes)
+        except AmbiguousBase:  # the controller knows more of them, and refuses with their names
+            return ""
+        return found.checkpoint if found is not None else ""
 
     async def encode(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
         """Raises a 400 for a text that is longer than any memory should be asked for."""

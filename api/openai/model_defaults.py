@@ -86,7 +86,7 @@ def most_tokens(defaults: str, otherwise: int | None) -> int | None:
 def with_system(messages: list[dict[str, Any]], defaults: str) -> list[dict[str, Any]]:
     """Return a conversation with the model's system message before it, unless it has one of its own."""
     system = _read(defaults).get("system", "")
-    if not system or any(message["role"] == "system" for message in messages):
+    if not system or any(message["role"] in ("system", "developer") for message in messages):
         return messages
     return [{"role": "system", "content": system}, *messages]
 
