@@ -12,6 +12,7 @@ CAP    ?=
 # make nightly: where its random choices begin. Another value on each call; the same value, the same run. SLICE: words of pytest.
 SEED   := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 SEEDS  ?= 20000
+COUNT  ?= 60
 PYTEST  = $(if $(CAP),BLOCKWRIGHT_CAP=$(CAP) )$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal
 
 # The torch release lies in constraints.txt alone. It goes in first, from TORCH_INDEX_URL if that is set; every later
@@ -24,7 +25,7 @@ PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 BUILD   := build/wheel
 
-.PHONY: help install setup looks demo serve wheel test suite sources quick caps capped nightly lint types equality compat bench clean
+.PHONY: help install setup looks demo serve wheel test suite sources quick caps capped nightly mutants lint types equality compat bench clean
 
 help:
 	@echo "make demo      install, then show it: 9 models on 2 workers, a pipeline, shared fine-tunes, a kill, a burst"
@@ -36,6 +37,8 @@ help:
 	@echo "make caps      the tests of everything that computes, with each instruction set in turn"
 	@echo "make nightly   all tests in their long forms, with new seeds (SEED=... repeats, SEEDS=20000,"
 	@echo "               SLICE='-m nightly tests/serving' only these: any arguments of pytest)"
+	@echo "make mutants   60 small wrong changes of policies, actors and kernels in a copy, and those that no test notices"
+	@echo "               (less than half an hour; SEED=... repeats, COUNT=60, ONLY=policies/sweep just files that begin so)"
 	@echo "make equality  every combination of the comparison with transformers"
 	@echo "make compat    unmodified clients and load tools against a server; each in an environment under .compat"
 	@echo "make looks     the web page in a headless Chromium, with new pictures in docs/pictures"
@@ -138,6 +141,12 @@ nightly: setup
 	@echo "make nightly SEED=$(SEED) SEEDS=$(SEEDS) SLICE='$(SLICE)' does the same again"
 	$(PYTEST) --nightly --seed $(SEED) --seeds $(SEEDS) --hypothesis-seed $(SEED) $(SLICE)
 	$(if $(SLICE),,BLOCKWRIGHT_COMPILED=0 $(PYTEST) tests/policies/sweep tests/policies/memory)
+	$(if $(SLICE),,@$(MAKE) --no-print-directory mutants SEED=$(SEED))
+
+# What survives is a report, no failure: some changes alter nothing that anybody could see.
+mutants: setup
+	@echo "make mutants SEED=$(SEED) COUNT=$(COUNT) ONLY='$(ONLY)' does the same again"
+	$(BIN)/python tests/mutants.py --seed $(SEED) --count $(COUNT) $(if $(ONLY),--only $(ONLY))
 
 equality: setup
 	$(PYTEST) --nightly -m equality

@@ -95,11 +95,14 @@ def library() -> ctypes.CDLL:
     path = LIBRARY
     if not path.exists():
         raise BackendError("the native kernels were not built; install gcc and install the package again")
-    handle = ctypes.CDLL(str(path))
+    handle, other = ctypes.CDLL(str(path)), f"{path.name} was built from other sources than this package"
     for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(handle, name)
+        try:
+            function = getattr(handle, name)
+        except AttributeError:
+            raise BackendError(f"{other} (it has no {name}); install the package again") from None
         function.restype, function.argtypes = result, arguments
     sizes = (handle.bw_component_bytes(), handle.bw_delta_bytes())
     if sizes != (ctypes.sizeof(ComponentRecord), ctypes.sizeof(DeltaRecord)):
-        raise BackendError(f"{path.name} was built from other sources than this package; install the package again")
+        raise BackendError(f"{other}; install the package again")
     return handle

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.prediction.lengths import MORE
-from blockwright.policies.sweep.events import Cancelled, Event
+from blockwright.policies.prediction.lengths import MORE, corrected
+from blockwright.policies.sweep.events import Cancelled, Event, Submission
 from blockwright.policies.sweep.state import SweepState
 
 
@@ -26,6 +26,13 @@ class Present:
     open: Sequence[tuple[SweepPlan, float]] = ()
     more: int = MORE
     spread: float = 0.0
+
+    def total(self, of: Submission, length: int) -> int:
+        """Return the tokens at which a sequence that has ``length`` of them is expected to end; without an estimate of its
+        answer (``Submission.expected``), its limit."""
+        if not of.expected:
+            return of.max_length
+        return of.prompt_length + corrected(of.expected, of.prompt_length, length, self.more, self.spread)
 
     def fork(self) -> Present:
         """A copy, which stays as it is when the worker goes on."""

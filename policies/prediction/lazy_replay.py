@@ -13,7 +13,6 @@ from heapq import heappop
 
 from blockwright.policies.prediction.course import Course, Present
 from blockwright.policies.prediction.lazy_worker import LazyPlan, LazyRow, LazyWorker
-from blockwright.policies.prediction.lengths import corrected
 from blockwright.policies.prediction.plain_worker import NotPlain, plain_route
 from blockwright.policies.prediction.route_cost import BatchSums, RouteCost
 from blockwright.policies.requests.admission import admit
@@ -30,7 +29,7 @@ class LazyReplay(LazyWorker):
         state, arrivals = present.state, list(submissions)
         parts = state.parts
         self._began = self._now = now
-        self.course, self._more, self._spread = Course(), present.more, present.spread
+        self.course, self._present = Course(), present
         self._local = plain_route(parts, arrivals)
         self._price = RouteCost(self._local, present.coefficients)
         super().__init__(parts, self._local, [(plan.number, now + left) for plan, left in present.open], state.number)
@@ -46,8 +45,7 @@ class LazyReplay(LazyWorker):
     def _sequence(self, of: Submission, tokens: list[int], hashes: list[bytes], key: tuple[int, float, int]) -> LazyRow:
         """One that waits, with the pages that it will find."""
         pages, known = self._parts.memory.pages, len(tokens)
-        more = corrected(of.expected, of.prompt_length, known, self._more, self._spread)
-        total = of.prompt_length + more if of.expected else of.max_length
+        total = self._present.total(of, known)
         self._ties += 1
         row = LazyRow(of.request, key, of.max_length, total, 0, known, name=self._ties)
         if self._parts.config.prefix_cache and self._width:
@@ -78,8 +76,7 @@ class LazyReplay(LazyWorker):
             if rows.status[s] == Status.WAITING:
                 continue
             of, length = rows.submission[s], rows.length[s]
-            more = corrected(of.expected, of.prompt_length, length, self._more, self._spread)
-            total = of.prompt_length + more if of.expected else of.max_length
+            total = present.total(of, length)
             row = LazyRow(of.request, rows.key(s), of.max_length, total, rows.planned[s], rows.known[s], rows.paged[s])
             for handle in rows.pages[s][0][: rows.paged[s]] if self._width else []:
                 if pages.references(handle) == 1 and handle not in self._references:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.prediction.course import Course, Present, UnderWay
-from blockwright.policies.prediction.lengths import corrected
 from blockwright.policies.prediction.machines import NEVER, LinkTimes, Machines, PlayedMachine
 from blockwright.policies.sweep.events import Cancelled, Effect, GivenBack, Submission, TokensEmitted
 
@@ -43,7 +42,7 @@ class MachineReplay(Machines):
         super().__init__(forks, now, LinkTimes() if links is None else links.fork(), under_way)
         self._began = now
         self._first = now  # when tokens of those that had none began to come
-        self.course, self._more, self._spread = Course(), presents[0].more, presents[0].spread
+        self.course, self._present = Course(), presents[0]
         self._before = self.home.number - self.home.open_plans
         self._preempted = self.home.counters["preemptions"]
         self._totals: dict[str, int] = {}  # by request: tokens at which it ends, where that is before its limit
@@ -64,8 +63,7 @@ class MachineReplay(Machines):
             self._proceed()
 
     def _estimate(self, of: Submission, length: int) -> None:
-        total = of.prompt_length + corrected(of.expected, of.prompt_length, length, self._more, self._spread)
-        if of.expected and total < of.max_length:
+        if (total := self._present.total(of, length)) < of.max_length:
             self._totals[of.request] = total
 
     def play(self, request: str, horizon: int) -> None:

@@ -16,7 +16,7 @@ from blockwright.policies.sweep.columns import Place, Status
 from blockwright.policies.sweep.microbatches import NOW
 from blockwright.policies.sweep.planning import Planner
 from blockwright.policies.sweep.preemption import Promises, private_work
-from blockwright.policies.sweep.reserve import alone, reserved_rows, reserved_slots, withheld_slots
+from blockwright.policies.sweep.reserve import reserved_rows, reserved_slots, withheld_from_starts, withheld_slots
 from blockwright.policies.sweep.sequences import Found
 from blockwright.policies.sweep.sweep_load import Ride, SweepLoad
 
@@ -188,7 +188,7 @@ class BlendingPlanner(Planner):
     def _admit_offline(self, batch: BatchBuilder, ride: Ride) -> None:
         """Start those that wait. One for which there is no room goes back to its gateway; one that lacks time waits."""
         parts, rows, queue = self._parts, self._rows, self._parts.queue
-        reserve = {} if alone(parts) else withheld_slots(parts)
+        reserve = withheld_from_starts(parts)
         promises: Promises | None = None
         while queue.offline_waiting and batch.budget > 0 and not ride.over:
             s = queue.first_offline(batch.capped)

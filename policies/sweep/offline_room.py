@@ -11,7 +11,7 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.requests.account import is_offline_account
 from blockwright.policies.sweep.fitting import Fitting
 from blockwright.policies.sweep.parts import Parts
-from blockwright.policies.sweep.reserve import alone, reserved_rows, withheld_slots
+from blockwright.policies.sweep.reserve import reserved_rows, withheld_from_starts
 
 AHEAD = 2  # sweeps of prompt tokens that may wait for time: beyond, nothing is taken
 
@@ -45,7 +45,7 @@ def offline_rooms(parts: Parts) -> list[OfflineRoom]:
     rows = parts.rows.free_rows - reserved_rows(parts)
     if queue.waiting > queue.offline_waiting or _prompts(parts) >= AHEAD * parts.config.sweep_tokens:
         rows = 0
-    taken = Fitting(parts).promises(offline=True).beside({} if alone(parts) else withheld_slots(parts))
+    taken = Fitting(parts).promises(offline=True).beside(withheld_from_starts(parts))
     best: dict[str, tuple[int, int]] = {}  # by application: positions that are free, and those there are
     for shape in parts.routes.shapes():
         pages = min([_free(parts, arena, taken.get(arena, 0)) // count for arena, count in shape.layers.items()])

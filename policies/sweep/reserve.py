@@ -43,6 +43,11 @@ def withheld_slots(parts: Parts) -> dict[str, int]:
     return found
 
 
+def withheld_from_starts(parts: Parts) -> dict[str, int]:
+    """Return the slots, by arena, that an offline sequence does not take when it starts: none where it is alone."""
+    return {} if alone(parts) else withheld_slots(parts)
+
+
 def alone(parts: Parts) -> bool:
     """Whether nothing runs here, and at most one sequence waits: then nothing is kept from it."""
     return not parts.queue.running and parts.queue.waiting < 2 and not len(parts.leases)

@@ -138,6 +138,35 @@ def test_what_has_not_decoded_begins_there_at_once() -> None:
     assert bench.exported("w0", effects[0].wanted.number, 2) == []
 
 
+@pytest.mark.parametrize("decodes", [True, False])
+def test_a_copy_that_ends_after_the_attempt_has_begun_begins_it_no_second_time(decodes: bool) -> None:
+    """Nobody waited for it any longer, or at all; what it brought is told all the same."""
+    bench = Mover(whole("w1"))
+    if decodes:
+        bench.decode(4)
+    else:
+        bench.report("w0", progressed("r", 1, 8))
+    number = next(one.wanted.number for one in exports(bench.move("w1")))
+    if decodes:
+        assert submits(bench(GatewayTick(), 1.0 + PATIENCE + 0.1)) == [("w1", "r", 2)]
+    assert bench.exported("w0", number, 2, now=90.0) == []
+    assert bench.state.active["r"].attempt == 2
+    bench.report("w1", emitted("r", 2, 14 if decodes else 10, [9]), now=91.0)
+    assert bench.story("moved")[0]["pages"] == 2
+
+
+def test_a_request_that_has_left_counts_for_its_new_worker_once() -> None:
+    """The next one that moves goes to the other worker only while what is under way makes this one the busier."""
+    bench = Mover(whole("w1"), whole("w2"))
+    bench.decode(4)
+    bench.move("w1")
+    work = bench.state.moving._work()
+    assert (work["w1"], work.get("w2", 0)) == (bench.state.active["r"].counted, 0), "it is on its way there"
+    bench.exported("w0", 1, 3)
+    assert bench.state.moving._work() == bench.state.table.work
+    assert bench.state.table.work["w1"] == bench.state.active["r"].counted
+
+
 def test_what_no_worker_has_begun_just_moves() -> None:
     bench = Mover(whole("w1"))
     assert [type(effect) for effect in bench.move()] == [CancelAt, Submit]

@@ -49,3 +49,22 @@ def test_a_death_that_no_request_noticed_is_not_told(caplog: pytest.LogCaptureFi
     recoveries.lost("w0", "exited -9", 1.0)
     assert recoveries.look() == []
     assert caplog.messages == []
+
+
+def test_what_the_lost_attempt_told_is_no_sign_that_a_request_runs_again() -> None:
+    """It ran on the worker that died, and had told so: only a later attempt counts, and when that has resumed."""
+    bench = Bench("w0")
+    recoveries = Recoveries(bench.state.active)
+    bench.generate("a")
+    bench.report("w0", progressed("a", 1, 2), now=1.0)
+    recoveries.lost("w0", "exited -9", 2.0)
+    assert recoveries.look() == [], "the attempt that is lost has planned"
+    bench.die("w0", now=2.0)
+    bench.report("w0", progressed("a", 2, 2), incarnation=2, now=5.0)
+    recoveries.lost("w0", "exited -9", 6.0)
+    bench.die("w0", now=6.0)
+    bench.report("w0", progressed("a", 3, 2), incarnation=3, now=6.5)
+    assert recoveries.look() == [
+        ("w0", "after the death of w0: 1 request moved to w0, the last after 3.00 s"),
+        ("w0", "after the death of w0: 1 request moved to w0, the last after 0.50 s"),
+    ]

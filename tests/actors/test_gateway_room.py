@@ -64,6 +64,20 @@ def test_the_longest_of_several_is_told() -> None:
     assert (uses(made), wants(made(GatewayTick(), 0.2))) == (0, [])
 
 
+def test_the_longest_is_told_whatever_came_after_it() -> None:
+    made = bench()
+    made.generate("a", prompt=60, max_tokens=60)
+    made.generate("b", prompt=60, max_tokens=40)
+    assert uses(made) == 120
+    assert wants(made(GatewayTick(), 0.1)) == [{"m": 120}]
+    made = bench(now=200)
+    for name, tokens in (("a", 60), ("b", 40)):
+        made.generate(name, prompt=60, max_tokens=tokens)
+    made(WorkerEnded("w0", 1, "killed"), 0.5)
+    made(WorkerJoined("w0", 2), 1.0)
+    assert wants(publish(made, NOW, MOST, at=1.0)) == [{"m": 120}], "both of them find no room at once"
+
+
 def test_only_what_never_fits_is_refused_with_the_limit_of_an_empty_worker() -> None:
     made = bench()
     (effect,) = made.generate("long", prompt=MOST, max_tokens=1)

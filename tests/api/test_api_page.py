@@ -29,6 +29,12 @@ server has the same as `/openapi.json`, and as a web page at `/docs`. [serving.m
   `unknown_fields`). The same holds for unknown fields of messages.
 - A field that chooses or shapes the answer of another server is [refused](#fields-of-other-servers) with a remedy, unless
   its value asks for nothing. So is a misspelling of a field (`temprature`, `maxTokens`).
+- Keep the connection open in both directions until the answer is there: a client that shuts its sending side after the
+  request (half-close) counts as gone, and gets no answer.
+- A message's role can be any string of up to 64 characters; the model's chat template decides which there are. `developer`
+  is passed as `system` to a template that does not know it. Text parts reach templates that take parts, and are joined by
+  line breaks for the others. `reasoning_content` (or `reasoning`) of an assistant's message reaches the template.
+- Stop strings are looked for in all that the model says, special tokens included, even those that are not shown.
 """
 FOREIGN = """## Fields of other servers
 

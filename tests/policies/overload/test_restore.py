@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.overload.drop_plan import ParameterGroup, nbytes, replica
+from blockwright.policies.overload.drop_plan import GroupMember, ParameterGroup, nbytes, replica
 from blockwright.policies.overload.restore import HYSTERESIS, GroupUse, loads, next_restores
 
 from .clusters import applied, chain, planner
@@ -39,6 +39,23 @@ def test_the_longest_pipeline_first_and_nobody_who_would_not_fit() -> None:
     quiet = {"pending": False, "expected": 0.1, "since": 9.0}
     assert next_restores([GroupUse(two, 1, 100), GroupUse(three, 9, 100)], **quiet) == [three, two]  # type: ignore[arg-type]
     assert next_restores([GroupUse(two, 1, 200), GroupUse(three, 101, 100)], **quiet) == [two]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("holders", [2, 3])
+def test_where_several_members_have_the_same_parameters_each_link_takes_an_equal_part(holders: int) -> None:
+    """In bytes, to the largest component: components are of two sizes."""
+    depths = frozenset(range(len(CHAIN)))
+    border = len(CHAIN) // 2
+    members = [GroupMember(f"w{n}", 0, border, depths, 3 * WHOLE) for n in range(holders)]
+    lacking = [GroupMember(f"v{n}", border, len(CHAIN), depths - {*range(border)}, 3 * WHOLE) for n in range(2)]
+    every = loads(ParameterGroup("m", (*members, *lacking)), CHAIN)
+    for member in lacking:
+        sent = {one.worker: 0 for one in members}
+        for load in every:
+            if load.worker == member.worker:
+                sent[load.source] += CHAIN[load.depth].nbytes
+        assert sum(sent.values()) == nbytes(CHAIN, range(border))
+        assert max(sent.values()) - min(sent.values()) <= max(component.nbytes for component in CHAIN)
 
 
 def test_missing_parameters_come_from_members_links_sharing_the_work() -> None:

@@ -15,6 +15,7 @@ from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import NEVER, Forecaster
 from blockwright.policies.prediction.lazy_replay import LazyReplay
+from blockwright.policies.prediction.lengths import corrected
 from blockwright.policies.prediction.plain_worker import NotPlain
 from blockwright.policies.prediction.replay import MachineReplay
 from blockwright.policies.requests.account import offline_account
@@ -235,6 +236,66 @@ def test_an_estimate_that_was_outrun_is_corrected() -> None:
     corrected = MachineReplay([worker.present], [], worker.now)
     corrected.play("r1", 1 << 30)
     assert corrected.course.ends == late.course.ends, "20 and 10 more is what was expected at first"
+
+
+@pytest.mark.parametrize("replay", [MachineReplay, LazyReplay])
+@pytest.mark.parametrize("spread", [0.0, 0.6, 1.2])
+def test_what_is_still_to_come_is_the_mean_of_answers_that_are_as_long_already(replay: type, spread: float) -> None:
+    """By how wrong estimates were: one that runs, one that waits and one that comes end where ``corrected`` says so."""
+
+    estimates = {"r0": 30, "r1": 15, "r2": 25, "r3": 35}
+
+    def ends(spread: float, means: float) -> dict[str, float]:
+        worker = LiveWorker(budget=200 * 64 * 1024, max_rows=2)
+        more = {"stop_tokens": [STOP], "max_length": 400}
+        first, waits, comes = (
+            replace(request(n, random.Random(n), 0.0, "a", "b"), expected=90, tokens=[n] * 8, prompt_length=8, **more)
+            for n in (1, 2, 3)
+        )
+        hold = replace(request(0, random.Random(9), 0.0, "a", "b"), expected=50, tokens=[0] * 8, prompt_length=8, **more)
+        for of in (hold, first):
+            worker.submit(of)
+        rows = worker.state.parts.rows
+        while rows.length[rows.find("r1")] < 8 + 20:
+            worker.step()
+        worker.submit(waits)
+        done = {rows.submission[s].request: rows.length[s] for s in rows.live()}
+        expected = {  # an estimate of which nothing is wrong, of the mean
+            name: corrected(n, 8, done.get(name, 8), spread=means) if means else n for name, n in estimates.items()
+        }
+        for s in rows.live():
+            rows.submission[s] = replace(rows.submission[s], expected=expected[rows.submission[s].request])
+        present = replace(worker.present, spread=spread)
+        made = replay(
+            [present] if replay is MachineReplay else present, [replace(comes, expected=expected["r3"])], worker.now
+        )
+        made.play("r3", 1 << 30)
+        return {name: made.course.ends[name] for name in ("r1", "r2", "r3")}
+
+    assert ends(spread, 0.0) == pytest.approx(ends(0.0, spread))
+    assert (ends(spread, 0.0) == pytest.approx(ends(0.0, 0.0))) == (spread == 0.0)
+
+
+@pytest.mark.parametrize("replay", [MachineReplay, LazyReplay])
+def test_an_answer_without_an_estimate_ends_at_its_limit_where_errors_of_estimates_are_known(
+    replay: type,
+) -> None:
+    """The mean of what is beyond nothing was a division by it, and the forecast failed."""
+    worker = LiveWorker(budget=200 * 64 * 1024)
+    running = replace(request(1, random.Random(5), 0.0, "a", "b"), expected=0, stop_tokens=[STOP], max_length=60)
+    worker.totals["r1"] = 1 << 40
+    worker.state.apply(running, worker.now)
+    worker.plan()
+    while worker.state.parts.rows.length[0] < running.prompt_length + 5:
+        worker.step()
+    found = []
+    for spread in (0.0, 0.7):
+        present = replace(worker.present, spread=spread)
+        made = replay([present] if replay is MachineReplay else present, [], worker.now)
+        made.play("r1", 1 << 30)
+        found.append(made.course.ends["r1"])
+        assert present.total(running, running.prompt_length + 5) == 60
+    assert found[0] == found[1]
 
 
 def test_routes_over_several_workers_are_forecast() -> None:

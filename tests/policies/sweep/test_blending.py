@@ -12,8 +12,10 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost, features
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.requests.admission import YIELDED
+from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import Cancelled, CostsLearned
 from blockwright.policies.sweep.offline_room import offline_bytes
+from blockwright.policies.sweep.reserve import reserved_slots
 from blockwright.policies.sweep.state import SweepState
 
 from ..sweep_world import World, generate, pipeline, replica
@@ -195,6 +197,51 @@ def test_pages_go_to_an_online_request_that_needs_them() -> None:
     assert plans == 20 + 160 // 8 - 1
     assert state.counters["offline_yielded"] >= 1
     assert state.counters["preemptions"] == 0
+
+
+def test_what_online_sequences_take_of_the_reserve_comes_back_with_the_next_plan() -> None:
+    """A quarter of the pages of a sweep is what they take; offline sequences that need none give them back all the same."""
+    state = world(64, max_rows=16).workers["w0"].state
+    busy(state, 6, answer=200, prompt=20)
+    while state.running > 1 and not state.counters["offline_yielded"]:  # until offline sequences have all but the reserve
+        commit(state, state.plan(0.0))  # type: ignore[arg-type]
+    pages, (arena, reserve) = state.parts.memory.pages, *reserved_slots(state.parts).items()
+    state.apply(online("n", list(range(24)), 40), 0.0)
+    short = 0
+    for _ in range(20):
+        plan = state.plan(0.0)
+        assert plan is not None
+        rows = state.parts.rows
+        gone = sum(
+            pages.span(handle).layers
+            for s in rows.with_status(Status.LEAVING)
+            for handle in rows.handles(s)
+            if pages.references(handle) == 1
+        )
+        taken = sum(pages.span(h).layers for s, start in zip(state.batch(plan.number), plan.start, strict=True)
+                    if not rows.is_offline(s) and start % 4 == 0 for h in rows.page(s, start // 4))  # fmt: skip
+        free = pages.allocator(arena).room + pages.idle.slots[arena]
+        assert free + gone + taken >= reserve, "but for what the plan itself has taken of it"
+        short += free < reserve
+        commit(state, plan)
+    assert short > 0, "the reserve was never touched"
+
+
+def test_rows_that_online_sequences_take_of_the_reserve_come_back_with_the_next_plan() -> None:
+    """An eighth of 16, also where no online sequence waits for one."""
+    state = world(900, max_rows=16, offline_delay=1e9).workers["w0"].state
+    busy(state, 14, answer=200)
+    table = state.parts.rows
+    assert table.free_rows == 2
+    for i in range(4):
+        state.apply(online(f"n{i}", [i], 60), 0.0)
+        for _ in range(2):
+            plan = state.plan(0.0)
+            assert plan is not None
+            commit(state, plan)
+        assert state.parts.queue.online == i + 1
+        assert table.free_rows + table.leaving == 2
+        assert state.counters["offline_yielded"] == i + 1, "no more than what was taken"
 
 
 def test_offline_sequences_leave_a_part_of_the_memory() -> None:

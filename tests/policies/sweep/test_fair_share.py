@@ -102,6 +102,41 @@ def test_the_later_class_goes_last_and_has_its_own_counters() -> None:
     assert drained(made, keys) == [3, 1, 2, 0]
 
 
+def test_who_begins_to_wait_is_lifted_to_the_least_of_its_own_class() -> None:
+    """What other classes were given is another service: neither more nor less of it counts."""
+    share = FairShare({}, IN, OUT)
+    first, later = [(0, "a"), (0, "b")], [(1, "a"), (1, "b")]
+    for flow, tokens in zip((*first, *later), (500, 300, 20, 90), strict=True):
+        share.charge_prompt(flow, tokens)
+    share.join((0, "c"), [*first, *later])
+    assert share.counter((0, "c")) == 300 * SCALE
+    share.join((1, "c"), [*first, *later])
+    assert share.counter((1, "c")) == 20 * SCALE
+    share.join((2, "c"), [*first, *later])
+    assert share.counter((2, "c")) == 0, "nobody of its class waits or has waited"
+    share.quit((1, "b"))
+    share.join((0, "d"), later)
+    assert share.counter((0, "d")) == 0
+    share.join((1, "d"), first)
+    assert share.counter((1, "d")) == 90 * SCALE
+    share.join((1, "e"), later)
+    assert share.counter((1, "e")) == 20 * SCALE, "the last to wait counts where nobody waits"
+
+
+def test_an_account_is_forgotten_once_it_is_no_more_than_those_of_its_class_that_wait() -> None:
+    share = FairShare({}, IN, OUT)
+    for flow, tokens in (((0, "a"), 50), ((0, "b"), 50), ((1, "b"), 900)):
+        share.charge_prompt(flow, tokens)
+    assert not share.forget("a", []), "it would come back without what it was given above others"
+    assert share.counter((0, "a")) == 50 * SCALE
+    assert not share.forget("a", [(1, "b")]), "who waits in another class says nothing"
+    assert share.forget("a", [(0, "b"), (1, "b")])
+    assert share.counter((0, "a")) == 0
+    assert share.served == {"b": 950}
+    share.quit((0, "b"))
+    assert not share.forget("b", [(0, "b"), (1, "b")]), "others are lifted to what the last to wait was given"
+
+
 def test_whoever_was_idle_saves_nothing_up() -> None:
     """Lifted to the least counter of those that wait, or to that of the account that waited last."""
     made = queue()

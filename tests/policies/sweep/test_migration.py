@@ -85,6 +85,34 @@ def test_nothing_is_taken_from_those_who_run() -> None:
     where.assert_quiet()
 
 
+@pytest.mark.parametrize("running", [0, 1, 3])
+def test_pages_that_come_leave_one_to_each_sequence_that_runs(running: int) -> None:
+    """Its next token may need one."""
+    where = World(["w0", "w1"], [BASE], ROUTES[:2], budget=23 * 64 * 1024, chunk_size=6, max_rows=5, sweep_tokens=24)
+    for name in range(running):
+        where.submit(submission(f"x{name}", [90 + name] * 8, 12, "base@w1"))
+    where.submit(submission("r", [*PROMPT, *PROMPT, *PROMPT], 60, "base@w0"))
+    turns(where, "w0", 10)
+    turns(where, "w1", 3)
+    where.move("r", "base@w1")
+    target = where.workers["w1"].state
+    local = target.parts.routes.known("base@w1")
+    assert local is not None
+    (span,) = local.spans
+    allocator = pages(where.workers["w1"]).allocator(span.arena)
+    free = (allocator.room + pages(where.workers["w1"]).idle.slots[span.arena]) // span.layers
+    assert len(target.parts.queue.running) == running
+    while where.wire.get(("w0", "w1")):
+        where.deliver(("w0", "w1"))
+    turns(where, "w1", 1)
+    taken, refused = counted(where.workers["w1"], "imported_pages"), counted(where.workers["w1"], "refused_pages")
+    assert taken + refused == 12
+    assert taken == min(12, free - running)
+    assert refused > 0 or not running
+    where.run()
+    where.assert_quiet()
+
+
 @pytest.mark.parametrize("lower", [0, 1])
 def test_other_parameters_make_other_pages(lower: int) -> None:
     """An application that shares the lowest layer takes in at most this one, where it is a span, and says that no page came

@@ -60,6 +60,23 @@ def test_of_more_than_a_quarter_of_the_memory_online_prefixes_give_way_the_oldes
     assert sum(kept) >= 1
 
 
+def test_a_quarter_of_the_memory_of_online_prefixes_outlives_any_number_of_offline_requests() -> None:
+    """Several at a time: one that is alone may have all memory."""
+    state = world(60).workers["w0"].state
+    for i in range(5):
+        state.apply(online(f"a{i}", [i] * 40, 1), 0.0)
+        ended(state)
+    idle, (arena,) = state.parts.memory.pages.idle, state.parts.memory.pages.idle.slots
+    for i in range(30):
+        state.apply(offline(f"f{i}", [100 + i] * 40, 30, float(i)), 0.0)
+        while state.running + state.waiting > 2 and (plan := state.plan(0.0)) is not None:
+            commit(state, plan)
+            state.take_effects()
+            kept = (idle.slots[arena] - idle.early_slots[arena]) // 2
+            assert kept >= 15 + 7, f"after {i} offline requests"
+    assert kept == 15 + 7, "an eighth of the memory is for online requests besides, and nothing else needs it"
+
+
 def test_an_offline_page_that_an_online_request_uses_is_kept_as_its_own() -> None:
     state = world(60).workers["w0"].state
     state.apply(offline("o", [7] * 40, 4), 0.0)
