@@ -72,6 +72,8 @@ class ModelSpec:
     hidden_bytes: int = 0  # of a token, between the devices of a pipeline
     context: Tokens = 1 << 20  # tokens, prompt and answer together
     share: float = 1.0  # of the requests, beside the other models
+    shares: str = ""  # the model whose parameters it computes with, as an adapter does; its sizes are that model's
+    own: int = 0  # bytes of what it changes of them, its delta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +250,7 @@ def _change(table: Any, change: str) -> None:
 
 def scenario(table: Any, source: DescriptionSource) -> Scenario:
     """From parsed TOML or JSON, checked."""
-    made = record(Scenario, table, source.error, [])
+    made = record(Scenario, _with_shared(table, source), source.error, [])
     workload = made.workload
     for table_name, name, text, allowed in (
         ("workload", "arrivals", workload.arrivals, ARRIVALS),
@@ -287,6 +289,33 @@ def scenario(table: Any, source: DescriptionSource) -> Scenario:
     _check_provisioning(made, source)
     _check_overload(made, source)
     return made
+
+
+_SHARED = ("kv_bytes", "parameters", "embedding", "head", "hidden_bytes")
+
+
+def _with_shared(table: Any, source: DescriptionSource) -> Any:
+    """Return the table with the sizes of each model that shares another's parameters; what is no table is left as it is."""
+    models = table.get("models") if isinstance(table, dict) else None
+    if not isinstance(models, list) or not all(isinstance(one, dict) for one in models):
+        return table
+    named = {one["name"]: one for one in models if isinstance(one.get("name"), str) and not one.get("shares")}
+    found = []
+    for n, one in enumerate(models):
+        base = named.get(shares) if isinstance(shares := one.get("shares", ""), str) else None
+        if shares and base is None:
+            others = ", ".join(map(repr, named)) or "no model"
+            raise source.error(["models", n, "shares"], f"is {shares!r}; name a model that shares nothing itself ({others})")
+        if base is None and one.get("own"):
+            raise source.error(["models", n, "own"], "is given without shares; name the model whose parameters it shares")
+        given = next((name for name in _SHARED if base is not None and name in one), "")
+        if given:
+            raise source.error(
+                ["models", n, given], f"is that of {shares!r}; leave it out, and give the delta's bytes as own"
+            )
+        inherited = {name: base[name] for name in (*_SHARED, "context") if name in base} if base is not None else {}
+        found.append(inherited | one)
+    return {**table, "models": found}
 
 
 def _check_parts(made: Scenario, source: DescriptionSource) -> None:

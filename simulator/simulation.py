@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,7 +100,8 @@ class ClusterSimulation:
                     self.instances.append(PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead))
                 self._routes.append(routes)
             if not self.instances[-1].total_blocks:
-                held, page = sum(model.parameters for model in scenario.models), scenario.models[0].kv_bytes * spec.page_size
+                held = sum(model.own if model.shares else model.parameters for model in scenario.models)
+                page = scenario.models[0].kv_bytes * spec.page_size
                 raise NoRoomError(entry, spec, held // spec.stages, page // spec.stages)
         self._hashed = [instance.state.config.prefix_cache for instance in self.instances]
         self._entrance = Entrance(
@@ -302,11 +303,30 @@ def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
         Component(_identity(model, depth), kind, nbytes, 1, max(1, model.hidden_bytes), kv)
         for depth, (kind, nbytes, kv) in enumerate(kinds)
     )
+    if model.own:
+        deltas = [model.own * (n + 1) // spec.stages - model.own * n // spec.stages for n in range(spec.stages)]
+        changed = [part.variant(_hash(f"{model.name}/{n}"), deltas[n]) for n, part in enumerate(parts[1:-1])]
+        parts = (parts[0], *changed, parts[-1])
     return Chain(model.name, (Block(parts),), model.context)
 
 
 def _identity(model: ModelSpec, depth: int) -> bytes:
-    return hashlib.blake2b(f"{model.name}/{depth}".encode(), digest_size=16).digest()
+    """Return the same for a model and those that share its parameters."""
+    return _hash(f"{model.shares or model.name}/{depth}")
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def held_bytes(components: Iterable[Component]) -> int:
+    """Return the memory of parameters on one device: those that several models share count once."""
+    shared, deltas = dict[bytes, int](), dict[bytes, int]()
+    for component in components:
+        shared[component.shared] = component.nbytes
+        if component.delta:
+            deltas[component.delta] = component.delta_nbytes
+    return sum(shared.values()) + sum(deltas.values())
 
 
 def hops_of(devices: Sequence[str]) -> tuple[Hop, ...]:
@@ -320,7 +340,7 @@ def sweep_configs(name: str, spec: InstanceSpec, models: Sequence[ModelSpec]) ->
     found, last = [], spec.stages - 1
     chains = [chain_of(model, spec) for model in models]
     for n, hop in enumerate(hops_of([""] * spec.stages)):
-        held = sum(component.nbytes for chain in chains for component in chain.components[hop.first : hop.last])
+        held = held_bytes(component for chain in chains for component in chain.components[hop.first : hop.last])
         budget, chunk = spec.memory - held, spec.memory_chunk
         if spec.blocks:
             budget = chunk = spec.blocks * models[0].kv_bytes // spec.stages * spec.page_size

@@ -19,7 +19,7 @@ class FiguresFile:
         if self._path.is_dir():
             raise CommandError(f"{flag} {name} is a folder; name a file in it", 2)
 
-    def store(self, found: dict[str, Any]) -> None:
+    def store(self, found: dict[str, Any] | list[dict[str, Any]]) -> None:
         try:
             self._path.write_text(json.dumps(found, indent=1) + "\n")
         except OSError as error:

@@ -24,6 +24,7 @@ from blockwright.api.commands import CommandError
 from blockwright.api.commands.figures_file import FiguresFile
 
 if TYPE_CHECKING:
+    from blockwright.api.commands.simulate_sweep import Target
     from blockwright.policies.plan.coefficients import Coefficients
     from blockwright.simulator.description import DescriptionSource, Scenario
     from blockwright.simulator.recording import Recording
@@ -50,30 +51,74 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", type=Path, nargs="?")
     text = "event log of a worker; repeat it for all files of all workers"
     parser.add_argument("--from", dest="logs", metavar="LOG", type=Path, action="append", default=[], help=text)
-    text = "another value for a field of CONFIG, like instances.0.count=4; may be repeated"
+    text = "another value for a field of CONFIG, like instances.0.count=4, or several, a row each (=1,2,4); may be repeated"
     parser.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=text)
+    text = "what has to be met, like 'ttft p99 < 1'; the exit code is 1 if nothing meets all; may be repeated"
+    parser.add_argument("--target", metavar="TARGET", action="append", default=[], help=text)
     parser.add_argument("--log", metavar="FILE", type=Path, help="write every decision to FILE as a line of JSON")
     parser.add_argument("--json", metavar="FILE", help="store the figures; '-': print them instead of the table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.commands.simulate_report import document, show
+    from blockwright.api.commands.simulate_sweep import combinations, parse_target
 
+    targets = [parse_target(text) for text in arguments.target]
+    combined = combinations(arguments.set)
     stored = FiguresFile("--json", arguments.json) if arguments.json not in (None, "-") else None
+    if len(combined) > 1:
+        return _run_several(arguments, combined, targets, stored)
+    arguments.set = combined[0]
     began = time.perf_counter()
     simulation, costs, recorded = _simulate(arguments)
     logs = [str(log) for log in arguments.logs]
     settings = {"config": str(arguments.config or ""), "from": logs, "set": arguments.set, "costs": costs}
     found = document(simulation, settings, recorded)
+    code = 0 if all(target.met(found) for target in targets) else 1
     if arguments.json == "-":
         print(json.dumps(found, indent=1))
-        return 0
+        return code
     show(found)
+    for target in targets:
+        print(f"{target.text}: {'met' if target.met(found) else 'not met'}")
     seconds = time.perf_counter() - began
     print(f"simulated in {seconds:.1f} s, {found['seconds'] / seconds:,.0f} times real time", file=sys.stderr)
     if stored is not None:
         stored.store(found)
-    return 0
+    return code
+
+
+def _run_several(
+    arguments: argparse.Namespace, combined: list[list[str]], targets: list[Target], stored: FiguresFile | None
+) -> int:
+    """Simulate each combination of values, and print a row for each."""
+    from rich.console import Console
+
+    from blockwright.api.commands.fitted_table import FittedTable
+    from blockwright.api.commands.simulate_report import document
+    from blockwright.api.commands.simulate_sweep import rows, varied, verdict
+
+    if arguments.log:
+        raise CommandError("--log writes the decisions of one simulation; give one value to each --set", 2)
+    found = []
+    for changes in combined:
+        arguments.set = changes
+        simulation, costs, recorded = _simulate(arguments)
+        logs = [str(log) for log in arguments.logs]
+        settings = {"config": str(arguments.config or ""), "from": logs, "set": changes, "costs": costs}
+        found.append(document(simulation, settings, recorded))
+    met = [all(target.met(one) for target in targets) for one in found]
+    if arguments.json == "-":
+        print(json.dumps(found, indent=1))
+        return 0 if any(met) else 1
+    head, *table = rows(combined, found, targets)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(FittedTable(head, table, numbers=len(head) - len(varied(combined)) - bool(targets)))
+    if targets:
+        print(verdict(combined, found, targets))
+    if stored is not None:
+        stored.store(found)
+    return 0 if any(met) else 1
 
 
 def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[str, str], Outcomes | None]:

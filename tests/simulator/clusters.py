@@ -14,14 +14,20 @@ PACE = Coefficients(base=0.01, token=1e-4, context=1e-6)
 
 
 def described(
-    *, workload: dict[str, Any] | None = None, instances: dict[str, Any] | None = None, models: int = 1, **more: Any
+    *,
+    workload: dict[str, Any] | None = None,
+    instances: dict[str, Any] | None = None,
+    models: int | list[dict[str, Any]] = 1,
+    **more: Any,
 ) -> Scenario:
     """Two instances with room for 40 pages of 4 tokens and 6 sequences; 60 requests of about 20 + 20 tokens."""
     requests = {"rate": 40.0, "count": 60, "input_tokens": 20, "output_tokens": 20, "law": "exponential", "most_input": 60}
     kind = {"name": "i", "count": 2, "profile": "p", "blocks": 40, "page_size": 4, "max_rows": 6, "sweep_tokens": 32}
     table = {
         "workload": {**requests, "most_output": 60, **(workload or {})},
-        "models": [{"name": f"m{n}", "kv_bytes": 8, "context": 150} for n in range(models)],
+        "models": [{"name": f"m{n}", "kv_bytes": 8, "context": 150} for n in range(models)]
+        if isinstance(models, int)
+        else models,
         "instances": [{**kind, "chunk_size": 16, **(instances or {})}],
         **more,
     }

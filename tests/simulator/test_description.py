@@ -172,3 +172,31 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "p.json").unlink()
     with pytest.raises(DescriptionError, match=r"c.toml, line 18: instances\[1\].profile names .*cannot be read"):
         profile(found.instances[1], 1, source)
+
+
+SHARED = GOOD.replace(
+    '[[models]]\nname = "m"\nkv_bytes = 64\n',
+    '[[models]]\nname = "m"\nkv_bytes = 64\nparameters = 500_000\n\n[[models]]\nname = "a"\nshares = "m"\nown = 1000\n',
+)
+
+
+def test_a_model_that_shares_has_the_sizes_of_the_other_and_its_own_bytes(tmp_path: Path) -> None:
+    found, _ = read(write(tmp_path, SHARED))
+    adapter = found.models[1]
+    assert (adapter.kv_bytes, adapter.parameters, adapter.shares, adapter.own) == (64, 500_000, "m", 1000)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('shares = "m"', 'shares = "x"', "shares is 'x'; name a model that shares nothing itself ('m')"),
+        ('shares = "m"', 'shares = "a"', "name a model that shares nothing itself"),
+        ("own = 1000", "own = 1000\nparameters = 7", "parameters is that of 'm'; leave it out"),
+        ("own = 1000", "own = -1", "own is -1; give 0 or more"),
+        ('shares = "m"\n', "kv_bytes = 64\n", "own is given without shares"),
+    ],
+)
+def test_mistakes_of_shared_models(tmp_path: Path, old: str, new: str, says: str) -> None:
+    with pytest.raises(DescriptionError) as caught:
+        read(write(tmp_path, SHARED.replace(old, new)))
+    assert says in str(caught.value)

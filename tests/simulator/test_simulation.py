@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.simulator.description import DISPATCH
-from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, sample_count
+from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, NoRoomError, sample_count, sweep_configs
 from blockwright.simulator.workload import Demand
 
 from .clusters import described, run
@@ -153,3 +153,16 @@ def test_equal_seeds_give_equal_outcomes_whatever_hashes_are() -> None:
     ]
     assert told[0] == told[1]
     assert run(described(seed=7))[0].digest() == run(described(seed=7))[0].digest() != run(described(seed=8))[0].digest()
+
+
+def test_shared_parameters_are_in_memory_once() -> None:
+    base = {"name": "base", "kv_bytes": 8, "parameters": 8000, "context": 150}
+    adapters = [{"name": f"a{n}", "shares": "base", "own": 100} for n in range(20)]
+    made = described(instances={"memory": 8000 + 20 * 100 + 3200, "blocks": 0, "memory_chunk": 32}, models=[base, *adapters])
+    (config,) = sweep_configs("i", made.instances[0], made.models)
+    assert config.budget == 3200
+    simulation, _ = run(made)
+    assert not any(one.failed for one in simulation.requests)
+    whole = [{**base, "name": f"m{n}"} for n in range(21)]
+    with pytest.raises(NoRoomError):
+        run(described(instances={"memory": 13200, "blocks": 0, "memory_chunk": 32}, models=whole))

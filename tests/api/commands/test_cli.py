@@ -55,7 +55,7 @@ FLAGS = {
     },
     "profile": {"--device", "--dtype", "--output", "--repeats", "--threads", "--zoo"},
     "node": {"--join", "--listen", "--name"},
-    "simulate": {"--from", "--json", "--log", "--set"},
+    "simulate": {"--from", "--json", "--log", "--set", "--target"},
     "trace": {"--trace"},
     "trace replay": {"--json", "--show", "--until"},
     "version": set(),

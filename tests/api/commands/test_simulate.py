@@ -203,3 +203,43 @@ def test_plots() -> None:
     rising = cumulative([float(n) for n in range(101)])
     assert rising == sorted(rising)
     assert (len(rising), rising[-1]) == (WIDTH, pytest.approx(100 / 101))
+
+
+def test_lists_are_a_row_for_each_combination_and_targets_name_the_smallest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("--set", "workload.count=40", "--set", "workload.rate=40")
+    lists = ("--set", "instances.0.count=1,12", "--set", "instances.0.max_rows=[8,48]")
+    code, out, _ = simulate(capsys, EXAMPLE, *small, *lists, "--target", "ttft p99 < 3", "--target", "failed <= 0")
+    table = [line.split() for line in out.splitlines() if line.startswith(("1 ", "12 "))]
+    assert [row[:2] for row in table] == [["1", "8"], ["1", "48"], ["12", "8"], ["12", "48"]]
+    assert (code, table[0][-1], table[3][-1]) == (0, "no", "yes")
+    best = next(row[:2] for row in table if row[-1] == "yes")
+    assert out.splitlines()[-1] == (
+        f"smallest that meets ttft p99 < 3 and failed <= 0: instances.0.count={best[0]} instances.0.max_rows={best[1]}"
+    )
+    code, out, _ = simulate(capsys, EXAMPLE, *small, *lists, "--target", "ttft p99 < 1ms")
+    assert (code, out.splitlines()[-1]) == (1, "nothing meets ttft p99 < 1ms")
+    one = ("--set", "instances.0.count=12")
+    assert simulate(capsys, EXAMPLE, *small, *one, "--target", "output_tokens_per_s > 1")[0] == 0
+    assert simulate(capsys, EXAMPLE, *small, *one, "--target", "latency mean < 1ms")[0] == 1
+    found = json.loads(simulate(capsys, EXAMPLE, *small, "--set", "instances.0.count=1,12", "--json", "-")[1])
+    assert [one["set"][-1] for one in found] == ["instances.0.count=1", "instances.0.count=12"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--target", "fast"], "--target 'fast' is no target; write it like 'ttft p99 < 1'"),
+        (["--target", "tfft p99 < 1"], "there is no metric 'tfft'; did you mean ttft? (there are: ttft, latency,"),
+        (["--target", "ttft < 1"], "ttft has mean, p50, p90, p99, max; name one, like 'ttft p99 < 1'"),
+        (["--target", "ttft p98 < 1"], "ttft has mean, p50, p90, p99, max"),
+        (["--target", "failed p99 < 1"], "failed is one number; leave 'p99' out"),
+        (["--set", f"seed={','.join(map(str, range(40)))}", "--set", f"workload.cv={[*range(1, 40)]}"], "at most 1,000"),
+        (["--set", "seed=1,2", "--log", "x"], "--log writes the decisions of one simulation"),
+    ],
+)
+def test_mistakes_of_targets_and_lists(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = simulate(capsys, EXAMPLE, *words)
+    assert code == 2
+    assert says in err
