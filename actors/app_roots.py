@@ -46,7 +46,10 @@ def folder_below(roots: str, path: str) -> Path:
             f"path {path[:60]!r} cannot be looked up ({reason}); name a folder below {_listed(allowed)}"
         ) from None
     if not inside:
-        raise _refused(f"path {path[:200]!r} is not below a root of app_roots; name a folder below {_listed(allowed)}")
+        raise _refused(
+            f"path {path[:200]!r} is not below a root of app_roots, or the folder of adapters; name a folder below "
+            f"{_listed(allowed)}"
+        )
     if escaped:
         raise _refused(f"{escaped} is a link that leaves the roots of app_roots; put the file itself there")
     return folder

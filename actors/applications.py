@@ -11,18 +11,23 @@ import contextvars
 import dataclasses
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from blockwright.actors.app_roots import check_name, folder_below
-from blockwright.actors.checkpoints import application_of
+from blockwright.actors.changes_file import ChangesFile
+from blockwright.actors.checkpoints import application_of, located, stored_base
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import Application
-from blockwright.actors.gateway.port import ApplicationView, NewApplication, RefusedChange
+from blockwright.actors.further_applications import adapter_named, base_of, roots_of
+from blockwright.actors.gateway.port import ApplicationView, NewApplication, RefusedChange, RemovalView
 from blockwright.actors.sizing import WorkerLimits, check_model
 from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.adapter import is_adapter, trained_on
+from blockwright.gpu.weights.adapter import open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
@@ -35,29 +40,9 @@ AFTER_GRACE = 10.0  # seconds for the end of requests and the unloading of block
 _WHY = {"Conflict": Refusal.CONFLICT, "LookupError": Refusal.UNKNOWN_MODEL}  # what the controller raises
 
 
-def open_application(new: NewApplication, roots: str, base: str) -> Checkpoint:
-    """What ``new`` names, opened and not hashed. ``base``: the whole checkpoint that its base is served from, "" where that
-    is none. Raises RequestRefused, CheckpointError."""
-    folder = folder_below(roots, new.path)
-    if not is_adapter(folder):
-        if new.base:
-            message = f"{folder} is a whole checkpoint, which has no base; leave base out"
-            raise RequestRefused(Refusal.INVALID, message, param="base")
-        return open_source(folder)
-    if not base:
-        why = f"base {new.base!r} is not a whole checkpoint that is served" if new.base else "no whole checkpoint is served"
-        remedy = "name the model that it was trained on" if new.base else "add the checkpoint that it was trained on first"
-        message = f"{folder} is an adapter, but {why}; {remedy}"
-        raise RequestRefused(Refusal.INVALID, message, param="base")
-    return open_source(folder, base)
-
-
-def base_name(new: NewApplication, roots: str) -> str:
-    """What an adapter says that it was trained on; "" also for what ``open_application`` refuses."""
-    try:
-        return trained_on(folder_below(roots, new.path))
-    except RequestRefused:
-        return ""
+def _own(new: NewApplication) -> dict[str, Any]:
+    """Return what an application has of the request that it was made of."""
+    return {"defaults": new.defaults, "on_demand": new.on_demand}
 
 
 def _tell_refusal(name: str, task: asyncio.Task[ApplicationView | RefusedChange]) -> None:
@@ -77,7 +62,15 @@ class Applications(Actor):
         self._held = {} if held is None else held
         self._watched: dict[str, asyncio.Task[None]] = {}  # applications whose end drops what is held
         self._reading = asyncio.Lock()
+        self._file = ChangesFile.of(settings)
+        self._writing = asyncio.Lock()
+        self._removed: set[str] = set()  # adapters of the folder that are not to be found there any more
         self._adding: dict[NewApplication, asyncio.Task[ApplicationView | RefusedChange]] = {}
+        self._bases: dict[NewApplication, str] = {}  # of adapters that are being added: the id of the model they are put on
+
+    async def on_start(self) -> None:
+        if self._file is not None:
+            self._removed.update((await asyncio.to_thread(self._file.read)).removed)
 
     async def on_stop(self) -> None:
         tasks = [*self._adding.values(), *self._watched.values()]
@@ -93,28 +86,54 @@ class Applications(Actor):
         if task is None:
             task = asyncio.create_task(self._add(new), context=contextvars.Context())  # without the deadline of who asks
             self._adding[new] = task
-            task.add_done_callback(lambda _: self._adding.pop(new))
+            task.add_done_callback(lambda _: (self._adding.pop(new), self._bases.pop(new, "")))
         done, _ = await asyncio.wait({task}, timeout=min(wait, LONGEST_WAIT))
         if done:
             return task.result()
         task.add_done_callback(partial(_tell_refusal, new.name))
-        return ApplicationView(new.name, new.path, False, 0, 0, 0)
+        return ApplicationView(new.name, new.path, False, 0, 0, 0, self._bases.get(new, ""))
 
     @endpoint(concurrent=True)
-    async def remove(self, name: str, grace: float) -> bool | RefusedChange:
+    async def find(self, name: str) -> bool | RefusedChange:
+        """See ``GatewayPort.find_application``. What an operator has removed is not there."""
+        new = await asyncio.to_thread(adapter_named, self._settings, name) if name not in self._removed else None
+        if new is None:
+            return False
+        answer = await self.add(dataclasses.replace(new, wait=LONGEST_WAIT))
+        if not isinstance(answer, RefusedChange):
+            return True
+        log.warning("adapter %s cannot be served: %s", name, answer.message)
+        why = answer.message.replace(new.path, name)  # whoever asks for it is told no path
+        return RefusedChange(Refusal.UNKNOWN_MODEL, f"model {name!r} cannot be served: {why}", "model")
+
+    @endpoint(concurrent=True)
+    async def remove(self, name: str, grace: float, default: str = "") -> RemovalView | RefusedChange:
         """See ``GatewayPort.remove_application``."""
         controller = self.node.ref(self._controller, Controller)
         try:
-            application = await controller.retire(name, grace)
+            application, view = await controller.retire(name, grace, default)
             log.info("model %s takes no new requests and is removed", name)
             self._watch(application)
+            self._removed.add(name)
+            await self._keep(lambda file: file.remove(name, default))
             await controller.removed(application, timeout=grace + AFTER_GRACE)
         except DeadlineExceeded:
-            return False
+            return view
         except RemoteError as error:
-            return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "name")
+            return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "default" if default else "name")
         self._held.pop(application, None)
-        return True
+        return dataclasses.replace(view, gone=True)
+
+    async def _keep(self, change: Callable[[ChangesFile], None]) -> None:
+        """Write a change into the file, if there is one. The change holds all the same where it cannot be written."""
+        if self._file is None:
+            return
+        async with self._writing:
+            try:
+                await asyncio.to_thread(change, self._file)
+            except OSError as error:
+                reason = error.strerror or error
+                log.warning("%s cannot be written (%s); the change is lost with the next start", self._file.path, reason)
 
     def _watch(self, application: str) -> None:
         """Drop what is held once the controller has forgotten it, however late that is, and whoever still asks."""
@@ -139,8 +158,7 @@ class Applications(Actor):
         controller = self.node.ref(self._controller, Controller)
         try:
             check_name(new.name)
-            named = "" if new.base else await asyncio.to_thread(base_name, new, self._settings.app_roots)
-            checkpoint, application = await self._read(new, await controller.base(new.base, named))
+            checkpoint, application = await self._read(new, await controller.wholes())
             name = await controller.add(application, replace=new.replace, grace=self._settings.drain_timeout)
             self._held.setdefault(name, checkpoint)  # before a worker reads it, and whatever becomes of who asks
             self._watch(name)
@@ -162,23 +180,34 @@ class Applications(Actor):
         view: ApplicationView | None = await controller.application(name)
         if view is None:
             return RefusedChange(Refusal.CONFLICT, f"model {new.name!r} was removed while it was added", "name")
+        if not new.on_demand:  # what is found in the folder is found there again
+            self._removed.discard(new.name)
+            put_on = self._bases.get(new, "")
+            await self._keep(lambda file: file.add(new, put_on))
         if new.replace:  # what it replaces is served by the controller, so it knows when that ends
             for held in self._held:
                 self._watch(held)
-        log.info("model %s from %s: %s", new.name, view.checkpoint, "ready" if view.ready else "loading")
+        on = f" on {view.base}" if view.base else ""
+        log.info("model %s from %s%s: %s", new.name, view.checkpoint, on, "ready" if view.ready else "loading")
         return view
 
-    async def _read(self, new: NewApplication, base: str) -> tuple[Checkpoint, Application]:
+    async def _read(self, new: NewApplication, wholes: list[WholeModel]) -> tuple[Checkpoint, Application]:
         """Open, check and hash, off the loop."""
         async with self._reading:
-            return await asyncio.to_thread(self._hash, new, base)
+            return await asyncio.to_thread(self._hash, new, wholes)
 
-    def _hash(self, new: NewApplication, base: str) -> tuple[Checkpoint, Application]:
+    def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> tuple[Checkpoint, Application]:
         settings, limits = self._settings, self._limits
-        checkpoint = open_application(new, settings.app_roots, base)
+        roots = roots_of(settings)
+        base = base_of(new, roots, wholes)
+        self._bases[new] = base.model if base is not None else ""
+        folder = folder_below(roots, new.path)
+        held = next((c for c in self._held.values() if base and located(c) == base.checkpoint and c.source == c.path), None)
+        checkpoint = open_adapter(folder, held) if held else open_source(folder, base.checkpoint if base else "")
         length = check_model(settings, limits, new.name, checkpoint.config)
         specs = checkpoint.specs(settings.page_size, limits.dtype)
-        folder_below(settings.app_roots, str(checkpoint.source))  # again: it may have become a link while it was read
+        folder_below(roots, str(checkpoint.source))  # again: it may have become a link while it was read
         span = settings.pipelines.get(new.name, settings.pipeline)
-        made = application_of(new.name, checkpoint, specs, length, span)
-        return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()))
+        name = stored_base(checkpoint, wholes) if base is None and checkpoint.deltas else self._bases[new]
+        made = application_of(new.name, checkpoint, specs, length, span, name)
+        return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()), **_own(new))

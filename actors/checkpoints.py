@@ -2,62 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.messages import Application
-from blockwright.actors.sizing import max_lengths, serving_dtype, spans
+from blockwright.actors.gateway.port import ModelInfo
+from blockwright.actors.sizing import max_lengths, serving_dtype
+from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.cluster.application_life import default_base
+from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
+from blockwright.zoo.records import read_chain
 from blockwright.zoo.source import open_source
 
+log = logging.getLogger("blockwright.cluster")
 
-def open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
-    """By application. Raises CheckpointError, SettingsError: one sentence."""
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The checkpoints to serve by application.
+
+    bases: for each adapter the id of the whole model that it is put on. assumed: those that named no base, or another one,
+    and were put on the only one. defaults: as ``ModelInfo`` has them. on_demand: those that no setting
+    names one by one, which are loaded when requests ask for them.
+    """
+
+    checkpoints: dict[str, Checkpoint]
+    bases: dict[str, str]
+    assumed: frozenset[str] = frozenset()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    on_demand: frozenset[str] = frozenset()
+
+
+def open_checkpoints(settings: Settings) -> Opened:
+    """Open what the settings name, whole models first. Raise CheckpointError or SettingsError: one sentence."""
     opened = {name: open_source(path) for name, path in settings.applications.items() if not is_adapter(path)}
     for name in settings.bases:
         if name in opened:
             raise SettingsError(f"bases.{name} names a whole checkpoint; only an adapter has a base: leave it out")
-    found = {}
+    wholes = [WholeModel(name, located(one)) for name, one in opened.items() if not one.deltas]
+    found, bases, assumed = dict[str, Checkpoint](), dict[str, str](), set[str]()
     for name, path in settings.applications.items():
         if name in opened:
             found[name] = opened[name]
+            if opened[name].deltas:
+                bases[name] = stored_base(opened[name], wholes)
             continue
-        wholes = {settings.applications[one]: one for one in reversed(opened)}  # of two of one folder the first
-        ordered = [(one, settings.applications[one]) for one in opened]
-        base = settings.bases.get(name) or wholes.get(default_base(trained_on(path), ordered), "")
+        if not (base := settings.bases.get(name, "")):
+            chosen = _chosen(name, path, wholes)
+            base = chosen.model
+            assumed |= set() if is_named(trained_on(path), chosen) else {name}
+        bases[name] = base
         if base not in opened:
-            if not opened:
-                raise SettingsError(
-                    f"application {name} is an adapter, but no whole checkpoint is served; serve the one that it was "
-                    f"trained on, and the adapter beside it: --app {name}={path}"
-                )
             raise SettingsError(
-                f"application {name} is an adapter and its base {base!r} is not a whole checkpoint that is served, too; "
-                f"serve one before it and name it in bases.{name} (there are: {', '.join(opened)})"
+                f"application {name} is an adapter and its base {base!r} is not a whole checkpoint that is served, "
+                f"too; serve one before it and name it in bases.{name} (there are: {', '.join(opened)})"
             )
         found[name] = open_adapter(path, opened[base])
-    return found
+    return Opened(found, bases, frozenset(assumed), settings.application_defaults)
 
 
-def hash_applications(checkpoints: dict[str, Checkpoint], settings: Settings) -> list[Application]:
+def model_info(name: str, checkpoint: Checkpoint, length: int, created: int) -> ModelInfo:
+    """Return what a front knows of a checkpoint before it is served. ``length``: tokens of a sequence."""
+    adapter = str(checkpoint.source) if checkpoint.source != checkpoint.path else ""
+    context = length - checkpoint.virtual
+    return ModelInfo(name, str(checkpoint.path), context, created, False, virtual=checkpoint.virtual, adapter=adapter)
+
+
+def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
+    """Return the model that an adapter is put on where no setting says it. Raise SettingsError."""
+    try:
+        chosen = choose_base(trained_on(path), wholes)
+    except AmbiguousBase as ambiguous:
+        raise SettingsError(
+            f"application {name} ({path}) is an adapter; {ambiguous.why}; name its base: --set bases.{name}=NAME"
+        ) from None
+    if chosen is None:
+        raise SettingsError(
+            f"application {name} is an adapter, but no whole checkpoint is served; serve the one that it was trained on, "
+            f"and the adapter beside it: --app {name}={path}"
+        )
+    return chosen
+
+
+def located(checkpoint: Checkpoint) -> str:
+    """Return a checkpoint's folder as names of bases are compared with it: every link resolved."""
+    return os.path.realpath(checkpoint.source)
+
+
+def stored_base(checkpoint: Checkpoint, wholes: Iterable[WholeModel]) -> str:
+    """Return the id of the model that an adapter of a zoo was added over: that of the served one, else its name there."""
+    base = read_chain(checkpoint.source).base
+    beside = os.path.realpath(checkpoint.source.parent / base)
+    return next((one.model for one in wholes if one.checkpoint == beside), base)
+
+
+def hash_applications(opened: Opened, settings: Settings) -> list[Application]:
     """Hash every tensor once, bases before their adapters. It takes seconds, so call it on a thread."""
+    checkpoints = opened.checkpoints
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
-    lengths, dtype, over = max_lengths(settings, models), serving_dtype(settings, models), spans(settings)
-    for checkpoint in checkpoints.values():
-        if checkpoint.source == checkpoint.path:
+    lengths, dtype = max_lengths(settings, models), serving_dtype(settings, models)
+    for name, checkpoint in checkpoints.items():
+        if checkpoint.source == checkpoint.path and name not in opened.on_demand:
             checkpoint.hashes()
     applications = []
     for name, checkpoint in checkpoints.items():
-        specs = checkpoint.specs(settings.page_size, dtype)
-        applications.append(application_of(name, checkpoint, specs, lengths[name], over[name]))
+        lazy = name in opened.on_demand
+        span = settings.pipelines.get(name, settings.pipeline)
+        try:
+            specs = checkpoint.specs(settings.page_size, dtype)
+            made = application_of(name, checkpoint, specs, lengths[name], span, opened.bases.get(name, ""))
+        except (CheckpointError, SettingsError, OSError) as error:
+            if not lazy:
+                raise
+            log.warning("%s is not served: %s", name, error)
+            continue
+        applications.append(replace(made, defaults=opened.defaults.get(name, ""), on_demand=lazy))
     return applications
 
 
-def application_of(name: str, checkpoint: Checkpoint, specs: Sequence[ComponentSpec], length: int, span: int) -> Application:
-    """A checkpoint that was hashed, as the controller knows it. Raises SettingsError."""
+def application_of(
+    name: str, checkpoint: Checkpoint, specs: Sequence[ComponentSpec], length: int, span: int, base_model: str = ""
+) -> Application:
+    """Return a checkpoint that was hashed as the controller knows it; ``base_model``: the id of what an adapter is put on.
+    Raise SettingsError."""
     if checkpoint.virtual >= length:
         raise SettingsError(
             f"{name} has {checkpoint.virtual} virtual tokens before every prompt, but a sequence may have {length}; raise "
@@ -65,12 +137,13 @@ def application_of(name: str, checkpoint: Checkpoint, specs: Sequence[ComponentS
         )
     return Application(
         name,
-        str(checkpoint.source),
+        located(checkpoint),
         tuple(spec.component for spec in specs),
         length,
         span,
         tuple(spec.hashes for spec in specs),
-        str(checkpoint.path) if checkpoint.source != checkpoint.path else "",
+        os.path.realpath(checkpoint.path) if checkpoint.source != checkpoint.path else "",
         tuple({role: ref.nbytes for role, ref in spec.tensors.items()} for spec in specs),
         virtual=checkpoint.virtual,
+        base_model=base_model,
     )

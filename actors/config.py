@@ -29,13 +29,18 @@ MOST_WEIGHT = 1000  # of an account against one of weight 1
 LEAST_LOG = 64 << 10  # bytes of a log in two files; in an event log each starts with a snapshot
 # fmt: off
 _POSITIVE = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "gateways", "max_waiting",
-             "max_body", "max_characters", "dispatchers", "batch_requests", "batch_bytes")
-_COUNTS = ("threads", "memory", "max_model_len", "port", "max_waiting_tokens", "max_connections", "dispatch_candidates")
+             "max_characters", "dispatchers", "batch_requests", "batch_bytes")
+_COUNTS = ("threads", "memory", "max_model_len", "max_body", "port", "max_waiting_tokens", "max_connections",
+           "dispatch_candidates")
 _SECONDS = ("stall_timeout", "silence", "worker_wait", "drain_timeout", "read_timeout", "dispatch_timeout", "slo_ttft",
             "slo_latency", "offline_sweep")
 # fmt: on
 OUTSTANDING = "outstanding"  # what a gateway dispatches by itself by
 TRAINED = "trained:"  # what the setting tagger begins with before the name of a file
+
+
+LONGEST_CONTEXT = 8192  # tokens of a sequence unless ``max_model_len`` says more
+TOKEN_CHARACTERS = 32
 
 
 class SettingsError(ValueError):
@@ -46,13 +51,16 @@ class SettingsError(ValueError):
 class Settings:
     """See the module. Checked when made."""
 
-    applications: Annotated[dict[str, str], "model id: checkpoint folder or hub id; the first is the default"] = field(
-        default_factory=dict
-    )
+    applications: Annotated[
+        dict[str, str],
+        "model id: checkpoint folder or hub id, or a table (path, base, system, temperature, ...); the first is the default",
+    ] = field(default_factory=dict)
+    application_defaults: dict[str, str] = field(default_factory=dict)  # by application, as ``ModelInfo`` has them
     bases: Annotated[
         dict[str, str],
-        "adapter: the application it adapts; default: as it calls it itself, else the first that is no adapter",
+        "adapter: the application it adapts; default: the one that it names itself, or the only one that is no adapter",
     ] = field(default_factory=dict)
+    default_model: Annotated[str, "model id of requests that name none; empty: the first"] = ""
     workers: Annotated[int, "worker processes"] = 1
     device: Annotated[str, "where the workers compute; only cpu exists yet"] = "cpu"
     dtype: Annotated[str, "auto (as stored; float16, or checkpoints of several types: float32), float32 or bfloat16"] = (
@@ -80,7 +88,9 @@ class Settings:
     max_connections: Annotated[
         int, "connections per gateway process, more are refused; 0: as many as open files (ulimit -n) allow"
     ] = 8192
-    max_body: Annotated[int, "maximum size of a request's body in bytes (or 32MiB)"] = 32 << 20
+    max_body: Annotated[
+        int, "maximum size of a request's body in bytes (or 32MiB); 0: 4 MiB and 6 bytes for each character that may fit"
+    ] = 0
     max_characters: Annotated[int, "most characters of a text to tokenize; each takes about 150 bytes"] = 4_000_000
     api_keys: Annotated[dict[str, str], "key: tenant; if this and admin_keys are empty, no key is needed"] = field(
         default_factory=dict
@@ -122,6 +132,13 @@ class Settings:
     offline_sweep: Annotated[float, "most seconds for a step of batch requests alone; new requests wait for it"] = 0.02
     app_roots: Annotated[
         str, "folders, separated by commas, from which applications may be added at run time; empty: none may"
+    ] = ""
+    adapters: Annotated[
+        str, "folder whose adapters are served, each under the name of its own folder, and loaded when requests ask for them"
+    ] = ""
+    apps_file: Annotated[
+        str,
+        "file that keeps what is added and removed at run time for the next start; empty: one in adapters, if that is set",
     ] = ""
     max_model_len: Annotated[int, "most tokens of prompt and answer together; 0: what the checkpoint says, at most 8192"] = 0
     memory: Annotated[
@@ -210,6 +227,16 @@ class Settings:
     slo_latency: Annotated[float, "target for the last token, in seconds, of the policy predicted-slo"] = 30.0
     log_format: Annotated[str, "text, or json: one object per line, on standard output and error"] = "text"
     log_level: Annotated[str, "least important level that is logged: debug, info, warning or error"] = "warning"
+
+    @property
+    def largest_body(self) -> int:
+        """Return the bytes that a request's body may have.
+
+        Without ``max_body`` they follow from the context. A token has ``TOKEN_CHARACTERS`` characters at most, but for odd
+        texts, and JSON writes a character in up to 6 bytes. The rest is room for lists of prompts and fields of messages.
+        """
+        context = TOKEN_CHARACTERS * (self.max_model_len or LONGEST_CONTEXT)
+        return self.max_body or (4 << 20) + 6 * min(self.max_characters, context)
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -310,10 +337,18 @@ class Settings:
                 "overload is on, but prefix_cache is off, which it needs; set prefix_cache=on, or overload=off"
             )
 
+    @property
+    def _more_may_come(self) -> bool:
+        """Models are served that no setting names, now or later."""
+        return bool(self.app_roots or self.adapters or self.apps_file)
+
     def _check_bases(self) -> None:
+        if self.default_model and self.default_model not in self.applications and not self._more_may_come:
+            there = _listed(self.applications)
+            raise SettingsError(f"default_model is {self.default_model!r}, which is not served; there are: {there}")
         for name, base in self.bases.items():
             for one in (name, base):
-                if one not in self.applications:
+                if one not in self.applications and not (one is name and self._more_may_come):
                     raise SettingsError(
                         f"bases.{name} = {base!r}: {one} is no application; there are: {_listed(self.applications)}"
                     )
@@ -349,9 +384,10 @@ class Settings:
                 if name in limits and value < 1:
                     raise SettingsError(f"{name}.{tenant} is {value}; give at least 1, or leave it out for no limit")
         accounts = tenants or {*self.applications}
+        anything = self._more_may_come and not tenants  # without keys, each model is an account
         for name in ("tenant_weights", "tenant_kv_share"):
             for account in getattr(self, name):
-                if account not in {*accounts, "*", *(SIDES if name == "tenant_kv_share" else ())}:
+                if not anything and account not in {*accounts, "*", *(SIDES if name == "tenant_kv_share" else ())}:
                     kind = "tenant that has a key" if tenants else "application"
                     raise SettingsError(f"{name}.{account} names no {kind}; there are: {_listed(accounts)}")
         for account, weight in self.tenant_weights.items():
@@ -368,7 +404,7 @@ class Settings:
             raise SettingsError(f"kv_reserve is {self.kv_reserve}; give 0 to 0.9")
         for tenant, models in self.tenant_models.items():
             for model in models.split(","):
-                if model.strip() not in self.applications and not self.app_roots:  # with roots it may come later
+                if model.strip() not in self.applications and not self._more_may_come:
                     served = _listed(self.applications)
                     raise SettingsError(
                         f"tenant_models.{tenant} names {model.strip()!r}, which is not served; there are: {served}"

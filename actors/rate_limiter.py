@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from blockwright.actors.config import Settings
-from blockwright.policies.requests.rate_limit import Limits, Quotas, Verdict
+from blockwright.policies.requests.rate_limit import Limits, Quotas, Standing, Verdict
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.down import Down
@@ -47,6 +47,11 @@ class Limiter(Actor):
     async def limit(self, tenant: str, name: str) -> int:
         """The number of a limit."""
         return self.quotas.limit(tenant, name)
+
+    @endpoint
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+        """Return how the limits of ``tenants``, and of any other that has sent something, stand; by tenant and limit."""
+        return self.quotas.standings(tenants, self.node.clock.now(), time.time())
 
     def _gone(self, down: Down) -> None:
         self._watched.discard(down.node)

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockwright.actors.config import MOST_THREADS, Settings, SettingsError
+from blockwright.actors.config import LONGEST_CONTEXT, MOST_THREADS, Settings, SettingsError
 from blockwright.actors.worker.messages import WorkerConfig
 from blockwright.gpu.model.config import ModelConfig
 from blockwright.policies.binary_size import binary_size
 from blockwright.policies.memory.residence import VIRTUAL
 
-LONGEST = 8192  # tokens of a sequence unless ``max_model_len`` says more
 SHARE = 0.6  # of free memory that the workers may take together
 PROGRAM = 920 << 20  # bytes of address space of a worker with torch's libraries
 STACKS = 24 << 20  # bytes of address space of a kernel thread: its own stack, and one in each of torch's two pools
@@ -48,7 +47,7 @@ def max_lengths(settings: Settings, models: Mapping[str, ModelConfig]) -> dict[s
                 f"max_model_len is {settings.max_model_len}, but {name} handles {model.max_position} positions; "
                 f"give at most {model.max_position}"
             )
-        lengths[name] = settings.max_model_len or min(model.max_position, LONGEST)
+        lengths[name] = settings.max_model_len or min(model.max_position, LONGEST_CONTEXT)
     return lengths
 
 
@@ -80,11 +79,6 @@ def check_model(settings: Settings, limits: WorkerLimits, name: str, model: Mode
             f"(ulimit -v or -d); raise the limit and restart"
         )
     return length
-
-
-def spans(settings: Settings) -> dict[str, int]:
-    """Workers that each application's chain is spread over."""
-    return {name: settings.pipelines.get(name, settings.pipeline) for name in settings.applications}
 
 
 def worker_configs(

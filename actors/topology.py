@@ -10,11 +10,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blockwright.actors.batches.port import BatchDesk
-from blockwright.actors.checkpoints import hash_applications, open_checkpoints
+from blockwright.actors.changes_file import ChangesFile
+from blockwright.actors.checkpoints import Opened, hash_applications, model_info, open_checkpoints
 from blockwright.actors.conditions import Published
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.actors.controller.actor import Controller
@@ -22,6 +23,7 @@ from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.scaling import scaling_plan
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.cost_file import check_costs
+from blockwright.actors.further_applications import open_further
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -182,11 +184,11 @@ class Running:
     def reached(self, stage: str) -> None:
         self.stages.append((stage, time.monotonic() - self._began))
 
-    def run(self, root: Ref, checkpoints: dict[str, Checkpoint], settings: Settings, then: Callable[[], None]) -> None:
+    def run(self, root: Ref, opened: Opened, settings: Settings, then: Callable[[], None]) -> None:
         """Hash, load and note the stages, behind everything else. ``then``: when there is time again."""
         self.cluster.node.monitor(root, lambda down: self._fail(f"the cluster's supervisor ended: {down.cause}"))
         self._background += [
-            asyncio.create_task(self._prepare(checkpoints, settings)),
+            asyncio.create_task(self._prepare(opened, settings)),
             asyncio.create_task(self._watch(then)),
         ]
 
@@ -194,9 +196,9 @@ class Running:
         if not self._failed.done():
             self._failed.set_result(reason)
 
-    async def _prepare(self, checkpoints: dict[str, Checkpoint], settings: Settings) -> None:
+    async def _prepare(self, opened: Opened, settings: Settings) -> None:
         try:
-            applications = await asyncio.to_thread(hash_applications, checkpoints, settings)
+            applications = await asyncio.to_thread(hash_applications, opened, settings)
             self.reached("hashed")
             await self.controller.serve(applications)
         except Exception as error:  # a file that changed, an unreadable tensor, a chain shorter than its pipeline
@@ -226,8 +228,8 @@ async def start(
     Raises CheckpointError, SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
-    checkpoints = await _open_checkpoints(settings)
-    models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
+    opened, fronts = await _open_checkpoints(settings)
+    models = {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()}
     configs = worker_configs(settings, models, free_memory=free_memory(), cores=cores(), address_space=address_space())
     first_in_head = http is None or in_head(settings, cores())
     processes = gateway_processes(settings, first_in_head=first_in_head) if http is not None else []
@@ -243,10 +245,10 @@ async def start(
             predictor_entry=PREDICTORS_IN_PROCESS if in_process else PREDICTORS,
         )
         log.info("supervision tree:\n%s", "\n".join(lines(whole)))
-        infos = _models(checkpoints, max_lengths(settings, models))
-        gateway = _gateway(settings, infos) if first_in_head else None
-        running = Running(cluster, launcher, gateway, began, dict(checkpoints))
-        state = _state(settings, configs, models)
+        infos = _models(opened, max_lengths(settings, models))
+        gateway = _gateway(fronts, infos) if first_in_head else None
+        running = Running(cluster, launcher, gateway, began, dict(opened.checkpoints))
+        state = _state(settings, configs, models, fronts.default_model)
         values: dict[str, Any] = {
             **_services(settings, http.desk if http is not None else None),
             "applications": (settings, worker_limits(settings, models, address_space()), f"{HEAD}/controller", running.held),
@@ -254,7 +256,7 @@ async def start(
             "controller": (state, [f"{HEAD}/gateway"] * first_in_head, running.progress),
             "peer": (http.front if http is not None else None, processes),
             **configs,
-            **_gateway_configs(settings, infos, first_in_head, http.port if http is not None else 0),
+            **_gateway_configs(fronts, infos, first_in_head, http.port if http is not None else 0),
         }
         tell_of_nodes(cluster, running.controller.ref, running.answering, configs.keys(), processes)
         root = await start_tree(cluster.node, whole, values, nodes=cluster)
@@ -265,7 +267,7 @@ async def start(
             if processes and isinstance(launcher, ForkserverLauncher):
                 launcher.preload([gateway_entry.partition(":")[0]])
 
-        running.run(root, checkpoints, settings, warm)
+        running.run(root, opened, settings, warm)
     except BaseException:
         await cluster.stop()
         raise
@@ -279,23 +281,37 @@ def _services(settings: Settings, desk: BatchDesk | None) -> dict[str, Any]:
     return {**own, "batches": (desk,), NODE: settings, **asked}
 
 
-def _state(settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig]) -> ControllerState:
+def _state(
+    settings: Settings, configs: dict[str, WorkerConfig], models: dict[str, ModelConfig], default: str
+) -> ControllerState:
     memory = {name: config.memory // widening(config.dtype, models) for name, config in configs.items()}
     more: dict[str, Any] = {"block_idle": settings.block_idle, "on_demand": settings.on_demand}
     more["scaling"] = scaling_plan(settings, list(configs))
     state = ControllerState(list(configs)[: settings.workers], settings.stall_timeout, memory=memory, **more)
     state.overload.watched = settings.overload == "on"
+    state.default_is_set = bool(settings.default_model)
+    state.table.default = default
     return state
 
 
-async def _open_checkpoints(settings: Settings) -> dict[str, Checkpoint]:
-    """By application; what is wrong with the settings of the rest is said first."""
+async def _open_checkpoints(settings: Settings) -> tuple[Opened, Settings]:
+    """Open what is served, after all that can be wrong with other settings was checked; return with it the settings of
+    gateways, which name the model of requests without one."""
     if not settings.applications:
         raise SettingsError("applications is empty; name a checkpoint to serve")
     await asyncio.to_thread(check_costs, settings)
     await asyncio.to_thread(check_tagging, settings)
     await asyncio.to_thread(check_folders, settings)
-    return await asyncio.to_thread(open_checkpoints, settings)
+    opened = await asyncio.to_thread(open_checkpoints, settings)
+    file, default = ChangesFile.of(settings), settings.default_model
+    if file is not None:
+        changes = await asyncio.to_thread(file.read)
+        opened, told = await asyncio.to_thread(open_further, settings, opened, changes)
+        default = default or changes.default
+        for sentence in told:
+            log.warning("%s", sentence)
+    _tell_bases(opened)
+    return opened, replace(settings, default_model=default or next(iter(settings.applications)))
 
 
 async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
@@ -344,12 +360,24 @@ def tell_of_nodes(
     cluster.on_down(down)
 
 
-def _models(checkpoints: dict[str, Checkpoint], lengths: dict[str, int]) -> list[ModelInfo]:
+def _models(opened: Opened, lengths: dict[str, int]) -> list[ModelInfo]:
     created = int(time.time())
     return [
-        ModelInfo(name, str(c.path), lengths[name] - c.virtual, created, False, virtual=c.virtual)
-        for name, c in checkpoints.items()
+        replace(
+            model_info(name, c, lengths[name], created),
+            base=opened.bases.get(name, ""),
+            defaults=opened.defaults.get(name, ""),
+        )
+        for name, c in opened.checkpoints.items()
     ]
+
+
+def _tell_bases(opened: Opened) -> None:
+    for name, base in opened.bases.items():
+        if name in opened.assumed:
+            log.warning("%s does not name %s as its base, but is put on it as the only whole model there is", name, base)
+        else:
+            log.info("%s is put on %s", name, base)
 
 
 def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
@@ -374,6 +402,7 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
         lengths=Lengths(settings.tagger != "off" or bool(settings.request_log)),
         asks=bool(dispatchers(settings)),
     )
+    state.table.default = settings.default_model or state.table.default
     tagging = make_tagging(settings, state.lengths, name, f"{HEAD}/tagger")
     addresses = {"controller": f"{HEAD}/controller", "applications": f"{HEAD}/applications", "limiter": limiter}
     state.asking.alone = settings.autoscale == "preemptive"

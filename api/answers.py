@@ -169,6 +169,7 @@ class ModelAnswer(TypedDict):
     parent: str | None
     max_model_len: int
     ready: bool
+    default: bool
 
 
 class ModelsAnswer(TypedDict):
@@ -242,6 +243,7 @@ class RequestAnswer(TypedDict):
     emitted_tokens: int
     events: list[dict[str, Any]]
     dispatch: dict[str, Any] | None
+    tenant: str
     model: str
     place: int
     queued: int
@@ -249,7 +251,8 @@ class RequestAnswer(TypedDict):
 
 
 class ListedRequest(TypedDict):
-    """``place``: position in the queue; 0 if it is not waiting, or waits to go on. ``age``: seconds until now or its end."""
+    """``place``: position in the queue; 0 if it is not waiting, or waits to go on. ``age``: seconds until now or its end.
+    ``ended``: seconds since its end; null before it."""
 
     id: str
     model: str
@@ -261,6 +264,8 @@ class ListedRequest(TypedDict):
     home: str | None
     attempt: int
     age: float
+    tenant: str
+    ended: float | None
 
 
 class RequestsAnswer(TypedDict):
@@ -319,24 +324,33 @@ class ParameterBytes(TypedDict):
 
 
 class AddedAnswer(TypedDict):
-    """An added model; the status is 202 while it is still loading. ``summary`` is for people."""
+    """An added model; the status is 202 while it is still loading. ``base``: the model that an adapter was put on; null for
+    a whole model, or where that is not known yet. ``summary`` is for people."""
 
     name: str
     path: str
     state: Literal["ready", "loading"]
+    base: str | None
     max_model_len: int
     bytes: ParameterBytes
     summary: str
 
 
 class RemovedAnswer(TypedDict):
-    """``ending``, with status 202: it still has running requests, or its blocks are still being unloaded."""
+    """``ending``, with status 202: it still has running requests, or its blocks are still being unloaded. ``freed``: bytes
+    of parameters that only it had; ``adapters``: those that are on it and keep its parameters; ``default``: the id that
+    stands for requests without a model, null where no such model is served now. ``summary`` is for people."""
 
     name: str
     state: Literal["removed", "ending"]
+    freed: int
+    adapters: int
+    default: str | None
+    summary: str
 
 
 class AppsAnswer(TypedDict):
-    """By model id, as in ``/admin/cluster``."""
+    """By model id, as in ``/admin/cluster``; ``default`` stands for requests without a model, served or not."""
 
     applications: dict[str, Any]
+    default: str

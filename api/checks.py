@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from blockwright.api.errors import bad_request
 
 Body = dict[str, Any]
 
-_JSON = {"None": "null", "True": "true", "False": "false"}
-
 
 def shown(value: Any) -> str:
-    """A value as it may stand in a message: short, and as JSON has it where it is null, true or false."""
-    text = _JSON.get(repr(value), repr(value))
+    """Return a value as it may stand in a message: short, and as JSON has it, but for a text, which has single quotes."""
+    text = _json(value) if value is None or isinstance(value, bool | list | dict) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _json(value: Any) -> str:
+    """Return JSON, with letters as they are where that is Unicode; what is no JSON as Python has it."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+    return text
 
 
 def unicode_text(value: str, name: str) -> str:

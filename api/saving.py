@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from blockwright.policies.binary_size import binary_size
 
 
@@ -11,6 +13,17 @@ def saving(models: int, stored: int, saved: int) -> str:
     if not saved:
         return said
     return f"{said} instead of {binary_size(stored + saved)} ({saved / (stored + saved):.0%} saved)"
+
+
+def in_memory(sizes: Sequence[int]) -> str:
+    """Return what the memory of workers holds of these parameters: bytes in the layout of the kernels, which differ from
+    those of the files. ``sizes``: of each worker."""
+    if not sizes:
+        return "no worker holds parameters"
+    said = [binary_size(size) for size in sorted(sizes)]
+    on = "on its worker" if len(sizes) == 1 else f"on each of {len(sizes)} workers"
+    amount = said[0] if said[0] == said[-1] else f"{said[0]} to {said[-1]}"
+    return f"in memory, as the kernels read them: {amount} {on}"
 
 
 def shared_part(value: float) -> str:

@@ -39,6 +39,7 @@ import simulation
 import sweep
 import tenants
 from harness import BESIDE, OURS, ROOT, Bar
+from kernels_products import FLOAT32, TORCH
 from models import CONFIG_DTYPES, SIZES, shapes
 from page_messages import of_actors, of_links, of_nodes, of_tokens
 from page_offline import of_offline
@@ -155,7 +156,23 @@ def of_kernels(result: Result) -> str:
             cells.append(result.text(f"{model}/{step}", "min_ms") + ratio)
         rows.append((model.replace("/", " "), *cells))
     note = "; in brackets, the ratio to another checkout that took turns with it" if beside else ""
-    return f"Shortest sweep in milliseconds{note}.\n\n{table(head, rows)}"
+    return f"Shortest sweep in milliseconds{note}.\n\n{table(head, rows)}{_of_products(result)}"
+
+
+def _of_products(result: Result) -> str:
+    """Return the paragraph and the table of single products; nothing where the result has none."""
+    rows = [
+        (
+            *case.split("/"),
+            result.text(case, "gflops"),
+            result.ratio(case, "gflops", TORCH),
+            result.ratio(case, "gflops", FLOAT32) if "/bf16/" in case else "",
+        )
+        for case in result.cases("gflops")
+    ]
+    head = ("instruction set", "type", "shape", "rows", "GFLOP/s", "relative to torch", "relative to float32")
+    title = "Single products of M, relative to torch's `F.linear` and, in bfloat16, to ours in float32:"
+    return f"\n\n{title}\n\n{table(head, rows)}" if rows else ""
 
 
 def of_accuracy(result: Result) -> str:

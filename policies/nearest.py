@@ -1,21 +1,48 @@
-"""Which of the known names a person may have meant."""
+"""The known name that a person may have meant."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Iterable
 
-NEAR = 0.6  # likeness, 0 to 1, of what may have been meant
+NEAR = 0.6  # likeness, 0 to 1, of names that may have been meant
+_LEADING_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
+
+
+def edits(one: str, other: str) -> int:
+    """Return how many letters must be inserted, removed, replaced, or swapped with the next, to make one of the other."""
+    before: list[int] = []
+    row = [*range(len(other) + 1)]
+    for i, letter in enumerate(one, 1):
+        before, last, row = row, before, [i]
+        for j, wanted in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
 
 
 def nearest(name: str, known: Iterable[str], near: float = NEAR) -> str:
-    """Large and small letters aside; empty where none is ``near`` enough."""
+    """Return the known name that takes the fewest edits; empty where none is ``near`` enough.
+
+    Large and small letters are equal. Of equally near names, first comes one of the same number (lora3 and lora03), then
+    the longest common beginning, then the nearest length.
+    """
     folded = {one.casefold(): one for one in known}
-    found = difflib.get_close_matches(name.casefold(), folded, 1, near)
-    return folded[found[0]] if found else ""
+    typed = name.casefold()
+    found = difflib.get_close_matches(typed, folded, max(len(folded), 1), near)
+
+    def distance(one: str) -> tuple[int, bool, int, int, str]:
+        other = _LEADING_ZEROS.sub("", one) != _LEADING_ZEROS.sub("", typed)
+        common = next((i for i, (a, b) in enumerate(zip(one, typed, strict=False)) if a != b), min(len(one), len(typed)))
+        return edits(one, typed), other, -common, abs(len(one) - len(typed)), one
+
+    return folded[min(found, key=distance)] if found else ""
 
 
 def suggestion(name: str, known: Collection[str], form: Callable[[str], str] = str) -> str:
-    """What a sentence says after a name that is not known: the nearest one in this form, or all that there are."""
+    """Return the end of a sentence about a name that is not known: the nearest one in this form, or all that there are."""
     near = nearest(name, known)
     return f"did you mean {form(near)}?" if near else f"there are: {', '.join(known)}"

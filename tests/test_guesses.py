@@ -25,7 +25,7 @@ GUESSES = (
     ("what a 503 client is told to wait: retry after", "policies/requests/retry_after.py", "forecast"),
     ("where requests can go: routing table", "policies/requests/routing_table.py", "RoutingTable"),
     ("where a request goes", "policies/requests/dispatch.py", "dispatch"),
-    ("whose a request is: request ownership", "policies/requests/request_ownership.py", "may_see"),
+    ("whose a request is: request ownership", "policies/requests/request_ownership.py", "Viewer"),
     ("who asks predictors where a request should go: dispatcher", "actors/dispatcher/actor.py", "Dispatcher"),
     ("requests that a gateway is asking about", "actors/gateway/asking.py", "Asking"),
     ("what a dispatcher decided, and what came of it: decision", "actors/gateway/decision.py", "Decision"),

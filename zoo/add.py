@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import ComponentConfig, TensorRef
 from blockwright.gpu.model.deltas import DeltaConfig
-from blockwright.gpu.model.fields import LONGEST, shown
-from blockwright.gpu.weights.adapter import is_adapter
+from blockwright.gpu.model.fields import shown
+from blockwright.gpu.weights.adapter import is_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint, locate
+from blockwright.gpu.weights.checkpoint_files import OF_FRONT, CheckpointFiles
 from blockwright.gpu.weights.identity import begin_hash, pieces
+from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base
 from blockwright.zoo.disk import Disk, Step, Waiting, writing
 from blockwright.zoo.errors import StorageError, ZooError
 from blockwright.zoo.layout import CHAIN, Layout, check_name, tensor_header
@@ -25,15 +28,6 @@ from blockwright.zoo.records import StoredChain, StoredComponent, StoredTensor, 
 from blockwright.zoo.source import open_source
 from blockwright.zoo.zoo import Zoo
 
-# What is kept beside the tensors: all that is read of a folder when it is served.
-FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-)
 Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
 
 
@@ -47,6 +41,7 @@ class AddedModel:
     stored: int
     tensors: int  # that were stored
     there: bool  # under this name already, so that nothing changed
+    adapter: bool = False  # it was put on ``base``
 
     @property
     def shared(self) -> float:
@@ -66,19 +61,21 @@ def add(
 ) -> AddedModel:
     """Add the model of a folder, hub id or application of a zoo under ``name``; made where there is no zoo.
 
-    base: an application of this zoo that it is made from, which an adapter needs; "": the one that shares most with it. The
-    same model under a name that it has already changes nothing, but restores files that are missing.
+    base: an application of this zoo that it is made from; "": of an adapter the one that it names, or the only one, of a
+    whole model the one that shares most with it. The same model under a name that it has already changes nothing, but
+    restores files that are missing.
 
     Raises CheckpointError, ZooError, StorageError: the zoo is as it was.
     """
     check_name(name)
     over = _base(root, source, base)
+    base = over or base
     tell = progress or (lambda what, done, total: None)
-    checkpoint = open_source(source, over)
+    checkpoint = open_source(source, str(Zoo(root).folder(over)) if over else "")
     hashes = checkpoint.hashes(lambda done, total: tell("hashing", done, total))
     wanted = {hashes[ref].hex(): ref for ref in hashes}
     tensors = {hash: stored_tensor(ref, hashes[ref]) for hash, ref in wanted.items()}
-    texts = _files(checkpoint.path)
+    texts = _files(checkpoint)
     with writing(root, create=True, waiting=waiting, step=step) as disk:
         layout, zoo = disk.layout, Zoo(root)
         if base:
@@ -108,23 +105,30 @@ def add(
             disk.stage_chain(chain.encoded(), {file: layout.file(hash) for file, hash in chain.files.items()})
             disk.commit_chain(name)
     new = sum(ref.nbytes for ref in missing.values())
-    return AddedModel(name, chain.base, sum(t.nbytes for t in tensors.values()), new, len(missing), there)
+    return AddedModel(name, chain.base, sum(t.nbytes for t in tensors.values()), new, len(missing), there, bool(over))
 
 
 def _base(root: Path, source: str, base: str) -> str:
-    """What an adapter is opened over; "" for a whole model. Raises ZooError where there is no such base."""
-    names = Zoo(root).names() if Layout(root).mark.is_file() else []
+    """Return the application that an adapter is put on; "" for a whole model. Raise ZooError where there is no such base, or
+    where several may be it."""
+    zoo = Zoo(root) if Layout(root).mark.is_file() else None
+    names = zoo.names() if zoo is not None else []
     there = f"there are: {', '.join(names) or 'none'}"
     if base and base not in names:
         raise ZooError(f"zoo {root} has no application {shown(base)}; {there}; add the one that --base names first")
-    if not is_adapter(locate(source)):
+    if not is_adapter(folder := locate(source)):
         return ""
-    if not base:
-        raise ZooError(
-            f"{source} is an adapter; name the application of the zoo that it changes with --base, or add that one first; "
-            f"{there}"
-        )
-    return str(Zoo(root).folder(base))
+    if base:
+        return base
+    chains = zoo.chains() if zoo is not None else {}
+    wholes = [WholeModel(name, os.path.realpath(root / "chains" / name)) for name, one in chains.items() if not one.deltas]
+    try:
+        chosen = choose_base(trained_on(folder), wholes)
+    except AmbiguousBase as ambiguous:
+        raise ZooError(f"{source} is an adapter; {ambiguous.why}; name its base with --base") from None
+    if chosen is None:
+        raise ZooError(f"{source} is an adapter; add the model that it was trained on first; {there}")
+    return chosen.model
 
 
 def _there(layout: Layout, chain: StoredChain) -> bool:
@@ -198,17 +202,16 @@ def _store(disk: Disk, path: Path, content: bytes) -> None:
         disk.write(path, [content])
 
 
-def _files(folder: Path) -> dict[str, bytes]:
-    found = {}
-    for name in FILES:
-        path = folder / name
+def _files(checkpoint: Checkpoint) -> dict[str, bytes]:
+    """Return what is read of a model's folders when it is served; of an adapter its own files over its base's."""
+    folders = dict.fromkeys((checkpoint.source, checkpoint.path))
+    for path in (folder / name for folder in folders for name in OF_FRONT):
         if path.is_symlink() and not path.is_file():
             raise ZooError(f"{path} is a link that leads to no file; mend it, or download the checkpoint again")
-        if path.is_file():
-            if path.stat().st_size > LONGEST:
-                raise ZooError(f"{path} has {path.stat().st_size} bytes, more than {LONGEST}; download the checkpoint again")
-            found[name] = path.read_bytes()
-    return found
+    try:
+        return CheckpointFiles(*folders).flattened(OF_FRONT)
+    except CheckpointError as error:
+        raise ZooError(str(error)) from None
 
 
 def _hash(content: bytes) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from blockwright.gpu.model.fields import LONGEST, parse, shown
+from blockwright.gpu.regular_file import read_regular
 from blockwright.zoo.errors import ZooDamaged, ZooError
 from blockwright.zoo.layout import SCHEMA
 
@@ -50,7 +51,7 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LONGEST:
             raise ZooDamaged(path, f"at most {LONGEST} bytes", f"{path.stat().st_size}")
-        return decode(path.read_bytes(), path)
+        return decode(read_regular(path, LONGEST), path)
     except (FileNotFoundError, NotADirectoryError):
         raise ZooDamaged(path, "a file", "none") from None
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from blockwright.gpu.regular_file import open_regular
 from blockwright.zoo.disk import Disk, Step, Waiting, writing
 from blockwright.zoo.errors import ZooDamaged, ZooError
 from blockwright.zoo.layout import CHAIN
@@ -87,7 +88,7 @@ def _delete(disk: Disk, paths: list[Path]) -> Freed:
 def _alone(folder: Path) -> Iterator[None]:
     """While nobody holds the application; what has no document can be held by nobody."""
     try:
-        fd = os.open(folder / CHAIN, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(folder / CHAIN)
     except FileNotFoundError:
         yield
         return

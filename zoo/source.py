@@ -13,8 +13,11 @@ from typing import Any
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import TensorRef
+from blockwright.gpu.regular_file import open_regular
 from blockwright.gpu.weights.adapter import is_adapter, open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
+from blockwright.gpu.weights.generation import read_generation
 from blockwright.gpu.weights.tensor_files import read_header
 from blockwright.zoo.disk import check_zoo, link_text
 from blockwright.zoo.errors import ZooDamaged, ZooError
@@ -29,7 +32,7 @@ class Hold:
         """Raises ZooError while somebody removes it."""
         self._fd = -1
         try:
-            self._fd = os.open(folder / CHAIN, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = open_regular(folder / CHAIN)
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             # between the two it may have been moved away
             there = os.path.samestat(os.fstat(self._fd), os.stat(folder / CHAIN))
@@ -83,7 +86,8 @@ def open_chain(folder: Path) -> Checkpoint:
             parts.append(part(layout.component(id)))
             if chain.deltas and chain.deltas[i]:
                 deltas[i] = part(layout.delta(chain.deltas[i]))
-        return Checkpoint(folder, chain.model, chain.generation, parts, deltas=deltas, known=known, hold=hold)
+        generation = read_generation(CheckpointFiles(folder), chain.model)  # the document's may be of an earlier release
+        return Checkpoint(folder, chain.model, generation, parts, deltas=deltas, known=known, hold=hold)
     except OSError as error:
         raise ZooError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from None
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.regular_file import open_regular
 from blockwright.gpu.weights.identity import NotFinite, hash_tensor
 from blockwright.gpu.weights.tensor_files import ITEM_BYTES, read_header
 from blockwright.zoo.disk import check_zoo, stamp
@@ -114,7 +115,7 @@ class _Verification:
         if path.is_symlink() or len(tensors) != 1 or ref is None or ref.dtype not in ITEM_BYTES:
             raise ZooDamaged(path, f"a file with one tensor, called {TENSOR_NAME}", ", ".join(tensors) or "none")
         header = tensor_header(ref.dtype, ref.shape)
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             if file.read(len(header)) != header:
                 raise ZooDamaged(path, f"the header of {ref.dtype} {list(ref.shape)}", "another header")
         if (size := path.stat().st_size) != len(header) + ref.nbytes:
@@ -131,7 +132,7 @@ class _Verification:
             place(self.layout, self.claims[path])
 
     def _file(self, path: Path) -> None:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
         if path.is_symlink() or found != path.name:
             raise ZooDamaged(path, f"the hash {path.name}", "a link" if path.is_symlink() else found)

@@ -40,6 +40,7 @@ from blockwright.runtime.base.clock import Timer
 log = logging.getLogger(__name__)
 LOOK = 0.25  # seconds between looks at the store
 TELL = 4  # looks between two words on how far batches are
+ROOM = "free some space below batch_dir"  # the remedy where the store cannot be written
 MOST = 4  # batches that run at a time, each of another account
 
 
@@ -52,6 +53,8 @@ class Batches(Actor):
         self._loaded: dict[str, LoadedBatch] = {}
         self._drivers: dict[str, dict[str, FeedDriver]] = {}  # by batch and application
         self._tasks: dict[str, asyncio.Task[BatchEvent]] = {}  # by batch
+        self._waits: dict[str, str] = {}  # batch -> why what was done last about it has to be done again
+        self._trouble = ""  # why the store could not be used when it was looked at last
         self._looks = 0
         self._stopping = False
         self._timer: Timer | None = None
@@ -79,8 +82,12 @@ class Batches(Actor):
             self._looks += 1
             if self._looks % TELL == 0:
                 await self._tell(*self._drivers)
+            self._trouble = ""
         except OSError as error:
-            log.warning("the store of batches cannot be used now: %s", error)
+            if not self._trouble:
+                log.warning("the store of batches cannot be used now: %s", error)
+            self._trouble = f"{error}; {ROOM}"
+        self._show_waits()
 
     def _tick(self) -> None:
         self._timer = self.node.clock.call_at(self.node.clock.now() + LOOK, self._tick)
@@ -113,13 +120,26 @@ class Batches(Actor):
         event: BatchEvent = BatchStuck(batch)
         if task.cancelled():
             event = BatchEnded(batch)
+            self._waits.pop(batch, None)
         elif (error := task.exception()) is None:
             event = task.result()
+            self._waits.pop(batch, None)
         elif isinstance(error, (OSError, NotNow)):
-            log.info("batch %s waits: %s", batch, error)
+            why = f"{error}; {ROOM}" if isinstance(error, OSError) else str(error)
+            self._wait(batch, why)
         else:
             log.error("batch %s is stuck; it is tried again", batch, exc_info=error)
+            self._waits[batch] = "internal error; the server's log has the details, and it is tried again"
         self._handle(event)
+        self._show_waits()
+
+    def _show_waits(self) -> None:
+        self._desk.waits({"": self._trouble} if self._trouble else self._state.turns() | self._waits)
+
+    def _wait(self, batch: str, why: str) -> None:
+        """Keep the reason, and warn of it once, however often it is met."""
+        log.log(logging.INFO if batch in self._waits else logging.WARNING, "batch %s waits: %s", batch, why)
+        self._waits[batch] = without_folders(why, ())
 
     async def _load(self, batch: str) -> BatchEvent:
         loaded = await self._desk.load(batch)
@@ -164,7 +184,7 @@ class Batches(Actor):
         for batch in batches:
             drivers = self._drivers.get(batch, {})
             if drivers:
-                waits = {name: without_folders(driver.waits, ()) for name, driver in drivers.items()}
+                waits = {name: without_folders(driver.reason, ()) for name, driver in drivers.items()}
                 figures = figures_of({name: driver.progress() for name, driver in drivers.items()}, waits)
                 await self._desk.tell(batch, figures)
 

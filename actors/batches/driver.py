@@ -75,6 +75,13 @@ class FeedDriver:
                 task.cancel()
         self._wake.set()
 
+    @property
+    def reason(self) -> str:
+        """Return why nothing is answered now; empty where something is."""
+        if self.waits or self._running or self._feed.over:
+            return self.waits
+        return "no worker has room for it now: requests that somebody waits for come first"
+
     def progress(self) -> FeedProgress:
         """Now."""
         return self._feed.progress(self._clock.now() - self._began)

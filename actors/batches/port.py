@@ -100,4 +100,10 @@ class BatchDesk(Protocol):
         COMPLETED, EXPIRED, or CANCELLED; a cancel that came before is not undone."""
 
     async def tell(self, batch: str, figures: dict[str, Any]) -> None:
-        """What is shown of a batch under our own key."""
+        """Show this of a batch under our own key."""
+
+    def waits(self, reasons: Mapping[str, str]) -> None:
+        """Show from now on, under our own key, that these batches wait, and why; the others do not. "": all."""
+
+    def reason(self, batch: str) -> str:
+        """Return why a batch waits, as far as this process knows; empty where it does not."""

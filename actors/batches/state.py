@@ -132,6 +132,13 @@ class BatchesState:
             self.works[batch].stage = BatchStage.RUNNING
             yield RunBatch(batch)
 
+    def turns(self) -> dict[str, str]:
+        """Return why each batch waits that is neither looked at nor run, because others are."""
+        running = len(self._in(BatchStage.RUNNING, BatchStage.STOPPING))
+        runs = f"{running} batch{'es run' if running != 1 else ' runs'}"
+        why = f"its turn has not come: {runs}, at most {self._most} at a time and one of each tenant"
+        return {work.batch.id: why for work in self._in(BatchStage.QUEUED, BatchStage.WAITING)}
+
     def _in(self, *stages: BatchStage) -> list[BatchWork]:
         return [work for work in self.works.values() if work.stage in stages]
 

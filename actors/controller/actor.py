@@ -27,14 +27,16 @@ from blockwright.actors.controller.overload_groups import memory_groups, refusal
 from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder, OverloadTold
 from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.controller.progress import Progress
-from blockwright.actors.controller.residency import not_served, serving, whole_checkpoint
+from blockwright.actors.controller.residency import not_served, serving, whole_models
 from blockwright.actors.controller.scaling_calls import scale
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.controller.view import application_view, cluster_view
+from blockwright.actors.controller.view import application_view, cluster_view, removal_view
 from blockwright.actors.controller.worker_calls import ANSWER_TIMEOUT, WorkerCalls
-from blockwright.actors.gateway.port import ApplicationView, Census, DrainAnswered
+from blockwright.actors.gateway.port import ApplicationView, Census, DrainAnswered, RemovalView
 from blockwright.actors.predictor.messages import NODE as PREDICTORS
 from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.cluster.adapter_base import WholeModel
+from blockwright.policies.cluster.application_life import check_default
 from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.runtime.actor.actor import Actor, PeerInfo
 from blockwright.runtime.actor.endpoint import endpoint
@@ -112,9 +114,9 @@ class Controller(Actor):
         return name
 
     @endpoint
-    async def base(self, model: str, trained_on: str = "") -> str:
-        """The whole checkpoint that a model is served from (without a name: see ``whole_checkpoint``); "": there is none."""
-        return whole_checkpoint(self._state.served, model, trained_on)
+    async def wholes(self) -> list[WholeModel]:
+        """Return what an adapter can be put on."""
+        return whole_models(self._state.served)
 
     @endpoint(concurrent=True)
     async def settled(self, application: str) -> str:
@@ -129,20 +131,31 @@ class Controller(Actor):
         return ""
 
     @endpoint
-    async def retire(self, model: str, grace: float) -> str:
-        """Begin to end a model: no new requests, ``grace`` seconds for those that there are; its name, for ``removed``.
-        Raises LookupError, Conflict."""
-        known = serving(self._state.served, model)
+    async def retire(self, model: str, grace: float, default: str = "") -> tuple[str, RemovalView]:
+        """Begin to end a model: no new requests, ``grace`` seconds for those that there are; its name, for ``removed``, and
+        what follows. ``default``: see ``GatewayPort.remove_application``. Raise LookupError or Conflict."""
+        state = self._state
+        known = serving(state.served, model)
         if known is None:
-            raise not_served(self._state.served, model)
+            raise not_served(state.served, model)
+        if default and (default == model or serving(state.served, default) is None):
+            raise not_served(state.served, default, besides=model)
+        check_default(model, state.table.default if state.default_is_set else "", default)
         name = known.application.name
+        view = removal_view(state, known, default)
         if name in self._state.additions:
             self.handle(m.Remove(name))
         else:
             self._state.additions.check_settled(model, name)
+            self._choose_default(default)  # with the same publication
             self._grace[name] = grace
             self.handle(m.Retire(name))
-        return name
+        return name, view
+
+    def _choose_default(self, model: str) -> None:
+        if model:
+            self._state.default_is_set = False
+            self._state.table.choose_default(model)
 
     @endpoint(concurrent=True)
     async def removed(self, application: str) -> None:

@@ -21,6 +21,7 @@ class Additions:
         self.replaces: dict[str, str] = {}  # application that is being added -> the one that it replaces, or ""
         self._deaths: dict[str, int] = {}
         self._names: dict[str, int] = {}  # model -> applications that have been added as it
+        self._places: dict[str, int] = {}  # model -> its place among all, which it keeps when it comes again
 
     def __contains__(self, name: str) -> bool:
         return name in self.replaces
@@ -43,7 +44,9 @@ class Additions:
             replaced = replaces(model, None, replace)
         else:
             old = known.application
-            same = dataclasses.replace(application, name=old.name, model=old.model, created=old.created) == old
+            same = old == dataclasses.replace(
+                application, name=old.name, model=old.model, created=old.created, on_demand=old.on_demand
+            )
             found = Incumbent(old.name, old.checkpoint, same, old.name in self, old.name in self.replaces.values())
             replaced = replaces(model, found, replace)
             if replaced is None:
@@ -54,9 +57,10 @@ class Additions:
         """Raises Conflict while another version is being added in place of this application."""
         check_settled(model, name in self.replaces.values())
 
-    def name(self, model: str) -> None:
-        """One more application is served as this model, or will be."""
+    def name(self, model: str) -> int:
+        """Count one more application of a model; return the model's place among all, also where it was removed meanwhile."""
         self._names[model] = self._names.get(model, 0) + 1
+        return self._places.setdefault(model, len(self._places))
 
     def begin(self, name: str, replaces: str) -> None:
         self.replaces[name] = replaces

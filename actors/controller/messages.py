@@ -28,6 +28,9 @@ class Application:
     model: str = ""  # as ``Chain`` has it, as the next
     virtual: int = 0
     created: int = 0  # seconds of Unix time
+    base_model: str = ""  # of an adapter: the id of the model that it was put on
+    defaults: str = ""  # as ``Chain`` has it
+    on_demand: bool = False  # it is loaded when requests ask for it, where the settings allow that
 
     @property
     def served_as(self) -> str:

@@ -50,6 +50,13 @@ class Placement:
                 raise
             return routes_where_it_fits(application.name, application, rooms), True
 
+    def of_one_alone(self, application: Application) -> list[Route]:
+        """Return the routes of one that is loaded when it is asked for; where it fits nowhere, the workers say so then."""
+        try:
+            return self.of_one(application, on_demand=True)[0]
+        except ValueError:
+            return routes_of_all({application.name: application}, self._planned_rooms([application]))
+
     def plan(self, routes: Sequence[Route]) -> list[PlannedRoute]:
         """These routes belong here from now on."""
         pages: dict[tuple[str, int, int], tuple[int, int]] = {}  # routes of an application are mostly cut alike

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from blockwright.actors.controller.messages import Application
 from blockwright.actors.worker.messages import LoadBlock
-from blockwright.policies.cluster.application_life import default_base, first_missing, serving_one
+from blockwright.policies.cluster.adapter_base import WholeModel
+from blockwright.policies.cluster.application_life import first_missing, serving_one
 from blockwright.policies.cluster.demand import HopRoom
 from blockwright.policies.model.chain import Block, Hop, Route
 from blockwright.policies.requests.admission import capacity_tokens, cramped
@@ -117,16 +118,22 @@ def serving(served: Mapping[str, Served], model: str) -> Served | None:
     return serving_one(s for s in served.values() if s.application.served_as == model)
 
 
-def whole_checkpoint(served: Mapping[str, Served], model: str, trained_on: str) -> str:
-    """What an adapter of ``model`` is read over; without a name as ``default_base`` says. "": there is none."""
-    candidates = [serving(served, model)] if model else [one for one in served.values() if one.deployed]
-    whole = (one.application for one in candidates if one is not None and not one.application.changed)
-    return default_base("" if model else trained_on, ((one.served_as, one.checkpoint) for one in whole))
+def whole_models(served: Mapping[str, Served]) -> list[WholeModel]:
+    """Return what an adapter can be put on: whole models that are served, then removed ones that adapters still hold."""
+    here = [one.application for one in served.values() if one.deployed]
+    wholes = [
+        WholeModel(one.application.served_as, one.application.checkpoint)
+        for one in served.values()
+        if one.deployed and not (one.draining or one.application.changed)
+    ]
+    known = {whole.checkpoint for whole in wholes}
+    held = {one.base: WholeModel(one.base_model, one.base, served=False) for one in here if one.base}
+    return [*wholes, *(whole for checkpoint, whole in held.items() if checkpoint not in known)]
 
 
-def not_served(served: Mapping[str, Served], model: str) -> LookupError:
-    """For a model that there is not, with those that there are."""
-    there = ", ".join(sorted({one.application.served_as for one in served.values()}))
+def not_served(served: Mapping[str, Served], model: str, besides: str = "") -> LookupError:
+    """Return the error for a model that there is not, with those that there are, ``besides`` this one."""
+    there = ", ".join(sorted({one.application.served_as for one in served.values()} - {besides}))
     return LookupError(f"model {model!r} does not exist; there are: {there}")
 
 

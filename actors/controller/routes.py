@@ -49,7 +49,8 @@ class Routes:
         self._turned: set[str] = set()  # ids of routes that were paused, or are no longer, since the last publication
         self._on_demand: list[str] = []  # and those that are loaded when they are asked for
         self._failed: list[LoadFailure] = []  # why those that can come nowhere cannot
-        self._renamed = False  # these five lists differ from the last publication
+        self.default = ""  # the id that stands for requests without a model, whether or not it is served
+        self._renamed = False  # the default or these five lists differ from the last publication
         self._changed: set[str] = set()  # applications whose chain came, went or differs since then
         self._local: list[Route] = []  # as ``Change`` has it, since then
         self._log: deque[Change] = deque(maxlen=KEPT)  # the last publications
@@ -75,6 +76,11 @@ class Routes:
         self._changed.update(changed, {*withdrawn} ^ {*self._withdrawn})  # who comes back is told whole
         self._chains, self._withdrawn, self._draining, self._on_demand = chains, withdrawn, draining, on_demand
         self._failed = failed
+
+    def choose_default(self, model: str) -> None:
+        """Let this id stand for requests without a model; gateways hear of it with the next publication."""
+        self._renamed |= model != self.default
+        self.default = model
 
     def touch(self, routes: Iterable[PlannedRoute]) -> None:
         self.touched.update((planned.route.id, planned) for planned in routes)
@@ -159,6 +165,7 @@ class Routes:
             on_demand=list(self._on_demand),
             most={id: most for id, most in self.most.items() if most},
             failed=list(self._failed),
+            default=self.default,
         )
 
     def _difference(self, since: int) -> RoutesChanged:
@@ -180,6 +187,7 @@ class Routes:
             list(self._on_demand),
             {id: most for id in in_force if (most := self.most[id])},
             list(self._failed),
+            self.default,
         )
 
     def parts(self, taken: Mapping[str, int]) -> dict[str, RoutesChanged]:
@@ -196,7 +204,7 @@ class Routes:
                 for worker in workers_of(route):
                     if worker in since and (since[worker] < version if since[worker] else not version):
                         ids[worker][route.id] = None
-        chains = {chain.application: chain for chain in self._chains}
+        chains = {one.application: replace(one, defaults="") if one.defaults else one for one in self._chains}
         return {worker: self._part(since[worker], list(mine), chains) for worker, mine in ids.items()}
 
     def _part(self, since: int, ids: list[str], chains: Mapping[str, Chain]) -> RoutesChanged:
@@ -245,4 +253,7 @@ def _chain(served: Served, last: Chain | None) -> Chain:
         checkpoint=one.base or one.checkpoint,
         created=one.created,
         place=served.place,
+        adapter=one.checkpoint if one.base else "",
+        base=one.base_model,
+        defaults=one.defaults,
     )

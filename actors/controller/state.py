@@ -40,6 +40,7 @@ class ControllerState:
         scaling: ScalingPlan | None = None,
     ) -> None:
         self.stall_timeout, self.on_demand = stall_timeout, on_demand
+        self.default_is_set = False  # a setting names the model of requests that name none (``table.default``)
         self.served: dict[str, Served] = {}  # every application that is known
         self.additions = Additions()
         self.blocks: dict[str, tuple[Block, ...]] = {}  # of deployed applications
@@ -236,7 +237,13 @@ class ControllerState:
             known = served.application if served is not None else new.setdefault(name, application)
             if known != application:
                 raise ValueError(f"application {name!r} is known with another chain; give it another name")
-        self._take(new, self.placement.of_all(new))
+        lazy = {name: one for name, one in new.items() if one.on_demand and self.on_demand}
+        eager = {name: one for name, one in new.items() if name not in lazy}
+        self._take(eager, self.placement.of_all(eager))
+        if lazy:  # where there is room for each alone: nothing of them is loaded yet
+            self._take(lazy, [route for one in lazy.values() for route in self.placement.of_one_alone(one)])
+            for name in lazy:
+                self.served[name].parked = self.served[name].on_demand = True
         for name in dict.fromkeys(a.name for a in applications):
             self.offer(name)
         self.catalog()
@@ -244,8 +251,8 @@ class ControllerState:
     def _take(self, new: Mapping[str, m.Application], routes: Sequence[Route]) -> None:
         """Applications that were not known, and where they belong."""
         for application in new.values():
-            self.served[application.name] = Served(application, self._ranked, self._ranked)
-            self.additions.name(application.served_as)
+            place = self.additions.name(application.served_as)
+            self.served[application.name] = Served(application, self._ranked, place)
             self._ranked += 1
         self.placement.plan(routes)
 
@@ -294,14 +301,12 @@ class ControllerState:
     def _add(self, application: m.Application, replaces: str) -> None:
         """Raises ValueError; then nothing has changed."""
         routes, parked = self.placement.of_one(application, on_demand=self.on_demand)
-        parked = parked or (self.on_demand and self.demand.nowhere_but_in_pipelines(routes))
+        parked = parked or (self.on_demand and (application.on_demand or self.demand.nowhere_but_in_pipelines(routes)))
         self._take({application.name: application}, routes)
         served = self.served[application.name]
         served.parked = served.on_demand = parked
         served.shown = False
         self.additions.begin(application.name, replaces)
-        if replaces:
-            served.place = self.served[replaces].place
         self.offer(application.name)
         self.catalog()
 

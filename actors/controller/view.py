@@ -5,6 +5,7 @@ Never asks anybody: a worker without an answer is shown with what the controller
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -15,8 +16,9 @@ from blockwright.actors.controller.parameter_shares import ParameterShares, hold
 from blockwright.actors.controller.residency import Served, serving
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.actors.gateway.port import ApplicationView, Census
+from blockwright.actors.gateway.port import ApplicationView, Census, RemovalView
 from blockwright.actors.worker.messages import WorkerStatus
+from blockwright.policies.cluster.adapter_base import WholeModel, shown_base
 from blockwright.policies.model.chain import Chain, bases
 
 MEMORY = ("budget", "parameters", "kv", "cached", "free")  # of a worker; the last four make up the first
@@ -55,6 +57,7 @@ def cluster_view(
             for route in state.routes.values()
         ],
         "applications": _applications(state, labels, statuses, sequences),
+        "default": state.table.default,  # the id that stands for requests without a model, whether or not it is served
         "version": state.version,
         "events": events,
     }
@@ -159,7 +162,7 @@ def _applications(
         for shared in dict.fromkeys(c.shared for c in served.application.components):
             users[shared] = (*users.get(shared, ()), labels[served.application.name])
     held, result = holders(served.application for served in deployed), dict[str, Any]()
-    for name, served in state.served.items():
+    for name, served in sorted(state.served.items(), key=lambda item: (item[1].place, item[1].rank)):
         one, model = served.application, served.application.served_as
         shares = parameter_shares(one, held) if served.deployed else ParameterShares(sum(one.tensors().values()), 0)
         refused = {worker: here.refused[name] for worker, here in state.residency.items() if name in here.refused}
@@ -167,8 +170,9 @@ def _applications(
         counts = [found[model] for found in sequences if model in found and labels[name] == model]
         result[labels[name]] = {
             "model": model,
-            "base": labels.get(parents.get(name, "")),
+            "base": _base(state, one) if one.changed else labels.get(parents.get(name, "")),
             "checkpoint": one.checkpoint,
+            "defaults": json.loads(one.defaults) if one.defaults else {},  # what its requests get where they say nothing
             "state": _state(state, served),
             "max_length": one.context,
             "bytes": {"shared": shares.shared, "own": shares.own},
@@ -203,4 +207,22 @@ def application_view(state: ControllerState, served: Served) -> ApplicationView:
     one = served.application
     shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed or o is served))
     ready = served.parked or state.ready(one.name)
-    return ApplicationView(one.served_as, one.checkpoint, ready, one.context, shares.own, shares.shared)
+    base = (_base(state, one) or "") if one.changed else ""
+    return ApplicationView(one.served_as, one.checkpoint, ready, one.context, shares.own, shares.shared, base)
+
+
+def removal_view(state: ControllerState, served: Served, default: str) -> RemovalView:
+    """Return what follows once this is removed; ``default``: see ``GatewayPort.remove_application``."""
+    one = served.application
+    shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed))
+    others = [o.application for o in state.served.values() if o.deployed and not o.draining and o is not served]
+    over = [o for o in others if o.changed and (o.base == one.checkpoint if o.base else o.base_model == one.served_as)]
+    default = default or state.table.default
+    return RemovalView(False, shares.own, len(over), default, any(o.served_as == default for o in others))
+
+
+def _base(state: ControllerState, adapter: Application) -> str | None:
+    """Return what is shown as an adapter's base; None: it is not known."""
+    served = serving(state.served, adapter.base_model) if adapter.base_model else None
+    now = None if served is None else WholeModel(adapter.base_model, served.application.checkpoint)
+    return shown_base(adapter.base_model, adapter.base, now) or None

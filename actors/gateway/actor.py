@@ -31,6 +31,7 @@ from blockwright.actors.gateway.port import (
     NewApplication,
     Readiness,
     RefusedChange,
+    RemovalView,
     RequestLine,
     RequestView,
     Service,
@@ -47,9 +48,9 @@ from blockwright.actors.rate_limiter import Limiter
 from blockwright.actors.worker.messages import SweepReport
 from blockwright.policies.cluster.demand import Use
 from blockwright.policies.requests.overload import Held
-from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.requests.rate_limit import Standing, Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.request_ownership import sequences_of
+from blockwright.policies.requests.request_ownership import Viewer, sequences_of
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.policies.sweep.offline_room import rooms_told
 from blockwright.runtime.actor.actor import Actor, PeerInfo
@@ -59,6 +60,7 @@ from blockwright.runtime.base.errors import RuntimeFault
 from blockwright.runtime.node.inspection import inspect_peers
 
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
+FIND_SECONDS = 660.0  # for the answer whether an adapter is in the folder, which is read if it is
 ANSWER_SECONDS = 30.0  # for an answer of who adds and removes applications, beyond what it may wait
 
 
@@ -214,14 +216,17 @@ class Gateway(Actor):
     def models(self) -> list[ModelInfo]:
         return self.state.catalogue.models()
 
+    def default_model(self) -> str:
+        return self.state.table.default
+
     def ready(self) -> Readiness:
         return self.state.catalogue.ready(self.state.draining)
 
     def describe(self, request: str) -> RequestView | None:
         return described(self.state, self._positions, request, self.node.clock.now())
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
-        return listed(self.state, self._positions, key, most, self.node.clock.now())
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+        return listed(self.state, self._positions, viewer, most, self.node.clock.now())
 
     def generate(self, generation: Generation) -> RequestStream:
         """See ``GatewayPort``."""
@@ -259,6 +264,9 @@ class Gateway(Actor):
     def census(self) -> dict[str, Census]:
         return self._positions.census()
 
+    def tenants(self) -> dict[str, Census]:
+        return self._positions.tenants()
+
     def lengths(self) -> LengthFigures:
         return self.state.lengths.figures
 
@@ -288,6 +296,15 @@ class Gateway(Actor):
         if self.limiter:
             self.node.ref(self.limiter).end.cast(self.node.name, tenant, charged, used)
 
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+        if not self.limiter:
+            return {}
+        try:
+            found: dict[str, dict[str, Standing]] = await self.node.ref(self.limiter, Limiter).standings(tenants)
+        except RuntimeFault:  # it is restarted; the rest of what is asked is worth having
+            return {}
+        return found
+
     async def limit(self, tenant: str, name: str) -> int:
         value: int = await self.node.ref(self.limiter, Limiter).limit(tenant, name)
         return value
@@ -299,12 +316,18 @@ class Gateway(Actor):
         view: ApplicationView = accepted(await ref.add(new, timeout=new.wait + ANSWER_SECONDS, returns=kind))
         return view
 
-    async def remove_application(self, name: str, grace: float) -> bool:
+    async def find_application(self, name: str) -> bool:
+        """See ``GatewayPort``."""
+        kind: Any = bool | RefusedChange
+        found: bool = accepted(await self.node.ref(self._applications).find(name, timeout=FIND_SECONDS, returns=kind))
+        return found
+
+    async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
         """See ``GatewayPort``."""
         ref = self.node.ref(self._applications)
-        kind: Any = bool | RefusedChange
-        gone: bool = accepted(await ref.remove(name, grace, timeout=grace + ANSWER_SECONDS, returns=kind))
-        return gone
+        kind: Any = RemovalView | RefusedChange
+        view: RemovalView = accepted(await ref.remove(name, grace, default, timeout=grace + ANSWER_SECONDS, returns=kind))
+        return view
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
         """See ``GatewayPort``."""

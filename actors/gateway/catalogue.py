@@ -38,6 +38,7 @@ class Catalogue:
             on_demand=update.on_demand,
             most=update.most,
             failed=update.failed,
+            default=update.default,
         )
 
     def models(self) -> list[ModelInfo]:
@@ -48,7 +49,7 @@ class Catalogue:
         table, chain, configured = self._table, self._table.chains.get(application), self.configured.get(model)
         if configured is None:
             assert chain is not None, "a model is neither configured nor published"
-            configured = ModelInfo(model, chain.checkpoint, chain.context, chain.created, False)
+            configured = ModelInfo(model, chain.checkpoint, chain.context, chain.created, False, adapter=chain.adapter)
         virtual = chain.virtual if chain is not None else configured.virtual
         return ModelInfo(
             model,
@@ -60,6 +61,9 @@ class Catalogue:
             rooms=tuple(room - virtual for room in table.rooms(application)),
             longest=max(0, table.room.get(application, 0) - virtual),
             virtual=virtual,
+            adapter=chain.adapter if chain is not None and chain.checkpoint else configured.adapter,
+            base=chain.base if chain is not None else configured.base,
+            defaults=chain.defaults if chain is not None else configured.defaults,
         )
 
     def virtual(self, model: str) -> int:

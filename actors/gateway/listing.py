@@ -1,4 +1,4 @@
-"""What the gateway tells of its requests to whoever asks: one with its place in the queue, or the latest of all, as lines.
+"""Views of a gateway's requests: one request with its place in the queue, or the latest ones as lines.
 
 Reads records and changes none.
 """
@@ -10,47 +10,47 @@ from collections.abc import Iterator
 
 from blockwright.actors.gateway.port import RequestLine, RequestView
 from blockwright.actors.gateway.queue_position import QueuePositions
-from blockwright.actors.gateway.record import RequestRecord
 from blockwright.actors.gateway.state import GatewayState
+from blockwright.policies.requests.request_ownership import Viewer
 
 
 def described(state: GatewayState, positions: QueuePositions, request: str, now: float) -> RequestView | None:
-    """One that no worker has planned waits, also where it has been sent to one; so does one that has lost its worker, but at
-    no place. ``starts_in`` by the pace at which requests ended lately, None while that is not known."""
+    """Return one request. It waits as ``RequestRecord.waits`` has it, at a place in the queue if it has not begun yet.
+    ``starts_in`` is forecast from the pace at which requests ended lately, and None while that is not known."""
     view, record = state.describe(request), state.active.get(request)
-    if view is None or record is None or not _waits(record):
+    if view is None or record is None or not record.waits:
         return view
     progress = positions.progress(record, now)
     starts = state.overload.pace.starts_in(progress.place, now) if progress.place else None
     return dataclasses.replace(view, state="waiting", place=progress.place, queued=progress.queued, starts_in=starts)
 
 
-def listed(state: GatewayState, positions: QueuePositions, key: str, most: int, now: float) -> list[RequestLine]:
-    """Those of a key: the running and waiting ones first, then what ended; of each the latest first."""
+def listed(state: GatewayState, positions: QueuePositions, viewer: Viewer, most: int, now: float) -> list[RequestLine]:
+    """Return those that the viewer may see: the running and waiting ones, then what ended; of each the latest first."""
     found: list[RequestLine] = []
-    for line in _lines(state, positions, key, now):
+    for line in _lines(state, positions, viewer, now):
         if len(found) >= most:
             break
         found.append(line)
     return found
 
 
-def _lines(state: GatewayState, positions: QueuePositions, key: str, now: float) -> Iterator[RequestLine]:
+def _lines(state: GatewayState, positions: QueuePositions, viewer: Viewer, now: float) -> Iterator[RequestLine]:
     for record in reversed(state.active.values()):
-        if record.generation.key == key:
+        if viewer.may_see(record.generation.key):
             seen = record.view()
             place = positions.progress(record, now).place
-            word = "waiting" if _waits(record) else seen.state
+            word = "waiting" if record.waits else seen.state
             yield _line(seen, word, place, now - record.arrival)
     for view in reversed(state.past.values()):
-        if view.key == key:
-            yield _line(view, view.state, 0, view.events[-1]["at"])
+        if viewer.may_see(view.key):
+            age = view.events[-1]["at"]
+            yield _line(view, view.state, 0, age, max(0.0, now - view.arrival - age))
 
 
-def _waits(record: RequestRecord) -> bool:
-    return not record.planned
-
-
-def _line(view: RequestView, state: str, place: int, age: float) -> RequestLine:
+def _line(view: RequestView, state: str, place: int, age: float, ended: float | None = None) -> RequestLine:
     tokens = (view.prompt_tokens, view.computed_tokens, view.emitted_tokens)
-    return RequestLine(view.id, view.model, state, place, *tokens, view.home, view.attempt, round(age, 3))
+    since = None if ended is None else round(ended, 3)
+    return RequestLine(
+        view.id, view.model, state, place, *tokens, view.home, view.attempt, round(age, 3), view.tenant, since
+    )

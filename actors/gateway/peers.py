@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import ForecastPoint, ModelInfo, MovesBegun, RequestLine, RequestView
 from blockwright.actors.load_history import LoadRow, merged
+from blockwright.policies.requests.request_ownership import Viewer
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.base.errors import RuntimeFault
@@ -46,24 +47,54 @@ class Family:
     samples: list[tuple[str, dict[str, str], float]]
 
 
+@dataclass(frozen=True, slots=True)
+class TenantUse:
+    """What one process has counted of a tenant's requests, those of batches aside. ``running``, ``waiting``: sequences now;
+    ``requests``: that have started; ``tokens``: of prompts and answers; ``refused``: requests by error code."""
+
+    running: int = 0
+    waiting: int = 0
+    requests: int = 0
+    tokens: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+
+    def beside(self, other: TenantUse) -> TenantUse:
+        """Return the sum of two processes."""
+        codes = sorted({*self.refused, *other.refused})
+        return TenantUse(
+            self.running + other.running,
+            self.waiting + other.waiting,
+            self.requests + other.requests,
+            self.tokens + other.tokens,
+            {code: self.refused.get(code, 0) + other.refused.get(code, 0) for code in codes},
+        )
+
+
 class LocalFront(Protocol):
     """What a peer asks of the front in its own process (``api/http/context.py``)."""
 
-    def describe(self, name: str, key: str) -> RequestView | None: ...
+    def describe(self, name: str, viewer: Viewer) -> RequestView | None: ...
 
-    def requests(self, key: str, most: int) -> list[RequestLine]: ...
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]: ...
 
-    def cancel(self, name: str, key: str) -> bool: ...
+    def cancel(self, name: str, viewer: Viewer) -> bool: ...
 
-    def move(self, name: str, key: str, worker: str, route: str) -> MovesBegun: ...
+    def move(self, name: str, viewer: Viewer, worker: str, route: str) -> MovesBegun: ...
 
     def families(self) -> list[Family]: ...
+
+    def tenant_uses(self) -> dict[str, TenantUse]: ...
 
     def forecasts(self) -> list[ForecastPoint]: ...
 
     def load_rows(self, step: int, after: int) -> list[LoadRow]: ...
 
     async def drain(self, seconds: float) -> None: ...
+
+
+def by_recency(line: RequestLine) -> tuple[bool, float]:
+    """Order requests: what runs and waits first, then what ended; of each the latest first."""
+    return (True, line.ended) if line.ended is not None else (False, line.age)
 
 
 async def _nothing() -> None:
@@ -80,29 +111,34 @@ class GatewayPeer(Actor):
         await self._close()
 
     @endpoint(concurrent=True)
-    async def describe(self, name: str, key: str) -> RequestView | None:
-        """A request of this process's gateway, by its id or the one its client chose; None to any other key."""
-        return self._front.describe(name, key)
+    async def describe(self, name: str, viewer: Viewer) -> RequestView | None:
+        """Return a request of this process's gateway that the viewer may see, by its id or the one its client chose."""
+        return self._front.describe(name, viewer)
 
     @endpoint(concurrent=True)
-    async def requests(self, key: str, most: int) -> list[RequestLine]:
+    async def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
         """See ``GatewayPort``."""
-        return self._front.requests(key, most)
+        return self._front.requests(viewer, most)
 
     @endpoint(concurrent=True)
-    async def cancel(self, name: str, key: str) -> bool:
-        """End it; False when there is none that runs."""
-        return self._front.cancel(name, key)
+    async def cancel(self, name: str, viewer: Viewer) -> bool:
+        """End it; return False if there is none that runs."""
+        return self._front.cancel(name, viewer)
 
     @endpoint(concurrent=True)
-    async def move(self, name: str, key: str, worker: str, route: str) -> MovesBegun:
-        """Move it to another route; nothing where there is none that runs."""
-        return self._front.move(name, key, worker, route)
+    async def move(self, name: str, viewer: Viewer, worker: str, route: str) -> MovesBegun:
+        """Move it to another route; return no move if there is none that runs."""
+        return self._front.move(name, viewer, worker, route)
 
     @endpoint(concurrent=True)
     async def counters(self) -> list[Family]:
         """What this process has counted."""
         return self._front.families()
+
+    @endpoint(concurrent=True)
+    async def tenant_uses(self) -> dict[str, TenantUse]:
+        """What this process has counted of each tenant."""
+        return self._front.tenant_uses()
 
     @endpoint(concurrent=True)
     async def forecasts(self) -> list[ForecastPoint]:
@@ -120,58 +156,74 @@ class GatewayPeer(Actor):
         await self._front.drain(seconds)
 
     @endpoint(concurrent=True)
-    async def describe_anywhere(self, name: str, key: str) -> RequestView | None:
-        """Here, or where it is."""
-        found = self._front.describe(name, key)
-        if found is None:
-            found = next((view for view in await self._ask("describe", name, key) if view is not None), None)
-        return found
+    async def describe_anywhere(self, name: str, viewer: Viewer) -> RequestView | None:
+        """Return it from the process that has it."""
+        return (await self._find(name, viewer))[1]
 
     @endpoint(concurrent=True)
-    async def requests_anywhere(self, key: str, most: int) -> list[RequestLine]:
-        """Those of all processes that answer: what runs and waits first."""
-        lines = [
-            line for found in [self._front.requests(key, most), *await self._ask("requests", key, most)] for line in found
-        ]
-        return sorted(lines, key=lambda line: line.state not in ("waiting", "running"))[:most]
+    async def requests_anywhere(self, viewer: Viewer, most: int) -> list[RequestLine]:
+        """Return those of all processes that answer: what runs and waits, then what ended; of each the latest first."""
+        found = [self._front.requests(viewer, most), *(await self._ask("requests", viewer, most)).values()]
+        return sorted((line for lines in found for line in lines), key=by_recency)[:most]
 
     @endpoint(concurrent=True)
-    async def cancel_anywhere(self, name: str, key: str) -> bool:
-        """Here, or where it is."""
-        return self._front.cancel(name, key) or any(await self._ask("cancel", name, key))
+    async def cancel_anywhere(self, name: str, viewer: Viewer) -> bool:
+        """End it in the process that has it."""
+        place, view = await self._find(name, viewer)
+        if view is None:
+            return False
+        if not place:
+            return self._front.cancel(view.id, viewer)
+        return any((await self._ask("cancel", view.id, viewer, only=place)).values())
 
     @endpoint(concurrent=True)
-    async def move_anywhere(self, name: str, key: str, worker: str, route: str) -> MovesBegun:
-        """Here, or where it is."""
-        found = [self._front.move(name, key, worker, route)]
+    async def move_anywhere(self, name: str, viewer: Viewer, worker: str, route: str) -> MovesBegun:
+        """Move it in the process that has it."""
+        place, view = await self._find(name, viewer) if viewer.everything else ("", None)
+        id = name if view is None else view.id
+        found = [MovesBegun([]) if place else self._front.move(id, viewer, worker, route)]
         if found == [MovesBegun([])]:
-            found += await self._ask("move", name, key, worker, route)
+            found += (await self._ask("move", id, viewer, worker, route, only=place)).values()
         return next((one for one in found if one.moves or one.refused), found[0])
 
     @endpoint(concurrent=True)
     async def counters_elsewhere(self) -> list[list[Family]]:
         """Of each other process that answers."""
-        answers: list[list[Family]] = await self._ask("counters")
-        return answers
+        return [*(await self._ask("counters")).values()]
+
+    @endpoint(concurrent=True)
+    async def tenant_uses_elsewhere(self) -> list[dict[str, TenantUse]]:
+        """Of each other process that answers."""
+        return [*(await self._ask("tenant_uses")).values()]
 
     @endpoint(concurrent=True)
     async def forecasts_anywhere(self) -> list[ForecastPoint]:
         """Of all processes that answer."""
-        return [point for points in [self._front.forecasts(), *await self._ask("forecasts")] for point in points]
+        return [point for points in [self._front.forecasts(), *(await self._ask("forecasts")).values()] for point in points]
 
     @endpoint(concurrent=True)
     async def history_anywhere(self, step: int, after: int) -> list[LoadRow]:
         """Of all processes that answer, added up."""
-        return merged([self._front.load_rows(step, after), *await self._ask("load_rows", step, after)])
+        return merged([self._front.load_rows(step, after), *(await self._ask("load_rows", step, after)).values()])
 
     @endpoint(concurrent=True)
     async def drain_all(self, seconds: float) -> None:
         """Not ready anywhere; returns when nothing runs in any process or the time is over."""
         await asyncio.gather(self._front.drain(seconds), self._ask("drain", seconds, patience=seconds + PATIENCE))
 
-    async def _ask(self, endpoint: str, *args: Any, patience: float = PATIENCE) -> list[Any]:
-        """The answers of all others that are up and answer."""
-        there = [name for name in self._others if name in self.node.peers()]
+    async def _find(self, name: str, viewer: Viewer) -> tuple[str, RequestView | None]:
+        """Return the node that has a request ("": this one), and the request: by our id if there is one, else by the id its
+        client chose, which may be the id of another key's request at another gateway."""
+        here = self._front.describe(name, viewer)
+        if here is not None and (here.id == name or not viewer.everything):
+            return "", here
+        found = [("", here), *(await self._ask("describe", name, viewer)).items()]
+        known = [(place, view) for place, view in found if view is not None]
+        return next((one for one in known if one[1].id == name), next(iter(known), ("", None)))
+
+    async def _ask(self, endpoint: str, *args: Any, patience: float = PATIENCE, only: str = "") -> dict[str, Any]:
+        """Return the answers of all others that are up and answer, by node; of ``only`` one if it is named."""
+        there = [name for name in self._others if name in self.node.peers() and only in ("", name)]
         calls = [getattr(self.node.ref(f"{name}/peer", GatewayPeer), endpoint)(*args, timeout=patience) for name in there]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         for name, answer in zip(there, answers, strict=True):
@@ -179,4 +231,4 @@ class GatewayPeer(Actor):
                 log.warning("gateway process %s does not answer: %s", name, answer)
             elif isinstance(answer, BaseException):
                 raise answer
-        return [answer for answer in answers if not isinstance(answer, BaseException)]
+        return {name: one for name, one in zip(there, answers, strict=True) if not isinstance(one, BaseException)}

@@ -15,8 +15,9 @@ from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.prediction.lengths import Accuracy
 from blockwright.policies.requests.account import account_of
-from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.requests.rate_limit import Standing, Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.policies.requests.request_ownership import Viewer
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
 
@@ -158,7 +159,10 @@ class TokenStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A served application; ``checkpoint`` is the folder that tokenizer and chat template come from."""
+    """A served application. Tokenizer, chat template and defaults come from the folder ``checkpoint``.
+
+    adapter: a folder whose own files of this kind count before those; "": there is none.
+    """
 
     id: str
     checkpoint: str
@@ -169,6 +173,14 @@ class ModelInfo:
     rooms: tuple[int, ...] = ()  # tokens of KV that each route in force holds while nothing else runs there
     longest: int = 0  # tokens that fit there once others have been unloaded for them; 0: not known
     virtual: int = 0  # tokens before every prompt that clients do not see; none of the other numbers counts them
+    adapter: str = ""
+    base: str = ""  # of an adapter: the id of the model that it was put on
+    defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders that texts are made with, the first one's files before the next one's."""
+        return (self.adapter, self.checkpoint) if self.adapter else (self.checkpoint,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +192,8 @@ class NewApplication:
     base: str = ""  # the served model that an adapter belongs to
     replace: bool = False  # the application that is served under this name
     wait: float = 60.0  # seconds for an answer; loading goes on behind it
+    defaults: str = ""  # as of ``ModelInfo``
+    on_demand: bool = False  # it is loaded when requests ask for it, and nobody has asked for its addition
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +206,23 @@ class ApplicationView:
     max_length: int
     own: int
     shared: int  # with other applications
+    base: str = ""  # of an adapter: the id of the model that it was put on
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalView:
+    """What follows from the removal of an application.
+
+    gone: its memory was free again in the time given and a little more. freed: bytes of parameters that only it had.
+    adapters: those that are on it, and keep its parameters. default: the id that stands for requests without a model;
+    answered: a model of that id is served.
+    """
+
+    gone: bool
+    freed: int
+    adapters: int
+    default: str
+    answered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +293,8 @@ class RequestView:
     events: list[dict[str, Any]]  # {"at": seconds since arrival, "event": str, ...}
     dispatch: dict[str, Any] | None = None  # of the current or last attempt, see ``Decision.view``; None: nobody was asked
     key: str = ""  # that made it, see ``policies/requests/request_ownership.py``
+    arrival: float = 0.0  # seconds on the gateway's clock
+    tenant: str = ""  # of that key
     model: str = ""  # that was asked for
     place: int = 0  # among the ``queued`` requests that no worker has planned yet, from 1; 0 once it is planned
     queued: int = 0
@@ -270,7 +303,8 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class RequestLine:
-    """A request in ``GET /v1/requests``. ``age``: seconds from its arrival until now, or until it ended."""
+    """A request in ``GET /v1/requests``. ``age``: seconds from its arrival until now, or until it ended; ``ended``: seconds
+    since it ended, None while it has not."""
 
     id: str
     model: str
@@ -282,6 +316,8 @@ class RequestLine:
     home: str | None
     attempt: int
     age: float
+    tenant: str = ""
+    ended: float | None = None
 
 
 class GatewayPort(Protocol):
@@ -290,6 +326,9 @@ class GatewayPort(Protocol):
     name: str  # of this gateway; a part of every request id it makes
 
     def models(self) -> list[ModelInfo]: ...
+
+    def default_model(self) -> str:
+        """Return the id that stands for requests without a model; it may have been removed."""
 
     def ready(self) -> Readiness: ...
 
@@ -307,11 +346,14 @@ class GatewayPort(Protocol):
 
     def describe(self, request: str) -> RequestView | None: ...
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
-        """Those that a key made: what runs and waits, then what ended; of each the latest first."""
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+        """Return those that the viewer may see: what runs and waits, then what ended; of each the latest first."""
 
     def census(self) -> dict[str, Census]:
         """By application; without those that have no sequence."""
+
+    def tenants(self) -> dict[str, Census]:
+        """By account; without those that have no sequence."""
 
     def lengths(self) -> LengthFigures:
         """Of all requests so far."""
@@ -342,9 +384,16 @@ class GatewayPort(Protocol):
         """Returns when it can be served by all gateways, or, not ready, when ``wait`` is over. Raises RequestRefused, with
         the field that is to blame; then everything is as it was."""
 
-    async def remove_application(self, name: str, grace: float) -> bool:
-        """No new requests; those that run get ``grace`` seconds. Whether its memory was free again in that time and a little
-        more. Raises RequestRefused."""
+    async def find_application(self, name: str) -> bool:
+        """Serve the adapter of that name in the folder of the setting ``adapters``, if it is there. Raise RequestRefused
+        where it cannot be served."""
+
+    async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
+        """Take no new requests for a model and give those that run ``grace`` seconds. ``default``: the id that stands for
+        requests without a model from then on; "": it stays as it is. Raise RequestRefused."""
+
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+        """Return how the limits of ``tenants``, and of any other that has sent something, stand; by tenant and limit."""
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
         """Move what runs on a worker elsewhere and send nothing more there; or, without ``drain``, again. Raises

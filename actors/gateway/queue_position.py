@@ -6,7 +6,7 @@ wait: with thousands of them each look would otherwise pass over all the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.actors.gateway.record import RequestRecord
@@ -42,12 +42,20 @@ class QueuePositions:
         )
 
     def census(self) -> dict[str, Census]:
-        """How many sequences of each model run, and how many wait for which reason; for offline ones nobody waits."""
+        """Count the sequences of each model that run, and those that wait, by reason. Offline ones that have not begun are
+        left out, since no client waits for them."""
+        return self._counted_by(lambda record: record.model)
+
+    def tenants(self) -> dict[str, Census]:
+        """Count the same sequences by account."""
+        return self._counted_by(lambda record: record.account)
+
+    def _counted_by(self, name: Callable[[RequestRecord], str]) -> dict[str, Census]:
         found: dict[str, Census] = {}
         for record in self._active.values():
             if record.offline and not record.planned:
                 continue
-            one = found.setdefault(record.model, Census())
+            one = found.setdefault(name(record), Census())
             reason = self._reason(record)
             if reason:
                 one.waiting[reason] = one.waiting.get(reason, 0) + 1
@@ -56,8 +64,8 @@ class QueuePositions:
         return found
 
     def _reason(self, record: RequestRecord) -> str:
-        """Why a request waits; empty for one that runs."""
-        if record.planned:
+        """Return what a request waits for; empty for one that runs."""
+        if not record.waits:
             return ""
         if record.state == "waiting" and not self._table.routes.get(record.application):
             return "no_worker"

@@ -103,6 +103,12 @@ class RequestRecord:
         return max(0, tokens - self.virtual)
 
     @property
+    def waits(self) -> bool:
+        """Whether it waits: no worker has begun its current attempt, or its worker has preempted it and not begun again. A
+        request that pauses while its pages travel has a new attempt, and so waits. Any other request runs."""
+        return self.requeued or not self.planned
+
+    @property
     def decodes(self) -> bool:
         """Whether all of its tokens but the newest have KV in the current attempt."""
         return self.planned and not self.requeued and self.computed >= len(self.tokens) - 1
@@ -278,5 +284,7 @@ class RequestRecord:
             events=[{"at": at - self.arrival, "event": event, **detail} for at, event, detail in self.events],
             dispatch=None if self.decision is None else self.decision.view(self.arrival, self.ended),
             key=self.generation.key,
+            arrival=self.arrival,
+            tenant=self.generation.tenant,
             model=self.model,
         )

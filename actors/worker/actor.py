@@ -151,7 +151,7 @@ class Worker(Actor):
         self._queues = bool(queues)
         return {
             "sweep_age": self.device.lateness(),
-            "waiting": self.state.waiting,
+            "waiting": self.state.awaiting,
             "running": self.state.running,
             "reports": self._reports.last,
             "routes": self._published.version,

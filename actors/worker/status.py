@@ -34,7 +34,7 @@ def status_of(
         cached=memory.total_bytes - memory.parameter_bytes - memory.free_bytes - kv,
         free=memory.free_bytes,
         components=memory.residence.components,
-        waiting=state.waiting,
+        waiting=state.awaiting,
         running=state.running,
         sweep=state.number,
         sweep_age=lateness,

@@ -23,6 +23,7 @@ from blockwright.api.batches.store_thread import open_store
 from blockwright.api.errors import ApiError, bad_request, error_response, from_http, in_words
 from blockwright.api.http import expect
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
+from blockwright.api.http.body_memory import BodyMemory
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.context import BEGUN, CALLER, FAULT, FRONT, MODEL, PEER, TRACE, Front
 from blockwright.api.http.cors import Cors
@@ -43,6 +44,7 @@ from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime.base.scope import format_traceparent, new_span, parse_traceparent, trace
 
 OTLP = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"  # the packages of the extra otlp, for pip
+BODIES = 64 << 20  # bytes of the large bodies that are read at a time
 log = logging.getLogger(__name__)
 
 
@@ -66,8 +68,10 @@ def make_app(
             lengths=port.lengths,
             dispatching=port.dispatching,
             moves=port.moves,
+            tenants=port.tenants,
         ),
-        max_body=settings.max_body,
+        max_body=settings.largest_body,
+        bodies=BodyMemory(max(BODIES, 2 * settings.largest_body)),
         access=ModelAccess(settings.tenant_models),
         limits=TenantLimits(port),
         cors=Cors(settings.cors_origins),
@@ -79,7 +83,7 @@ def make_app(
         desk = Desk(front, batches)
         front = dataclasses.replace(front, desk=desk)
         front.metrics.batches = desk.figures.values
-    app = web.Application(middlewares=[_outermost], client_max_size=settings.max_body)
+    app = web.Application(middlewares=[_outermost], client_max_size=settings.largest_body)
     app[FRONT] = front
     app[BATCHES] = batches
     app[PEER] = []
@@ -108,6 +112,7 @@ def _spans(settings: Settings) -> Spans | None:
 
 async def _close(app: web.Application) -> None:
     app[FRONT].catalog.close()
+    app[FRONT].close()
     if (spans := app[FRONT].spans) is not None:
         await spans.close()
     if (batches := app[BATCHES]) is not None:
@@ -133,6 +138,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         front.hosts.check(request.host)
         _check_framing(request)
         expect.check(request)
+        expect.check_encoding(request)
         if (answer := front.cors.preflight(request)) is not None:
             return answer
         if not front.keys.required or request.headers.get("Authorization", "").startswith("Basic "):
@@ -143,7 +149,8 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     except (ApiError, RequestRefused) as raised:
         error = in_words(raised) if isinstance(raised, RequestRefused) else raised
         if error.status in (429, 503) and request.method == "POST":
-            front.metrics.rejected(request.get(MODEL, ""), error.code)
+            caller = request.get(CALLER)
+            front.metrics.rejected(request.get(MODEL, ""), error.code, caller.tenant if caller else "")
         request[FAULT] = f"{error.code}: {error.message}"
         return error_response(error)
     except web.HTTPException as error:

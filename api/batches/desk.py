@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,7 @@ class Desk:
         self._opened: dict[str, _OpenedBatch] = {}
         self.figures: dict[str, dict[str, Any]] = {}
         self.trouble = ""  # why nothing can be stored now
+        self._reasons: dict[str, str] = {}  # batch -> why it waits, as the runner says
         self._unkept: set[tuple[str, int]] = set()  # batch and line of answers that wait for that
 
     @property
@@ -142,6 +143,15 @@ class Desk:
         self.figures[batch] = figures
         with contextlib.suppress(OSError):  # it is told again soon
             await self._thread.call(self._store.tell, batch, figures)
+
+    def waits(self, reasons: Mapping[str, str]) -> None:
+        self._reasons = dict(reasons)
+
+    def reason(self, batch: str) -> str:
+        """Return why nothing of a batch goes on, as far as this process knows; empty where it does."""
+        if any(of == batch for of, _ in self._unkept):
+            return self.trouble
+        return self._reasons.get(batch) or self._reasons.get("", "")
 
     async def _failed(self, batch: str, code: str, message: str) -> LoadedBatch | None:
         error = {"code": code, "message": message, "param": "input_file_id", "line": None}

@@ -130,7 +130,7 @@ async def list_batches(request: web.Request) -> web.Response:
         )
     except KeyError:
         raise bad_request(f"after is {shown(after)}, which is no batch here; give the last_id of a page", "after") from None
-    return web.json_response(batches_view(batches, more))
+    return web.json_response(batches_view(batches, more, partial(_waits, request)))
 
 
 async def _found(request: web.Request) -> BatchRecord:
@@ -142,8 +142,15 @@ async def _found(request: web.Request) -> BatchRecord:
     return batch
 
 
+def _waits(request: web.Request, batch: BatchRecord) -> str:
+    """Return why a batch waits; empty where it does not, or another process runs it."""
+    desk = request.app[FRONT].desk
+    return desk.reason(batch.id) if desk is not None and batch.status in OPEN else ""
+
+
 async def one_batch(request: web.Request) -> web.Response:
-    return web.json_response(batch_view(await _found(request)))
+    batch = await _found(request)
+    return web.json_response(batch_view(batch, _waits(request, batch)))
 
 
 async def cancel(request: web.Request) -> web.Response:
@@ -155,4 +162,4 @@ async def cancel(request: web.Request) -> web.Response:
     if batch.status not in (*OPEN, BatchStatus.CANCELLED):
         message = f"batch {batch.id} is {batch.status.value}; there is nothing left to cancel"
         raise ApiError(409, message, param="id", code="conflict")
-    return web.json_response(batch_view(batch))
+    return web.json_response(batch_view(batch, _waits(request, batch)))

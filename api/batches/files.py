@@ -99,7 +99,7 @@ async def upload(request: web.Request) -> web.Response:
     if (request.content_length or 0) > settings.batch_bytes + PIECE:
         raise too_large(settings.batch_bytes)
     id = f"file-{secrets.token_hex(12)}"
-    limits = {"most_lines": settings.batch_requests, "most_bytes": settings.batch_bytes, "longest": settings.max_body}
+    limits = {"most_lines": settings.batch_requests, "most_bytes": settings.batch_bytes, "longest": settings.largest_body}
     with storing():
         file = await opened(thread.store.path(id), **limits)
         try:

@@ -7,11 +7,13 @@ generates. Nothing is stored here, and nothing waits for room: whoever calls ``a
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from aiohttp import web
@@ -204,12 +206,28 @@ def _refusal(raised: ApiError | RequestRefused | CheckpointError, tries: LoadTri
     return raised
 
 
-def result_line(id: str, custom_id: str | None, answer: LineAnswer | None, error: Mapping[str, Any] | None = None) -> bytes:
-    """A line of an output or error file, its end included. Without an answer the request was never made; ``error`` says
-    why."""
+def line_hash(line: BatchLine) -> str:
+    """Return 32 hexadecimal digits over method, url and body. The order of keys, spaces and the custom id do not matter."""
+    canonical = json.dumps(["POST", line.endpoint.path, line.body], sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
+def result_line(
+    id: str,
+    custom_id: str | None,
+    answer: LineAnswer | None,
+    error: Mapping[str, Any] | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
+    """Return a line of an output or error file, its end included.
+
+    Without an answer the request was never made; ``error`` says why. ``more``: further keys of the line, which OpenAI's
+    format does not have.
+    """
     head = json.dumps({"id": id, "custom_id": custom_id})[:-1]
     if answer is None:
         return f'{head}, "response": null, "error": {json.dumps(error)}}}\n'.encode()
     ignored = f', "ignored_fields": {json.dumps(answer.ignored)}' if answer.ignored else ""
     response = f'{{"status_code": {answer.status}, "request_id": {json.dumps(answer.request_id)}{ignored}, "body": '
-    return head.encode() + b', "response": ' + response.encode() + answer.body + b'}, "error": null}\n'
+    tail = "".join(f", {json.dumps(name)}: {json.dumps(value)}" for name, value in more.items())
+    return head.encode() + b', "response": ' + response.encode() + answer.body + f'}}, "error": null{tail}}}\n'.encode()

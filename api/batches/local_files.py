@@ -1,7 +1,8 @@
-"""The files of a batch without a server: what is to be answered, what is answered, and what went wrong.
+"""The files of a batch without a server: its requests, its answers, and its errors.
 
-An output is only ever appended to, a line at a time, so it holds whole lines whatever ends the program; a torn last one (of
-a full disk, a machine that died) is cut off. Nothing here knows models.
+An output is appended to, a line at a time, so it holds whole lines whatever ends the program; a torn last one (of a full
+disk, a machine that died) is cut off. Each line of it has the hash of the request that it answers, and the identity of the
+model. Nothing here knows more of models.
 """
 
 from __future__ import annotations
@@ -9,18 +10,48 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockwright.api.batches.lines import BatchLine, LineAnswer, LineRefused, parse_line, result_line
+from blockwright.api.batches.lines import BatchLine, LineAnswer, LineRefused, line_hash, parse_line, result_line
 
-BLOCK = 1 << 20  # bytes
+REQUEST_HASH, MODEL_HASH = "request_hash", "model_hash"  # keys of an output's lines, beside OpenAI's
+HASH = 16  # bytes
 
 
 class BatchFileError(Exception):
     """A file is not what it should be, or cannot be written; one sentence with the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """An answer that an output had when it was opened. ``number``: its line, from 1; hashes: empty where it has none."""
+
+    number: int
+    custom_id: str
+    tokens: int
+    request_hash: str
+    model_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class StaleAnswer:
+    """An answer that does not belong to its request any more. ``why``: half a sentence for people."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """An output beside its input. ``done``: line -> tokens of its answer, of the lines that have theirs."""
+
+    done: dict[int, int]
+    stale: list[StaleAnswer]
 
 
 class BatchInput:
@@ -34,6 +65,8 @@ class BatchInput:
         self.path = path
         self._places, self._numbers = array("Q"), array("Q")  # of its bytes; in the file, from 1
         self._ids: list[str] = []
+        self._hashes = bytearray()  # HASH bytes of each line; zeros where it is no request
+        self._models: list[str | None] = []
         self.refused: dict[int, LineRefused] = {}
         try:
             self._file = path.open("rb")
@@ -55,11 +88,15 @@ class BatchInput:
             line = len(self._places)
             self._places.append(begin)
             self._numbers.append(number)
+            hash, model = bytes(HASH), None
             try:
-                id = parse_line(raw.strip()).custom_id
+                parsed = parse_line(raw.strip())
+                id, hash, model = parsed.custom_id, _hash(parsed), _model(parsed)
             except LineRefused as error:
                 self.refused[line], id = error, error.custom_id or ""
                 broken += error.code == "invalid_json_line"
+            self._hashes += hash
+            self._models.append(model)
             if id and seen.setdefault(id, number) != number:
                 message = f"custom_id {id!r} is that of line {seen[id]}, too; give each line one of its own"
                 self.refused[line] = LineRefused("duplicate_custom_id", message, "custom_id", id)
@@ -85,50 +122,95 @@ class BatchInput:
         """Its place in the file, from 1, as an editor counts."""
         return self._numbers[line]
 
+    def hash(self, line: int) -> str:
+        """Return the hash of the request, as ``line_hash`` makes it."""
+        return self._hashes[HASH * line : HASH * (line + 1)].hex()
+
+    def model(self, line: int) -> str | None:
+        """Return the model id that the request names; None where it names none."""
+        return self._models[line]
+
     def line(self, line: int) -> BatchLine:
-        """Parsed again. Raises LineRefused if somebody has changed the file."""
+        """Return the line, parsed again. Raises LineRefused if somebody has changed the file."""
         self._file.seek(self._places[line])
-        return parse_line(self._file.readline().strip())
+        parsed = parse_line(self._file.readline().strip())
+        if parsed.custom_id != self._ids[line] or _hash(parsed).hex() != self.hash(line):
+            raise LineRefused("changed_line", "it is another request")
+        return parsed
 
     def close(self) -> None:
         self._file.close()
 
 
+def _hash(line: BatchLine) -> bytes:
+    """Return the hash of a line. Raises LineRefused for what is nested too deeply to be written again."""
+    try:
+        return bytes.fromhex(line_hash(line))
+    except RecursionError:
+        message = "the line is nested too deeply; send a flatter object"
+        raise LineRefused("invalid_json_line", message, custom_id=line.custom_id) from None
+
+
+def _model(line: BatchLine) -> str | None:
+    named = line.body.get("model")
+    return sys.intern(named) if isinstance(named, str) else None
+
+
 class BatchOutput:
-    """Answers in a file, which this process alone writes. ``done``: custom id -> tokens of its answer, of those that were
-    there. Raises BatchFileError."""
+    """Answers in a file, which this process alone writes. ``answers``: those that were there. Raises BatchFileError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = _open_locked(path)
+            self.answers = self._read()
         except OSError as error:
-            raise BatchFileError(f"{path} cannot be written ({error.strerror}); name another output") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.done = self._read()
-        except OSError as error:
-            os.close(self._file)
             busy = isinstance(error, BlockingIOError)
-            said = "is written by another process" if busy else f"cannot be read ({error.strerror})"
-            raise BatchFileError(f"{path} {said}; name another output, or wait for its end") from None
-        except BatchFileError:
+            said = "is written by another process" if busy else f"cannot be written ({error.strerror})"
+            remedy = "name another output" + ", or wait for its end" * busy
+            raise BatchFileError(f"{path} {said}; {remedy}") from None
+
+    def _read(self) -> list[StoredAnswer]:
+        """Return the answers that are there; afterwards the file ends with its last whole line."""
+        found = []
+        whole = 0
+        try:
+            with open(os.dup(self._file), "rb") as file:
+                for number, raw in enumerate(file, 1):
+                    if not raw.endswith(b"\n"):
+                        break
+                    found.append(_stored(raw, number, self.path))
+                    whole += len(raw)
+            os.ftruncate(self._file, whole)
+            os.lseek(self._file, whole, os.SEEK_SET)
+        except BaseException:
             os.close(self._file)
             raise
-
-    def _read(self) -> dict[str, int]:
-        """What is there; afterwards the file ends with its last whole line."""
-        found: dict[str, int] = {}
-        whole = 0
-        with open(os.dup(self._file), "rb") as file:
-            for number, raw in enumerate(file, 1):
-                if not raw.endswith(b"\n"):
-                    break
-                found |= _result(raw, f"line {number} of {self.path}")
-                whole += len(raw)
-        os.ftruncate(self._file, whole)
-        os.lseek(self._file, whole, os.SEEK_SET)
         return found
+
+    def drop(self, numbers: Collection[int]) -> None:
+        """Remove these lines (from 1). The file is replaced at once: whatever ends the program, it is the old or the new."""
+        target = self.path.resolve()
+        part = target.with_name(f".{target.name}.part")
+        try:
+            new = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.fchmod(new, os.fstat(self._file).st_mode & 0o777)
+                os.lseek(self._file, 0, os.SEEK_SET)
+                with open(os.dup(self._file), "rb") as old, open(os.dup(new), "wb") as file:
+                    file.writelines(raw for number, raw in enumerate(old, 1) if number not in numbers)
+                os.fsync(new)
+                os.replace(part, target)
+            except BaseException:
+                os.close(new)
+                part.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            message = f"{self.path} cannot be written anew ({error.strerror}), and is as it was"
+            raise BatchFileError(f"{message}; make room and run the same command again") from None
+        os.close(self._file)
+        self._file = new
 
     def append(self, raw: bytes) -> None:
         """One line. Raises BatchFileError, and then nothing of it is there."""
@@ -149,28 +231,76 @@ class BatchOutput:
         os.close(self._file)
 
 
-def _result(raw: bytes, where: str) -> dict[str, int]:
-    """The custom id of a line of an output and the tokens of its answer."""
+def _open_locked(path: Path) -> int:
+    """Return a descriptor of the file that has this name once it is locked: ``drop`` of another process may replace it."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file), os.stat(path)):
+                return file
+        except FileNotFoundError:
+            pass  # it has been removed meanwhile: another one is made
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _stored(raw: bytes, number: int, path: Path) -> StoredAnswer:
+    """Return the answer that is line ``number`` of an output."""
     try:
         line: Any = json.loads(raw)
         id, response = line["custom_id"], line["response"]
         if not isinstance(id, str) or response["status_code"] != 200:
             raise KeyError("custom_id")
-        return {id: int(response["body"]["usage"]["completion_tokens"])}
-    except (ValueError, KeyError, TypeError):
+        tokens = int(response["body"]["usage"]["completion_tokens"])
+        hashes = [value if isinstance(value := line.get(name), str) else "" for name in (REQUEST_HASH, MODEL_HASH)]
+    except (ValueError, KeyError, TypeError, RecursionError):
         remedy = "name another output, or move this file away"
-        raise BatchFileError(f"{where} is no answer of a batch, so nothing is appended to it; {remedy}") from None
+        message = f"line {number} of {path} is no answer of a batch, so nothing is appended to it; {remedy}"
+        raise BatchFileError(message) from None
+    return StoredAnswer(number, id, tokens, *hashes)
 
 
-def check_belongs(given: BatchInput, output: BatchOutput) -> dict[int, int]:
-    """Line -> tokens of its answer, of lines that are answered in the output. Raises BatchFileError where that has answers
-    to other lines: somebody means another file."""
+def compare(given: BatchInput, output: BatchOutput, models: Mapping[str, str]) -> Comparison:
+    """Find the lines that are answered in the output, and the answers that belong to other requests or other models.
+
+    ``models``: identities by model id, the default one first. An answer of a model that is not served now stays: its
+    request is known to be the same.
+    """
     lines = {given.custom_id(line): line for line in reversed(given.good())}
-    strange = next((id for id in output.done if id not in lines), None)
-    if strange is not None:
-        message = f"{output.path} has an answer to {strange!r}, which {given.path} does not have"
-        raise BatchFileError(f"{message}; name another output, or move that file away")
-    return {lines[id]: tokens for id, tokens in output.done.items()}
+    default = next(iter(models), "")
+    done: dict[int, int] = {}
+    stale = []
+    for one in output.answers:
+        line = lines.get(one.custom_id)
+        if line is None:
+            why = f"{output.path} has an answer to {one.custom_id!r}, which {given.path} does not have"
+        elif not one.request_hash or not one.model_hash:
+            where = f"line {one.number} of {output.path}, the answer to {one.custom_id!r}"
+            why = f"{where}, does not say which request it answers (an older version wrote it)"
+        elif one.request_hash != given.hash(line):
+            where = f"line {given.number(line)} of {given.path} ({one.custom_id!r})"
+            why = f"{where} has changed since {output.path} got its answer"
+        elif one.model_hash != models.get(name := given.model(line) or default, one.model_hash):
+            where = f"line {given.number(line)} of {given.path} ({one.custom_id!r})"
+            why = (
+                f"{where} was answered by another {name!r} than this (weights, tokenizer, defaults, dtype or length differ)"
+            )
+        else:
+            done.setdefault(line, one.tokens)
+            continue
+        stale.append(StaleAnswer(one.number, why))
+    return Comparison(done, stale)
+
+
+def stale_sentence(stale: list[StaleAnswer]) -> str:
+    """Say which answers do not belong to the input, and what to do."""
+    others = len(stale) - 1
+    more = f", and {others:,} more answer{'s are' if others > 1 else ' is'} like that" if others else ""
+    dropped = "them" if others else "it"
+    return f"{stale[0].why}{more}; give --redo to drop {dropped} and answer what is left, or name another output"
 
 
 def errors_path(output: Path) -> Path:

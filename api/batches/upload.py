@@ -13,6 +13,7 @@ from typing import Any
 
 from blockwright.api.batches.folder import PartFile
 from blockwright.api.errors import ApiError, bad_request
+from blockwright.api.openai.json_size import check_size
 
 EMPTY = 4  # times the requests that a file may have: lines, empty ones included
 
@@ -100,7 +101,10 @@ def too_large(most: int) -> ApiError:
 def _why_no_object(line: bytes) -> str:
     """Empty for an object."""
     try:
+        check_size(line)
         found = json.loads(line)
+    except ApiError as error:
+        return error.message.replace("the body", "", 1).strip()
     except RecursionError:
         return "is nested too deeply"
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NotRequired, TypedDict
 
 from blockwright.api.batches.records import BatchRecord, FileRecord
@@ -83,8 +84,8 @@ class BatchUsage(TypedDict):
 
 class BatchAnswer(TypedDict):
     """Times are Unix times. ``blockwright`` shows the progress by model: ``remaining_seconds``, ``density``, ``sharing`` of
-    prompts, KV of the two ``sides``, ``waits`` (why nothing could be answered when it was last tried, if that is so); it is
-    empty before the batch runs."""
+    prompts, KV of the two ``sides``, ``waits`` (why nothing could be answered when it was last tried, if that is so).
+    ``blockwright.waits`` says why the whole batch waits, if it does: for its turn, a model, room, or a full disk."""
 
     id: str
     object: Literal["batch"]
@@ -143,7 +144,8 @@ def files_view(files: list[FileRecord], more: bool) -> FilesAnswer:
     return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
 
 
-def batch_view(batch: BatchRecord) -> BatchAnswer:
+def batch_view(batch: BatchRecord, waits: str = "") -> BatchAnswer:
+    """Return the batch as clients see it. ``waits``: why it waits; empty where it does not."""
     at = {status: batch.at.get(status) for status in BatchStatus}
     errors: BatchErrorsAnswer = {"object": "list", "data": [_error(one) for one in batch.errors]}
     usage: BatchUsage = {
@@ -176,12 +178,23 @@ def batch_view(batch: BatchRecord) -> BatchAnswer:
         "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
         "usage": usage,
         "metadata": batch.metadata,
-        "blockwright": batch.figures,
+        "blockwright": _figures(batch.figures, waits),
     }
 
 
-def batches_view(batches: list[BatchRecord], more: bool) -> BatchesAnswer:
-    data = [batch_view(batch) for batch in batches]
+def _figures(figures: dict[str, Any], waits: str) -> dict[str, Any]:
+    """Return what is shown under our own key. What was stored last may be older than the reason for which it waits."""
+    if not waits:
+        return figures
+    models = {name: {**one, "waits": one["waits"] or waits} for name, one in figures.get("models", {}).items()}
+    return figures | ({"models": models} if models else {}) | {"waits": waits}
+
+
+def batches_view(
+    batches: list[BatchRecord], more: bool, waits: Callable[[BatchRecord], str] = lambda batch: ""
+) -> BatchesAnswer:
+    """``waits``: why a batch waits."""
+    data = [batch_view(batch, waits(batch)) for batch in batches]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
 

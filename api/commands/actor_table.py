@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Group
 
 from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.tables import View, milliseconds
+from blockwright.api.commands.screen import Screenful, View
+from blockwright.api.commands.tables import milliseconds
 
 
 def actors_view(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def _waiting(row: Mapping[str, Any]) -> int:
     return depth
 
 
-def actors_tables(view: View) -> Group:
+def actors_tables(view: View) -> Screenful:
     nodes = FittedTable(
         ("NODE", "LIFE", "ACTORS", "PEERS", "LAG", "DEAD LETTERS", "DROPPED"),
         [
@@ -105,4 +106,4 @@ def actors_tables(view: View) -> Group:
         numbers=8,
         least=("BESIDE", "URGENT", "OLDEST", "FAILED", "FOR", "KIND"),
     )
-    return Group(nodes, "", actors)
+    return Screenful(Group(nodes, ""), actors)

@@ -18,13 +18,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with connected(arguments) as session:
-        found = session.get("/admin/apps")["applications"]
+        answer = session.get("/admin/apps")
+    found = answer["applications"]
     if arguments.json:
         print(json.dumps(found, indent=1))
         return 0
     from blockwright.api.commands.fitted_table import FittedTable
+    from blockwright.api.commands.tables import default_line
     from blockwright.api.commands.zoo_tables import print_tables
 
     rows = [(name, one["state"], one["base"] or "-", one["checkpoint"]) for name, one in found.items()]
-    print_tables(FittedTable(("APPLICATION", "STATE", "BASE", "CHECKPOINT"), rows, numbers=0, least=("BASE", "STATE")))
+    table = FittedTable(("APPLICATION", "STATE", "BASE", "CHECKPOINT"), rows, numbers=0, least=("BASE", "STATE"))
+    print_tables(table, default_line(answer.get("default", ""), found))
     return 0

@@ -1,13 +1,15 @@
 """Adds a model to a running server, or replaces one with a new version.
 
 PATH is a folder on the server's machine, within one of the folders in its
-setting app_roots. Running requests finish on the old version.
+setting app_roots; where the server is on this machine, it may be relative.
+Running requests finish on the old version.
 """
 
 from __future__ import annotations
 
 import argparse
-from urllib.parse import quote
+import os
+from urllib.parse import quote, urlsplit
 
 from blockwright.api.commands.connection import CHANGES, add_url, connected
 
@@ -21,12 +23,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
 
 
+def _where(path: str, url: str) -> str:
+    """Return the path from the root on, where the server is on this machine; another machine has folders of its own."""
+    here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    return os.path.abspath(os.path.expanduser(path)) if here else path
+
+
 def run(arguments: argparse.Namespace) -> int:
-    body = {"path": arguments.path, "base": arguments.base, "wait": arguments.wait}
+    body = {"path": _where(arguments.path, arguments.url), "base": arguments.base, "wait": arguments.wait}
     with connected(arguments, CHANGES) as session:
         if arguments.replace:
             answer = session.post(f"/admin/apps/{quote(arguments.name, safe='/:@')}", body)
         else:
             answer = session.post("/admin/apps", {"name": arguments.name, **body})
-    print(f"{answer['name']}: {answer['state']}; {answer['summary']}")
+    on = f"on {answer['base']}; " if answer.get("base") else ""
+    print(f"{answer['name']}: {on}{answer['state']}; {answer['summary']}")
     return 0

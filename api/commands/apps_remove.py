@@ -11,11 +11,13 @@ from blockwright.api.commands.connection import CHANGES, add_url, connected
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="its model id")
+    parser.add_argument("--default", metavar="NAME", help="model for requests without one from now on (as before)")
     add_url(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     with connected(arguments, CHANGES) as session:
-        answer = session.delete(f"/admin/apps/{quote(arguments.name, safe='/:@')}")
-    print(f"{answer['name']}: {answer['state']}")
+        query = f"?default={quote(arguments.default)}" if arguments.default else ""
+        answer = session.delete(f"/admin/apps/{quote(arguments.name, safe='/:@')}{query}")
+    print(f"{answer['name']}: {answer['state']}; {answer['summary']}")
     return 0

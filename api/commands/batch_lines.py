@@ -84,6 +84,7 @@ async def _checked(given: BatchInput, settings: Settings, info: ModelInfo, bar: 
 def _front(settings: Settings, info: ModelInfo) -> Front:
     from blockwright.actors.gateway.port import GatewayPort
     from blockwright.api.http.auth import Keys, ModelAccess
+    from blockwright.api.http.body_memory import BodyMemory
     from blockwright.api.http.catalog import Catalog
     from blockwright.api.http.context import Front
     from blockwright.api.http.cors import Cors
@@ -99,7 +100,8 @@ def _front(settings: Settings, info: ModelInfo) -> Front:
         catalog=Catalog(port, settings.max_characters),
         keys=Keys({}, {}),
         metrics=Metrics(dict),
-        max_body=settings.max_body,
+        max_body=settings.largest_body,
+        bodies=BodyMemory(settings.largest_body),
         access=ModelAccess(settings.tenant_models),
         limits=TenantLimits(port),
         cors=Cors(settings.cors_origins),

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with refusals():
             settings = make_settings(arguments.model, flags=flags, sets=arguments.set)
-            name, checkpoint = next(iter(open_checkpoints(settings).items()))
+            name, checkpoint = next(iter(open_checkpoints(settings).checkpoints.items()))
             machine = machine_of(settings, name, checkpoint)
     except SettingsError as error:
         raise CommandError(str(error), 2) from None
@@ -57,12 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _requests(path: Path, settings: Settings, name: str, checkpoint: Checkpoint) -> BatchRequests:
-    from blockwright.actors.gateway.port import ModelInfo
+    from blockwright.actors.checkpoints import model_info
     from blockwright.actors.sizing import max_lengths
     from blockwright.api.commands.batch_lines import read_requests
     from blockwright.api.program.progress import Bar
 
     length = max_lengths(settings, {name: checkpoint.config})[name]
-    info = ModelInfo(name, str(checkpoint.path), length - checkpoint.virtual, 0, ready=False, virtual=checkpoint.virtual)
+    info = model_info(name, checkpoint, length, 0)
     with Bar(0, sys.stderr.isatty()) as bar:
         return read_requests(path, settings, info, bar)

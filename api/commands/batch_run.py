@@ -4,9 +4,10 @@ the format of OpenAI's batches.
 A line is {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
 "body": {...}}. Lines run in an efficient order: a shared prefix is computed
 once, and long prompts run beside long answers. If it is interrupted, run the
-same command again: it continues, and computes nothing twice. Lines that fail
-are in OUT.errors.jsonl and are tried again the next time. The exit code is 0 if
-every line is answered and 1 if some failed.
+same command again: it continues, and computes nothing twice. If a prompt or the
+model has changed since, its answer is not kept silently: --redo answers such
+lines anew. Lines that fail are in OUT.errors.jsonl and are tried again the next
+time. The exit code is 0 if every line is answered and 1 if some failed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import contextlib
 import secrets
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="PATH_OR_HUB_ID", required=True, help="checkpoint folder or hub id; its name is the model id"
     )
     parser.add_argument(
+        "--redo",
+        action="store_true",
+        help="drop answers of OUT.jsonl whose request or model has changed, and answer these lines anew; keep the others",
+    )
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -49,6 +56,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.batches.local_files import BatchFileError, BatchInput, BatchOutput
+    from blockwright.api.batches.model_identity import model_identities
     from blockwright.api.program.embedded import ALONE, Cluster
 
     with refusals(), contextlib.ExitStack() as files:
@@ -56,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             given = files.enter_context(contextlib.closing(BatchInput(arguments.input)))
             output = files.enter_context(contextlib.closing(BatchOutput(arguments.output)))
-            batch = _FileBatch(given, output)
+            batch = _FileBatch(given, output, model_identities(cluster.settings), redo=arguments.redo)
         except BatchFileError as error:
             raise CommandError(str(error), 2) from None
         try:
@@ -74,16 +82,21 @@ def _lines(count: int) -> str:
 
 
 class _FileBatch:
-    """One input, its output and its errors."""
+    """One input, its output and its errors. ``models``: their identities by model id, the default one first."""
 
-    def __init__(self, given: BatchInput, output: BatchOutput) -> None:
-        from blockwright.api.batches.local_files import BatchFileError, check_belongs, errors_path
+    def __init__(self, given: BatchInput, output: BatchOutput, models: Mapping[str, str], redo: bool) -> None:
+        from blockwright.api.batches.local_files import BatchFileError, compare, errors_path, stale_sentence
 
         self._given, self._output = given, output
         self._errors_path = errors_path(output.path)
         if self._errors_path.exists() and self._errors_path.samefile(given.path):
             raise BatchFileError(f"{given.path} is where the errors would be written; rename it, or name another output")
-        self._done = check_belongs(given, output)
+        compared = compare(given, output, models)
+        if compared.stale and not redo:
+            raise BatchFileError(stale_sentence(compared.stale))
+        if compared.stale:
+            output.drop({one.number for one in compared.stale})
+        self._done, self._models, self._dropped = compared.done, models, len(compared.stale)
         self._before = self.answered = len(self._done)
         self._errors_path.unlink(missing_ok=True)
         self._errors: BatchOutput | None = None
@@ -123,7 +136,8 @@ class _FileBatch:
         if self._errors is not None:
             self._errors.close()
         news = self.answered - self._before
-        here = f" ({self._before} before)" if self._before else ""
+        before = [f"{self._before} before"] * bool(self._before) + [f"{self._dropped} dropped"] * bool(self._dropped)
+        here = f" ({', '.join(before)})" if before else ""
         shared = f", {self._sharing:.0%} of their prompts' tokens shared" if news else ""
         print(f"answered {self.answered} of {_lines(len(self._given))}{here}{shared}: {self._output.path}", file=sys.stderr)
         if not self._failed:
@@ -145,15 +159,17 @@ class _FileBatch:
 
     def _keep(self, line: int, answer: LineAnswer) -> None:
         from blockwright.api.batches.lines import result_line
-        from blockwright.api.batches.local_files import said
+        from blockwright.api.batches.local_files import MODEL_HASH, REQUEST_HASH, said
 
         assert self._bar is not None
-        raw = result_line(_new_id(), self._given.custom_id(line), answer)
+        id, custom_id = _new_id(), self._given.custom_id(line)
         if answer.status == 200:
-            self._output.append(raw)
+            model = self._given.model(line) or next(iter(self._models))
+            hashes = {REQUEST_HASH: self._given.hash(line), MODEL_HASH: self._models[model]}
+            self._output.append(result_line(id, custom_id, answer, more=hashes))
             self.answered += 1
         else:
-            self._fail(line, said(answer), raw)
+            self._fail(line, said(answer), result_line(id, custom_id, answer))
         if self._job is not None and (jobs := self._job.progress()):
             self._bar.advance(1)
             self._bar.tell(jobs)

@@ -37,7 +37,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.usage = "blockwright bench serve [OPTION ...]"  # the word that must be there comes first
     parser.add_argument("what", metavar="serve", choices=["serve"], help="measure a running server")
     add_url(parser)
-    parser.add_argument("--model", metavar="ID", help="model id (the server's first)")
+    parser.add_argument("--model", metavar="ID", help="model id (the server's default)")
     parser.add_argument("--endpoint", choices=["completions", "chat"], default="completions", help="(completions)")
     parser.add_argument("--num-prompts", type=count, default=100, metavar="N", help="number of requests per level (100)")
     text = "most requests at a time; several levels separated by commas (no limit)"
@@ -128,7 +128,7 @@ async def _model(client: Client, wanted: str | None) -> tuple[str, int]:
     listed = (await client.get("/v1/models"))["data"]
     if not listed:
         raise CommandError(f"{client.url} serves no model yet; wait until it is ready")
-    model = wanted or listed[0]["id"]
+    model = wanted or next((one["id"] for one in listed if one.get("default")), listed[0]["id"])
     one: dict[str, Any] = next((one for one in listed if one["id"] == model), {})
     if not one:
         await _check_alias(client, model, [str(one["id"]) for one in listed])

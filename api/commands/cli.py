@@ -7,6 +7,7 @@ modules of ``api/commands``; their flags are frozen (a test holds the list), eve
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -100,16 +101,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         name = "version"
     if name not in COMMANDS:
         return _refuse(_no_command(name, rest), 2)
+    _prepare_streams()
     try:
         module = COMMANDS[name].load()
-        return module.run(make_parser(name, module).parse_args(rest))
+        code = module.run(make_parser(name, module).parse_args(rest))
+        sys.stdout.flush()
+        return code
     except CommandError as error:
         return _refuse(str(error), error.code)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit meets no error
+        _drop_output()
         return 0
+    except OSError as error:
+        if not _writes_nothing():
+            raise
+        _drop_output()
+        return _refuse(f"the output cannot be written ({error.strerror}); make room, or write it elsewhere", 1)
+
+
+def _prepare_streams() -> None:
+    """Stand in for streams that are closed, and print a replacement for what an output's encoding does not have."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open to the end of the process)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _writes_nothing() -> bool:
+    """Tell whether the output takes nothing more, as on a full disk."""
+    try:
+        sys.stdout.write(" ")
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _drop_output() -> None:
+    """Send the output to nowhere, so that the flush at the process's end meets no error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _no_command(name: str, rest: Sequence[str]) -> str:

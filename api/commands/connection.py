@@ -56,7 +56,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     """A server, or a checkpoint for which a cluster is started."""
     text = f"a server's address, or a checkpoint folder to load for this command ({DEFAULT_URL})"
     parser.add_argument("target", nargs="?", default=DEFAULT_URL, metavar="URL_OR_PATH", help=text)
-    parser.add_argument("--model", metavar="ID", help="model id (the server's first)")
+    parser.add_argument("--model", metavar="ID", help="model id (the server's default)")
     add_key(parser)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, if the model is loaded from a folder"

@@ -43,7 +43,7 @@ def base_model(session: BlockingSession, model: str) -> str:
 
 
 class Conversation:
-    """``model``: id; the server's first, where it is None."""
+    """``model``: id; the server's default, where it is None."""
 
     def __init__(self, session: BlockingSession, system: str | None, verbose: bool, options: dict[str, Any]) -> None:
         self._session, self._verbose = session, verbose

@@ -2,7 +2,8 @@
 preemptions, failovers, and where its time went.
 
 ID is the id of the answer, or the x-request-id that the client sent. A server
-remembers the last thousand finished requests.
+remembers the last thousand finished requests. A key sees its own requests, an
+admin key those of all.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from blockwright.api.commands.connection import UNKNOWN, add_url, connected
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", metavar="ID", help="id of the answer, or the client's x-request-id")
-    parser.add_argument("--last", action="store_true", help="your latest request, instead of ID")
+    parser.add_argument(
+        "--last", action="store_true", help="the latest request of your key (an admin key: of all), instead of ID"
+    )
     add_url(parser)
     parser.add_argument("--json", action="store_true", help="print the server's answer as JSON")
 

@@ -1,6 +1,6 @@
-"""The keyboard beside a screen that is refreshed: q ends it. Ctrl-C interrupts as everywhere.
+"""The keyboard beside a screen that is refreshed: keys come one by one, by name. Ctrl-C interrupts as everywhere.
 
-Owns the mode of the terminal while it is open; where nobody can type, it only waits.
+Owns the mode of the terminal while it is open. Where no terminal can be read, it only waits.
 """
 
 from __future__ import annotations
@@ -11,9 +11,14 @@ import sys
 import termios
 import time
 import tty
+from collections.abc import Iterator
 from typing import Any, Self, TextIO
 
-END = b"qQ"
+ESCAPE = b"\x1b"
+_MOVES = {"A": "up", "B": "down", "H": "home", "F": "end", "1~": "home", "7~": "home", "4~": "end", "8~": "end"}
+_MOVES |= {"5~": "page up", "6~": "page down"}
+_PLAIN = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x04": "end of input"}
+_REST_SECONDS = 0.05  # within which the rest of a key's sequence follows its first byte
 
 
 class Keyboard:
@@ -34,22 +39,46 @@ class Keyboard:
         if self._file is not None:
             termios.tcsetattr(self._file, termios.TCSADRAIN, self._mode)
 
-    def ended_within(self, seconds: float) -> bool:
-        """True as soon as q is pressed or nobody can type any more, False once the time is over."""
+    def pressed_within(self, seconds: float) -> list[str]:
+        """Return the keys that are pressed next: characters as they are, others by name; "end of input" once the terminal is
+        gone. Return nothing when the time is over."""
         if self._file is None:
             time.sleep(seconds)
-            return False
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if select.select([self._file], [], [], left)[0]:
-                keys = os.read(self._file, 64)
-                if not keys or set(END) & set(keys):
-                    return True
-        return False
+            return []
+        if not select.select([self._file], [], [], max(seconds, 0.0))[0]:
+            return []
+        try:
+            typed = os.read(self._file, 64)
+        except OSError:  # the other end of the terminal is closed
+            typed = b""
+        if not typed:
+            return ["end of input"]
+        if typed.endswith((ESCAPE, ESCAPE + b"[", ESCAPE + b"O")) and select.select([self._file], [], [], _REST_SECONDS)[0]:
+            typed += os.read(self._file, 64)
+        return list(keys(typed.decode(errors="ignore")))
+
+
+def keys(typed: str) -> Iterator[str]:
+    """Yield the keys that a terminal sent; a sequence of an unknown key is dropped."""
+    at = 0
+    while at < len(typed):
+        if typed[at] != "\x1b":
+            yield _PLAIN.get(typed[at], typed[at])
+            at += 1
+        elif typed[at + 1 : at + 2] not in ("[", "O"):
+            yield "escape"
+            at += 1
+        else:
+            end = at + 2
+            while end < len(typed) and not (typed[end].isalpha() or typed[end] == "~"):
+                end += 1
+            if (name := _MOVES.get(typed[at + 2 : end + 1])) is not None:
+                yield name
+            at = end + 1
 
 
 def _in_front(file: int) -> bool:
-    """A job in the background is stopped when it changes the terminal's mode."""
+    """Return whether this job owns the terminal: one in the background is stopped when it changes the terminal's mode."""
     try:
         return os.tcgetpgrp(file) == os.getpgrp()
     except OSError:  # no job control there

@@ -49,11 +49,14 @@ def read_sample(at: float, cluster: Mapping[str, Any], metrics: str) -> Sample:
 def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
     """Applications: what they are based on, their memory and where they run; workers, and why they come or go."""
     applications = cluster["applications"]
+    requests = {name: one["requests"] for name, one in applications.items()}
     return {
         "applications": [
             {
                 "id": name,
                 "base": one["base"],
+                "adapter": _is_adapter(one),
+                "busy": sum(one["requests"].values()) > 0,
                 "checkpoint": one["checkpoint"],
                 "state": one["state"],
                 "max_length": one["max_length"],
@@ -62,7 +65,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 "requests": dict(one["requests"]),
                 "replicas": [[hop["worker"] for hop in route["hops"]] for route in _routes(cluster, name)],
             }
-            for name, one in applications.items()
+            for name, one in sorted(applications.items(), key=lambda item: -sum(requests[item[0]].values()))
         ],
         "workers": [
             {
@@ -71,6 +74,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
             }
             for worker in cluster["workers"]
         ],
+        "default": cluster.get("default", ""),
         "parameters": _parameters(cluster),
         "autoscale": dict(cluster["autoscale"]),
         "overload": _overload(cluster),
@@ -82,15 +86,17 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
     that span shows is that of all so far, and None when there was none. Shares of the cache are of all so far."""
     seconds = max(after.at - before.at, 1e-9)
     cluster = after.cluster
-    names = list(cluster["applications"])
+    applications = [_application(name, before, after, seconds) for name in cluster["applications"]]
+    applications.sort(key=lambda one: (-one["running"] - one["waiting"], -one["tokens_per_s"] - one["prompt_tokens_per_s"]))
     return {
         "interval": round(seconds, 3),
-        "applications": [_application(name, before, after, seconds) for name in names],
+        "applications": applications,
         "workers": [
             {
                 "id": w["id"],
                 "state": w["state"],
                 **w["queue"],
+                "parameters": w["memory"]["parameters"],
                 "kv_used": _part(w["memory"]["kv"], _kv_room([w])),
                 "kv_cached": _part(w["memory"]["cached"], _kv_room([w])),
                 "cache_hits": _part(*(w["counters"].get(name, 0) for name in ("cached_tokens", "prompt_tokens"))),
@@ -158,13 +164,19 @@ def _application(name: str, before: Sample, after: Sample, seconds: float) -> di
     workers = [worker for worker in cluster["workers"] if worker["id"] in homes]
     total = sum(one["bytes"].values())
     recent = _difference(after.buckets.get(name, {}), before.buckets.get(name, {}))
+    counts = {what: int(after.numbers.get((f"vllm:num_requests_{what}", name), 0)) for what in ("running", "waiting")}
+    kinds = {"prompt_tokens_per_s": "prompt", "tokens_per_s": "generation"}
+    rates = {what: round(grown(f"vllm:{kind}_tokens_total") / seconds, 1) for what, kind in kinds.items()}
     return {
         "id": name,
+        "base": one["base"],
+        "adapter": _is_adapter(one),
+        "busy": any((*counts.values(), *rates.values())),
         "state": one["state"],
-        "running": int(after.numbers.get(("vllm:num_requests_running", name), 0)),
-        "waiting": int(after.numbers.get(("vllm:num_requests_waiting", name), 0)),
-        "prompt_tokens_per_s": round(grown("vllm:prompt_tokens_total") / seconds, 1),
-        "tokens_per_s": round(grown("vllm:generation_tokens_total") / seconds, 1),
+        "replicas": [[hop["worker"] for hop in route["hops"]] for route in _routes(cluster, name)],
+        "memory": dict(one["bytes"]),
+        **counts,
+        **rates,
         "ttft_p50": quantile(recent, 0.5),
         "ttft_p95": quantile(recent, 0.95),
         "kv_used": _part(one["kv"]["bytes"], _kv_room(workers)),
@@ -195,6 +207,11 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 def _difference(after: Mapping[float, float], before: Mapping[float, float]) -> Mapping[float, float]:
     recent = {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
     return recent if recent and recent[max(recent)] > 0 else after
+
+
+def _is_adapter(one: Mapping[str, Any]) -> bool:
+    """Return whether a model is another one with deltas, as adapters are."""
+    return any(segment["delta"] for segment in one.get("segments", ()))  # a server of an earlier release tells none
 
 
 def _routes(cluster: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:

@@ -1,13 +1,19 @@
 """Shows the applications of a server: what each is based on, the memory that it
 owns and shares, and where it runs.
 
+Workers come first, then the applications, busy ones first.
+
 With --requests it shows the latest requests instead: where they wait or run,
-and how far they have come. With --actors it shows every actor of every node
-below its supervisor. --join does so for a cluster without a server, such as a
+and how far they have come; an admin key sees those of all tenants. With
+--tenants it shows each tenant's weight, requests, tokens and KV memory, of what
+its limits allow. With --actors it shows every actor of every node below its
+supervisor. --join does so for a cluster without a server, such as a
 LocalCluster: it joins the cluster as one more node while it runs. WHERE is the
 cluster's invitation.
 
-On a terminal the tables are refreshed until q or Ctrl-C.
+On a terminal the screen is refreshed until q or Ctrl-C: arrow keys, PgUp and
+PgDn scroll the list, / filters it, Esc ends the filter. Idle adapters that are
+alike share a line if the screen is too short.
 """
 
 from __future__ import annotations
@@ -28,6 +34,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--actors", action="store_true", help="show every actor of every node instead")
     parser.add_argument(
         "--requests", action="store_true", help="show the latest requests instead, with their queue positions"
+    )
+    parser.add_argument(
+        "--tenants", action="store_true", help="show the tenants instead: weight, use, limits, KV memory, refused requests"
     )
     parser.add_argument("--join", metavar="WHERE", help=f"with --actors, a head instead of a server: {WHERE}")
 
@@ -52,14 +61,22 @@ def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.commands.actor_table import actors_tables, actors_view
     from blockwright.api.commands.observe import ps_view
     from blockwright.api.commands.request_table import request_tables, request_view
-    from blockwright.api.commands.tables import ps_tables, show
+    from blockwright.api.commands.screen import show
+    from blockwright.api.commands.tables import ps_tables
+    from blockwright.api.commands.tenant_table import tenant_tables, tenant_view
 
     if arguments.join is not None and not arguments.actors:
         raise CommandError("--join shows actors, since applications are known to servers; add --actors", 2)
-    if arguments.requests and arguments.actors:
-        raise CommandError("--requests and --actors are two different lists; give one of them", 2)
-    views = {"actors": (actors_view, actors_tables), "requests": (request_view, request_tables), "": (ps_view, ps_tables)}
-    view, tables = views["actors" if arguments.actors else "requests" if arguments.requests else ""]
+    asked = [name for name in ("requests", "tenants", "actors") if getattr(arguments, name)]
+    if len(asked) > 1:
+        raise CommandError(f"--{asked[0]} and --{asked[1]} are two different lists; give one of them", 2)
+    views = {
+        "actors": (actors_view, actors_tables),
+        "requests": (request_view, request_tables),
+        "tenants": (tenant_view, tenant_tables),
+        "": (ps_view, ps_tables),
+    }
+    view, tables = views[asked[0] if asked else ""]
     with _looks(arguments) as look:
         screen = {"once": arguments.once, "as_json": arguments.json, "interval": arguments.interval}
         return show(lambda: view(look()), tables, of=arguments.join or arguments.url, **screen)
@@ -67,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _looks(arguments: argparse.Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
-    """What looks once, at a server or as a node of a cluster."""
+    """Yield a function that looks once, at a server or as a node of a cluster."""
     if arguments.join is None:
         from blockwright.api.commands.request_table import PATH
 

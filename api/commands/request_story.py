@@ -21,6 +21,7 @@ def report(view: View) -> list[str]:
     tokens = f"{view['prompt_tokens']:,} prompt tokens, {view['emitted_tokens']:,} emitted"
     attempts = f"{view['attempt']} attempt{'s' if view['attempt'] != 1 else ''}"
     of = f" of {view['model']}" if view.get("model") else ""
+    of += f", tenant {view['tenant']}" if view.get("tenant") else ""  # a server of an earlier release tells none
     lines = [f"{view['id']}{of}: {view['state']}", *_place(view), f"  {tokens}, {attempts}"]
     lines += [f"{event['at']:9.3f} s  {_sentence(event)}" for event in events]
     spent = phases(events)

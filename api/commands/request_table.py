@@ -1,4 +1,4 @@
-"""What ``blockwright ps --requests`` shows, from the body of ``GET /v1/requests``."""
+"""The lines of ``blockwright ps --requests``, from the body of ``GET /v1/requests``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group
 
 from blockwright.api.commands.fitted_table import FittedTable
+from blockwright.api.commands.screen import Screenful
 
 ASKED = 1000  # of the server, which gives no more at a time
 PATH = f"/v1/requests?limit={ASKED}"
@@ -22,11 +23,13 @@ def request_view(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "data": found[: max(active, _SHOWN)]}
 
 
-def request_tables(view: Mapping[str, Any]) -> Group:
-    """What runs and waits first, then what ended. Prefill and answers in tokens."""
+def request_tables(view: Mapping[str, Any]) -> Screenful:
+    """Return what runs and waits, then what ended, with the tenants if there are any. Prefill and answers in tokens."""
+    tenants = any(one.get("tenant") for one in view["data"])  # a server of an earlier release tells none
     rows = [
         (
             one["id"],
+            *((one["tenant"] or "-",) if tenants else ()),
             one["model"],
             f"waiting, place {one['place']}" if one["state"] == "waiting" and one["place"] else one["state"],
             one["home"] or "-",
@@ -36,9 +39,9 @@ def request_tables(view: Mapping[str, Any]) -> Group:
         )
         for one in view["data"]
     ]
-    columns = ("REQUEST", "MODEL", "STATE", "ON", "PREFILL", "TOKENS", "TIME")
+    columns = ("REQUEST", *(("TENANT",) if tenants else ()), "MODEL", "STATE", "ON", "PREFILL", "TOKENS", "TIME")
     table = FittedTable(columns, rows, numbers=3, least=("PREFILL", "ON", "MODEL"))
-    return Group(_counted(view["data"]), "", table) if rows else Group("no requests yet")
+    return Screenful(Group(_counted(view["data"]), ""), table) if rows else Screenful("no requests yet", Group())
 
 
 def _counted(found: Sequence[Mapping[str, Any]]) -> str:

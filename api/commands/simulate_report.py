@@ -15,7 +15,7 @@ from blockwright.policies.prediction.instance import Instance
 from blockwright.policies.prediction.pipeline_instance import PipelineInstance
 from blockwright.simulator.simulation import ClusterSimulation
 
-BARS = " ▁▂▃▄▅▆▇█"
+BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"  # the second where the output cannot show the first
 WIDTH = 60  # characters of a plot
 SHOWN = ("mean", "p50", "p90", "p99", "max")
 RECORDED = ("ttft", "latency")
@@ -155,7 +155,17 @@ def plot(values: Sequence[float], top: float | None = None) -> str:
         values[len(values) * n // WIDTH : max(len(values) * (n + 1) // WIDTH, len(values) * n // WIDTH + 1)]
         for n in range(WIDTH)
     ]
-    return "".join(BARS[round((len(BARS) - 1) * sum(cell) / len(cell) / top)] if top else BARS[0] for cell in cells)
+    bars = BARS if _shows(BARS) else PLAIN_BARS
+    return "".join(bars[round((len(bars) - 1) * sum(cell) / len(cell) / top)] if top else bars[0] for cell in cells)
+
+
+def _shows(text: str) -> bool:
+    """Tell whether the output has these characters."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def cumulative(percentiles: Sequence[float]) -> list[float]:

@@ -1,49 +1,25 @@
-"""``ps`` and ``top`` as tables on a terminal, once or refreshed until q or Ctrl-C.
+"""Tables of ``ps`` and ``top``: summary and workers first, then the models, busy ones first.
 
-Owns the looks alone; what is in the tables is ``observe.py``'s.
+Owns the looks alone. The values are ``observe.py``'s, the screen is ``screen.py``'s.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 
 from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.keyboard import Keyboard
+from blockwright.api.commands.screen import Screenful
 from blockwright.api.program.job_bar import in_words
-from blockwright.api.saving import saving
+from blockwright.api.saving import in_memory, saving
 from blockwright.policies.binary_size import binary_size
 
 View = Mapping[str, Any]
 size = binary_size  # bytes with a binary unit
-
-
-def show(
-    view: Callable[[], View], render: Callable[[View], Group], *, of: str, once: bool, as_json: bool, interval: float
-) -> int:
-    """Print what ``view`` gives: as JSON, once as a table, or (where a person looks) again every ``interval`` seconds, below
-    the name ``of`` what is looked at."""
-    if as_json:
-        print(json.dumps(view(), indent=1))
-        return 0
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    if once or not sys.stdout.isatty():
-        console.print(render(view()))
-        return 0
-
-    def screen() -> Group:
-        return Group(f"{of}, {time.strftime('%H:%M:%S')}, every {interval:g} s; q quits", "", render(view()))
-
-    with Keyboard() as keys, Live(screen(), console=console, screen=True, auto_refresh=False) as live:
-        while not keys.ended_within(interval):
-            live.update(screen(), refresh=True)
-    return 0
+_ALIKE = 4  # adapters that make a group
 
 
 def share(value: float) -> str:
@@ -62,26 +38,7 @@ def rate(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def ps_tables(view: View) -> Group:
-    applications = FittedTable(
-        ("MODEL", "BASE", "STATE", "RUNS ON", "OWNS", "SHARES", "KV", "KV SHARED", "RUN", "WAIT", "CONTEXT"),
-        [
-            (
-                one["id"],
-                one["base"] or "-",
-                one["state"],
-                ", ".join("+".join(workers) for workers in one["replicas"]) or "-",
-                size(one["memory"]["own"]),
-                size(one["memory"]["shared"]),
-                *(size(one["kv"][name]) for name in ("bytes", "shared")),
-                *(str(one["requests"][name]) for name in ("running", "waiting")),
-                f"{one['max_length']:,}",
-            )
-            for one in view["applications"]
-        ],
-        numbers=7,
-        least=("CONTEXT", "KV SHARED", "STATE", "KV", "BASE"),
-    )
+def ps_tables(view: View) -> Screenful:
     workers = FittedTable(
         ("WORKER", "STATE", "DEVICE", "NUMERICS", "PID", "RESTARTS", "BLOCKS", "PARAMETERS", "KV", "CACHED", "FREE"),
         [
@@ -96,7 +53,69 @@ def ps_tables(view: View) -> Group:
         least=("NUMERICS", "DEVICE", "BLOCKS", "STATE"),
     )
     more = [*_autoscale(view["autoscale"]), *overload_lines(view["overload"])]
-    return Group(applications, saving_line(view), "", workers, *more)
+    held = in_memory([one["memory"]["parameters"] for one in view["workers"]])
+    default = default_line(view["default"], {one["id"] for one in view["applications"]})
+    head = Group(ready_line(view), saving_line(view), held, default, "", workers, *more, "")
+    return Screenful(head, _applications(view["applications"]), _grouped(view["applications"], _applications))
+
+
+def default_line(default: str, served: Container[str]) -> str:
+    """Return which model answers requests that name none."""
+    if default in served:
+        return f"requests without a model go to {default}"
+    return f"requests without a model are refused: {default or 'no model'} is not served"
+
+
+def _applications(applications: Iterable[View]) -> FittedTable:
+    return FittedTable(
+        ("MODEL", "BASE", "STATE", "RUNS ON", "OWNS", "SHARES", "KV", "KV SHARED", "RUN", "WAIT", "CONTEXT"),
+        [
+            (
+                one["id"],
+                one["base"] or "-",
+                one["state"],
+                places(one) or "-",
+                size(one["memory"]["own"]),
+                size(one["memory"]["shared"]),
+                *(size(one["kv"][name]) for name in ("bytes", "shared")),
+                *(str(one["requests"][name]) for name in ("running", "waiting")),
+                f"{one['max_length']:,}",
+            )
+            for one in applications
+        ],
+        numbers=7,
+        least=("CONTEXT", "KV SHARED", "STATE", "KV", "BASE"),
+    )
+
+
+def places(one: View) -> str:
+    """Return the workers of each route of a model, w2 before w10."""
+    return ", ".join(sorted(("+".join(workers) for workers in one["replicas"]), key=lambda name: (len(name), name)))
+
+
+def _grouped(applications: Sequence[View], table: Callable[[Iterable[View]], FittedTable]) -> RenderableType | None:
+    """Return the list with a line for each group of equal idle adapters; None if there is no such group."""
+    single, groups = idle_groups(applications)
+    return Group(table(single), *groups) if groups else None
+
+
+def idle_groups(applications: Sequence[View]) -> tuple[list[View], list[str]]:
+    """Return the models that stand alone, and a line for each group of at least ``_ALIKE`` adapters that are equal but for
+    their names, and idle."""
+    alike: dict[tuple[Any, ...], list[View]] = {}
+    for one in applications:
+        if one["adapter"] and not one["busy"]:
+            key = (one["base"], one["state"], places(one), one["memory"]["own"], one["memory"]["shared"])
+            alike.setdefault(key, []).append(one)
+    groups = {key: found for key, found in alike.items() if len(found) >= _ALIKE}
+    gone = {one["id"] for found in groups.values() for one in found}
+    lines = []
+    for (base, state, on, own, _), found in groups.items():
+        names = f"{found[0]['id']} ... {found[-1]['id']}"
+        of, where = f" of {base}" if base else "", f" on {on}" if on else ""
+        each = f"; {size(own)} each" if own else ""
+        lines.append(f"{names}: {len(found)} idle adapters{of}; {state}{where}{each}")
+    return [one for one in applications if one["id"] not in gone], lines
 
 
 def saving_line(view: View) -> str:
@@ -148,21 +167,7 @@ def change_line(last: View) -> str:
     return f"{said}: {last['why']}"
 
 
-def top_tables(view: View) -> Group:
-    applications = FittedTable(
-        ("MODEL", "STATE", "RUN", "WAIT", "TOK/S", "PROMPT/S", "TTFT P50", "P95", "KV", "SHARED", "HITS"),
-        [
-            (
-                *(one["id"], one["state"], str(one["running"]), str(one["waiting"])),
-                *(rate(one[name]) for name in ("tokens_per_s", "prompt_tokens_per_s")),
-                *(milliseconds(one[name]) for name in ("ttft_p50", "ttft_p95")),
-                *(share(one[name]) for name in ("kv_used", "shared", "cache_hits")),
-            )
-            for one in view["applications"]
-        ],
-        numbers=9,
-        least=("STATE", "SHARED", "PROMPT/S"),
-    )
+def top_tables(view: View) -> Screenful:
     workers = FittedTable(
         ("WORKER", "STATE", "RUN", "WAIT", "KV", "CACHED", "HITS"),
         [
@@ -174,9 +179,39 @@ def top_tables(view: View) -> Group:
         ],
         numbers=5,
     )
-    batches = batch_lines(view["batches"])
-    last = [*batches, *overload_lines(view["overload"])]
-    return Group(total_line(view), saving_line(view), "", applications, "", workers, *last)
+    held = in_memory([one["parameters"] for one in view["workers"]])
+    head = Group(total_line(view), saving_line(view), held, "", workers, *overload_lines(view["overload"]), "")
+    batches, short = batch_lines(view["batches"]), _grouped(view["applications"], _busy)
+    listed = Group(_busy(view["applications"]), *batches)
+    return Screenful(head, listed, None if short is None else Group(short, *batches))
+
+
+def _busy(applications: Iterable[View]) -> FittedTable:
+    return FittedTable(
+        ("MODEL", "STATE", "RUN", "WAIT", "TOK/S", "PROMPT/S", "TTFT P50", "P95", "KV", "SHARED", "HITS"),
+        [
+            (
+                *(one["id"], one["state"], str(one["running"]), str(one["waiting"])),
+                *(rate(one[name]) for name in ("tokens_per_s", "prompt_tokens_per_s")),
+                *(milliseconds(one[name]) for name in ("ttft_p50", "ttft_p95")),
+                *(share(one[name]) for name in ("kv_used", "shared", "cache_hits")),
+            )
+            for one in applications
+        ],
+        numbers=9,
+        least=("STATE", "SHARED", "PROMPT/S"),
+    )
+
+
+def ready_line(view: View) -> str:
+    """Return how many requests run and wait, and how many workers are ready."""
+    running, waiting = (sum(one["requests"][name] for one in view["applications"]) for name in ("running", "waiting"))
+    return f"{running:,} running, {waiting:,} waiting; {_ready(view)}"
+
+
+def _ready(view: View) -> str:
+    ready = sum(one["state"] == "ready" for one in view["workers"])
+    return f"{ready} of {len(view['workers'])} workers ready"
 
 
 def total_line(view: View) -> str:
@@ -185,10 +220,9 @@ def total_line(view: View) -> str:
     def total(name: str) -> float:
         return sum(float(one[name]) for one in view["applications"])
 
-    ready = sum(one["state"] == "ready" for one in view["workers"])
     return (
         f"{total('running'):,.0f} running, {total('waiting'):,.0f} waiting; {rate(total('tokens_per_s'))} tokens/s, "
-        f"{rate(total('prompt_tokens_per_s'))} of prompts; {ready} of {len(view['workers'])} workers ready"
+        f"{rate(total('prompt_tokens_per_s'))} of prompts; {_ready(view)}"
     )
 
 

@@ -1,9 +1,13 @@
 """Shows how busy a server is: requests, tokens per second, time to first token,
 memory for KV, shared blocks, cache hits.
 
-On a terminal the tables are refreshed until q or Ctrl-C. Rates and times are of
-what happened since the last refresh; a model without a request since then shows
-the times of all its requests.
+Workers come first, then the models, busy ones first. On a terminal the screen
+is refreshed until q or Ctrl-C: arrow keys, PgUp and PgDn scroll the models, /
+filters them, Esc ends the filter. Idle adapters that are alike share a line if
+the screen is too short. A server that restarts is waited for.
+
+Rates and times are of what happened since the last refresh; a model without a
+request since then shows the times of all its requests.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from blockwright.api.commands.observe import top_view
-    from blockwright.api.commands.tables import show, top_tables
+    from blockwright.api.commands.screen import show
+    from blockwright.api.commands.tables import top_tables
 
     with connected(arguments) as session:
         looks = [_look(session)]

@@ -21,7 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--base",
         metavar="APP",
         default="",
-        help="the application it was made from; required for an adapter (the most similar one)",
+        help="the application it was made from (of an adapter the one it names, or the only one; else the most similar)",
     )
     add_zoo(parser)
 

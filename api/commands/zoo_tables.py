@@ -26,13 +26,14 @@ def print_tables(*tables: FittedTable | str) -> None:
 
 
 def added_line(added: AddedModel) -> str:
+    on = f"on {added.base}; " if added.adapter else ""
     if added.there:
         restored = f"; {size(added.stored)} were missing and are there again" if added.stored else ""
-        return f"{added.application}: is there already{restored}"
+        return f"{added.application}: {on}is there already{restored}"
     if not added.shared:
-        return f"{added.application}: shares no blocks, +{size(added.stored)}"
-    others = f" with {added.base}" if added.base else ""
-    return f"{added.application}: shares {shared_part(added.shared)} of its blocks{others}, +{size(added.stored)}"
+        return f"{added.application}: {on}shares no blocks, +{size(added.stored)}"
+    others = f" with {added.base}" if added.base and not added.adapter else ""
+    return f"{added.application}: {on}shares {shared_part(added.shared)} of its blocks{others}, +{size(added.stored)}"
 
 
 def list_view(listings: Sequence[Listing]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -13,17 +14,28 @@ from blockwright.actors.load_history import memory_of
 from blockwright.api.checks import shown
 from blockwright.api.errors import ApiError, bad_request
 from blockwright.api.http.context import CALLER, FRONT, PEER
+from blockwright.api.http.tenants import key_tenants, tenants_view
 
 log = logging.getLogger(__name__)
 MOST_LISTED = 1000  # requests of one answer
+_WHOSE = "only the key that sent it may see it, or an admin key"
 _CLUSTER_SECONDS = 2.0  # a scrape answers without the workers' numbers rather than late
 
 
 async def cluster(request: web.Request) -> web.Response:
     front = request.app[FRONT]
-    view = await front.port.cluster()
+    view = await _cluster(request)
     front.history.memory = memory_of(view)
     return web.json_response(view)
+
+
+async def _cluster(request: web.Request) -> dict[str, Any]:
+    """Return what the controller tells, and the tenants, of which all processes that answer have counted something."""
+    front, peers = request.app[FRONT], request.app[PEER]
+    view = await front.port.cluster()
+    uses = [front.tenant_uses(), *(await peers[0].tenant_uses_elsewhere() if peers else [])]
+    standings = await front.port.standings(key_tenants(front.settings))
+    return view | {"tenants": tenants_view(front.settings, view, uses, standings)}
 
 
 async def actors(request: web.Request) -> web.Response:
@@ -31,33 +43,35 @@ async def actors(request: web.Request) -> web.Response:
 
 
 async def one_request(request: web.Request) -> web.Response:
-    """By our id, or the one its client chose. Only for the key that made it: to others it does not exist."""
-    id, key = request.match_info["id"], request[CALLER].key
-    peers = request.app[PEER]
-    view = await peers[0].describe_anywhere(id, key) if peers else request.app[FRONT].describe(id, key)
+    """Show a request by our id, or by the one its client chose, to the key that sent it and to admin keys."""
+    id, viewer = request.match_info["id"], request[CALLER].viewer
+    front, peers = request.app[FRONT], request.app[PEER]
+    view = await peers[0].describe_anywhere(id, viewer) if peers else front.describe(id, viewer)
     if view is None:
-        raise ApiError(404, f"there is no request {shown(id)}; ids are kept for a while after the end", param="id")
+        whose = "" if viewer.everything or not front.keys.required else f"; {_WHOSE}"
+        raise ApiError(404, f"there is no request {shown(id)}; ids are kept for a while after the end{whose}", param="id")
     body = dataclasses.asdict(view)
-    del body["key"]
+    del body["key"], body["arrival"]
     return web.json_response(body)
 
 
 async def list_requests(request: web.Request) -> web.Response:
-    """The latest requests of the key: what runs and waits, then what ended."""
-    key, text = request[CALLER].key, request.query.get("limit", "20")
+    """List the latest requests of the key, of all keys for an admin key: what runs and waits, then what ended."""
+    viewer, text = request[CALLER].viewer, request.query.get("limit", "20")
     if not text.isdecimal() or not 1 <= int(text) <= MOST_LISTED:
         raise bad_request(f"limit is {shown(text)}; give a number from 1 to {MOST_LISTED}", "limit")
-    peers = request.app[PEER]
-    found = await peers[0].requests_anywhere(key, int(text)) if peers else request.app[FRONT].requests(key, int(text))
+    peers, most = request.app[PEER], int(text)
+    found = await peers[0].requests_anywhere(viewer, most) if peers else request.app[FRONT].requests(viewer, most)
     return web.json_response({"object": "list", "data": [dataclasses.asdict(line) for line in found]})
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """End a running request; its own answer becomes a 409. Only for the key that made it."""
-    id, key = request.match_info["id"], request[CALLER].key
-    peers = request.app[PEER]
-    if not (await peers[0].cancel_anywhere(id, key) if peers else request.app[FRONT].cancel(id, key)):
-        raise ApiError(404, f"there is no request {shown(id)} that runs", param="id")
+    """End a running request, for the key that sent it and for admin keys; its own answer becomes a 409."""
+    id, viewer = request.match_info["id"], request[CALLER].viewer
+    front, peers = request.app[FRONT], request.app[PEER]
+    if not (await peers[0].cancel_anywhere(id, viewer) if peers else front.cancel(id, viewer)):
+        whose = "" if viewer.everything or not front.keys.required else f"; {_WHOSE}"
+        raise ApiError(404, f"there is no request {shown(id)} that runs{whose}", param="id")
     return web.json_response({"id": id, "cancelled": True})
 
 
@@ -73,7 +87,7 @@ async def metrics(request: web.Request) -> web.Response:
     numbers = {}
     try:
         async with asyncio.timeout(_CLUSTER_SECONDS):
-            numbers = await front.port.cluster()
+            numbers = await _cluster(request)
     except Exception as error:  # the request counters are worth having whatever is wrong with the cluster
         log.warning("metrics without the cluster's numbers: %s", error)
     peers = request.app[PEER]

@@ -13,15 +13,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from blockwright.api.errors import ApiError
+from blockwright.policies.requests.request_ownership import Viewer
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCaller:
-    """``key`` names the key without telling it; a request is shown to nobody else."""
+    """A key, by its tenant and by a name that does not tell it.
+
+    ``admin``: it may use ``/admin``; ``everything``: it is an admin key, which may see the requests of all keys. Where no
+    key is an admin key all may use ``/admin``, and yet none sees the requests of another.
+    """
 
     tenant: str = ""
     key: str = ""
     admin: bool = True
+    everything: bool = False
+
+    @property
+    def viewer(self) -> Viewer:
+        return Viewer(self.key, self.everything)
 
 
 class Keys:
@@ -36,7 +46,7 @@ class Keys:
 
     @staticmethod
     def _caller(key: str, tenant: str, admins: Mapping[str, str]) -> ApiCaller:
-        return ApiCaller(tenant, _digest(key).hex()[:16], admin=not admins or key in admins)
+        return ApiCaller(tenant, _digest(key).hex()[:16], admin=not admins or key in admins, everything=key in admins)
 
     @property
     def required(self) -> bool:

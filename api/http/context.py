@@ -6,8 +6,10 @@ request ids.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -15,7 +17,7 @@ from aiohttp import web
 
 from blockwright.actors.batches.port import BatchDesk
 from blockwright.actors.config import Settings
-from blockwright.actors.gateway.peers import Family
+from blockwright.actors.gateway.peers import Family, TenantUse
 from blockwright.actors.gateway.port import (
     ForecastPoint,
     GatewayPort,
@@ -28,6 +30,7 @@ from blockwright.actors.gateway.port import (
 )
 from blockwright.actors.load_history import LoadHistory, LoadRow
 from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
+from blockwright.api.http.body_memory import BodyMemory
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.cors import Cors
 from blockwright.api.http.hosts import Hosts
@@ -36,7 +39,7 @@ from blockwright.api.http.metrics import Meter, Metrics
 from blockwright.api.http.spans import Spans
 from blockwright.api.http.starting import Stages
 from blockwright.policies.requests.refusal import RequestRefused
-from blockwright.policies.requests.request_ownership import ChosenNames, may_see, request_id
+from blockwright.policies.requests.request_ownership import ChosenNames, Viewer, request_id
 from blockwright.runtime.actor.ref import Ref
 
 T = TypeVar("T")
@@ -72,6 +75,7 @@ class Front:
     keys: Keys
     metrics: Metrics
     max_body: int  # bytes
+    bodies: BodyMemory
     stages: Stages
     access: ModelAccess
     limits: TenantLimits
@@ -81,31 +85,50 @@ class Front:
     history: LoadHistory = field(default_factory=LoadHistory)
     desk: BatchDesk | None = None  # of the batches, if there are any
     spans: Spans | None = None  # who is told of requests that are over, if anybody is
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="front"))
 
-    def describe(self, name: str, key: str) -> RequestView | None:
-        """A request of this process, by our id or the one its client chose. To other keys it does not exist."""
-        view = self.port.describe(self.names.resolve(key, name))
-        return view if view is not None and may_see(key, view.key) else None
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Return what work on a thread makes that would hold the loop up. One runs at a time: each costs the loop turns."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
-        """The latest of this process, of that key."""
-        return self.port.requests(key, most)
+    def close(self) -> None:
+        """End the thread; work that has begun goes on."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
-    def cancel(self, name: str, key: str) -> bool:
-        """End a request of this process; False where there is none of that key that runs."""
-        id = self.names.resolve(key, name)
-        return self.describe(id, key) is not None and self.port.cancel(id)
+    def describe(self, name: str, viewer: Viewer) -> RequestView | None:
+        """Return a request of this process that the viewer may see, by our id or the one its client chose."""
+        view = self.port.describe(self._id(name, viewer))
+        return view if view is not None and viewer.may_see(view.key) else None
 
-    def move(self, name: str, key: str, worker: str, route: str) -> MovesBegun:
-        """Move a request of this process, whoever made it, by our id or the one that ``key`` chose; none: none runs."""
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+        """Return the latest requests of this process that the viewer may see."""
+        return self.port.requests(viewer, most)
+
+    def cancel(self, name: str, viewer: Viewer) -> bool:
+        """End a request of this process; return False if none that the viewer may see runs."""
+        id = self._id(name, viewer)
+        return self.describe(id, viewer) is not None and self.port.cancel(id)
+
+    def _id(self, name: str, viewer: Viewer) -> str:
+        """Return our id of a request. The id that a client chose may be that of another key's request: an admin means it."""
+        if viewer.everything and self.port.describe(name) is not None:
+            return name
+        return self.names.resolve(viewer, name)
+
+    def move(self, name: str, viewer: Viewer, worker: str, route: str) -> MovesBegun:
+        """Move a request of this process, of any key; return no move if none runs."""
         try:
-            return MovesBegun(self.port.move(self.names.resolve(key, name), worker, route))
+            return MovesBegun(self.port.move(self._id(name, viewer), worker, route))
         except RequestRefused as refused:
             return MovesBegun([], RefusedChange(refused.why, refused.message, refused.param))
 
     def families(self) -> list[Family]:
         """What this process has counted."""
         return self.metrics.families()
+
+    def tenant_uses(self) -> dict[str, TenantUse]:
+        """What this process has counted of each tenant."""
+        return self.metrics.tenant_uses()
 
     def load_rows(self, step: int, after: int) -> list[LoadRow]:
         """How busy this process was."""
@@ -125,6 +148,14 @@ class Front:
         request[MODEL] = info.id
         self.access.check(request[CALLER], info.id)
         return info
+
+    async def find(self, request: Asker, name: str | None) -> ModelInfo:
+        """Return the model that a request names, also an adapter of the folder that nobody has asked for yet. Raise what
+        ``model`` raises, and RequestRefused for an adapter that cannot be served."""
+        if name is not None and self.settings.adapters and all(info.id != name for info in self.port.models()):
+            self.access.check(request[CALLER], name)
+            await self.port.find_application(name)
+        return self.model(request, name)
 
     def new_id(self, prefix: str) -> str:
         """Names its gateway, so that any gateway can tell where to ask about it."""

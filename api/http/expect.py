@@ -11,6 +11,7 @@ from aiohttp.http_parser import RawRequestMessage
 
 from blockwright.api.errors import ApiError
 
+ENCODINGS = ("", "identity", "gzip", "deflate", "br", "zstd")  # the last two where their packages are installed
 EXPECTED = web.RequestKey("expected", str)  # what the client waits for, until it is told to go on
 
 
@@ -30,6 +31,20 @@ def check(request: web.Request) -> None:
     expected = request.get(EXPECTED, "")
     if expected.lower() not in ("", "100-continue"):
         raise ApiError(417, f"Expect: {expected[:100]!r} is not known; leave it out, or say 100-continue")
+
+
+def unknown_encoding(request: web.BaseRequest) -> ApiError:
+    """Return the 415 for a body in an encoding that is not known."""
+    named = request.headers.get("Content-Encoding", "")[:100]
+    refusal = ApiError(415, f"Content-Encoding: {named!r} is not known; send gzip, deflate, or the body as it is")
+    refusal.headers["Accept-Encoding"] = "gzip, deflate"
+    return refusal
+
+
+def check_encoding(request: web.Request) -> None:
+    """Raise a 415 for a body in an encoding that aiohttp would hand on as it is."""
+    if request.can_read_body and request.headers.get("Content-Encoding", "").lower() not in ENCODINGS:
+        raise unknown_encoding(request)
 
 
 async def begin_body(request: web.Request, most: int) -> None:

@@ -14,12 +14,13 @@ import ssl
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import ContentEncodingError, PayloadEncodingError
 from aiohttp.http_parser import RawRequestMessage
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.api.errors import ApiError, bad_request, error_response, from_http
 from blockwright.api.http.context import FRONT
-from blockwright.api.http.expect import EXPECTED, take_out
+from blockwright.api.http.expect import EXPECTED, take_out, unknown_encoding
 from blockwright.api.http.health import PUBLIC
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,13 @@ class _Connection(web.RequestHandler):
         else:
             self._watch()
 
+    def log_exception(self, *args: Any, **more: Any) -> None:
+        """Log an error of aiohttp's, but not that of a body which nobody reads and which is not what its headers say."""
+        if isinstance(more.get("exc_info"), web.RequestPayloadError | PayloadEncodingError):
+            log.debug("a body that was not read is broken: %s", more["exc_info"])
+        else:
+            super().log_exception(*args, **more)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         self._unwatch()
         super().connection_lost(exc)
@@ -102,6 +110,10 @@ class _Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         if status != 400:
             return super().handle_error(request, status, exc, message)
+        if isinstance(exc, ContentEncodingError):
+            answer = error_response(unknown_encoding(request))
+            answer.force_close()  # its body cannot be read
+            return answer
         why = " ".join((message or str(exc)).split())[:200]
         log.debug("no HTTP from %s: %s", request.remote, why)
         answer = error_response(bad_request(f"this is no HTTP ({why}); check the request line and the headers"))
@@ -157,7 +169,7 @@ class _Runner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         settings = self.app[FRONT].settings
         most = most_connections(settings.max_connections)
-        return _Server(await super()._make_server(), settings.read_timeout, settings.max_body, most)
+        return _Server(await super()._make_server(), settings.read_timeout, settings.largest_body, most)
 
 
 def make_runner(app: web.Application) -> web.AppRunner:

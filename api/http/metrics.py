@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from blockwright.actors.gateway.peers import Family
+from blockwright.actors.gateway.peers import Family, TenantUse
 from blockwright.actors.gateway.port import Census, DispatchFigures, LengthFigures, MoveFigures, StreamProgress
 from blockwright.actors.histogram import Histogram
 from blockwright.api.http.batch_metrics import batch_families
@@ -22,6 +22,7 @@ from blockwright.api.http.cluster_metrics import cluster_families
 from blockwright.api.http.dispatch_metrics import dispatch_families
 from blockwright.api.http.metric_sum import plain, summed
 from blockwright.api.http.runtime_metrics import runtime_families
+from blockwright.api.http.tenants import tenant_families
 from blockwright.policies.requests.account import account_of
 from blockwright.runtime.base.node_view import Measure
 
@@ -42,6 +43,7 @@ KEEP = 600.0  # seconds for which the numbers of a model that is served no more 
 _WAITS = (
     ("blockwright:tenant_requests", "Requests of a tenant that have started on a worker."),
     ("blockwright:tenant_queue_seconds", "Total seconds that these requests waited before they started."),
+    ("blockwright:tenant_tokens", "Prompt tokens and generated tokens of a tenant's requests."),
 )
 _HISTOGRAMS = {
     "vllm:time_to_first_token_seconds": ("Seconds from a request's arrival to its first token.", SECONDS),
@@ -167,6 +169,7 @@ class Meter:
             self._times.between.observe((now - self._last) / count, count)
         self._last = now
         self._count += count
+        self._waits[2] += count
         tally.generation_tokens += count
 
     def finished(self, reason: str, tokens: int) -> None:
@@ -223,15 +226,17 @@ class Metrics:
         lengths: Callable[[], LengthFigures] = LengthFigures,
         dispatching: Callable[[], DispatchFigures] = DispatchFigures,
         moves: Callable[[], MoveFigures] = MoveFigures,
+        tenants: Callable[[], dict[str, Census]] = dict,
     ) -> None:
         self._census, self._clock, self._models, self._lengths = census, clock, models, lengths
-        self._dispatching, self._moves = dispatching, moves
+        self._dispatching, self._moves, self._tenants = dispatching, moves, tenants
         self._gone: dict[str, float] = {}  # models that are served no more -> when that was seen
         self._answers: dict[tuple[str, str, str], int] = {}  # (path as the route has it, method, status like 2xx) -> answers
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
         self._offline = Tally()  # takes the seconds of requests that nobody waits for, and is shown to nobody
-        self._waits: dict[str, list[float]] = {}  # account -> requests that were planned, seconds that they had waited
+        self._waits: dict[str, list[float]] = {}  # account -> requests that were planned, seconds that they waited, tokens
+        self._refused: dict[tuple[str, str], int] = {}  # (account, code of the refusal) -> requests
         self._cluster: dict[str, Any] = {}
         self._others: Sequence[Sequence[Family]] = ()
         self.runtime: Callable[[], Sequence[Measure]] = tuple  # of the head's node, once there is one
@@ -253,7 +258,8 @@ class Metrics:
         tally.histograms["vllm:request_params_n"].observe(n)
         if max_tokens is not None:
             tally.histograms["vllm:request_params_max_tokens"].observe(max_tokens)
-        waits = [0, 0.0] if offline else self._waits.setdefault(account_of(tenant, model), [0, 0.0])
+        waits = [0, 0.0, 0] if offline else self._waits.setdefault(account_of(tenant, model), [0, 0.0, 0])
+        waits[2] += prompt_tokens
         return Meter(tally, self._offline if offline else tally, waits, self._clock, prompt_tokens)
 
     def counted(self) -> TokenCounts:
@@ -272,12 +278,25 @@ class Metrics:
         """Requests that are being answered."""
         return sum(tally.active for tally in self._tallies.values())
 
-    def rejected(self, model: str, code: str) -> None:
-        """A request was refused because there was no room for it: limits, a full queue, no worker, a shut-down.
+    def rejected(self, model: str, code: str, tenant: str = "") -> None:
+        """Count a request that was refused because there was no room for it: limits, a full queue, no worker, a shut-down.
 
-        model: "" while it is not known which one was meant.
+        model: "" while it is not known which one was meant; tenant: of the API key, empty without keys.
         """
         self._rejections[model, code] = self._rejections.get((model, code), 0) + 1
+        account = account_of(tenant, model)
+        self._refused[account, code] = self._refused.get((account, code), 0) + 1
+
+    def tenant_uses(self) -> dict[str, TenantUse]:
+        """Return what this process has counted of each tenant."""
+        now, found = self._tenants(), dict[str, TenantUse]()
+        for account in sorted({*now, *self._waits, *(account for account, _ in self._refused)}):
+            census = now.get(account, Census())
+            requests, _, tokens = self._waits.get(account, (0, 0.0, 0))
+            refused = {code: count for (name, code), count in self._refused.items() if name == account}
+            waiting = sum(census.waiting.values())
+            found[account] = TenantUse(census.running, waiting, int(requests), int(tokens), refused)
+        return found
 
     def answered(self, path: str, method: str, status: int) -> None:
         """An HTTP answer has been given. path: as its route has it, so that there are few."""
@@ -299,6 +318,7 @@ class Metrics:
         """Called by the registry."""
         yield from summed([self.families(), *self._others])
         yield from cluster_families(self._cluster)
+        yield from tenant_families(self._cluster.get("tenants", ()))
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -342,6 +362,12 @@ class Metrics:
             for account, waits in self._waits.items():
                 counter.add_metric([account], waits[place])
             yield counter
+        refused = CounterMetricFamily(
+            "blockwright:tenant_refused", "Refused requests of a tenant, by error code.", labels=["tenant", "reason"]
+        )
+        for key, count in self._refused.items():
+            refused.add_metric(key, count)
+        yield refused
         for name, (text, _) in _HISTOGRAMS.items():
             histogram = HistogramMetricFamily(name, text, labels=["model_name"])
             for model, tally in self._tallies.items():
@@ -362,13 +388,16 @@ class Metrics:
                 self._tallies.pop(model, None)
                 self._waits.pop(model, None)  # without keys a model is an account
                 self._rejections = {key: n for key, n in self._rejections.items() if key[0] != model}
+                self._refused = {key: n for key, n in self._refused.items() if key[0] != model}
 
     def _now(self) -> Iterator[Metric]:
         """The sequences of this process's gateway."""
         label = ["model_name"]
         running = GaugeMetricFamily("vllm:num_requests_running", "Sequences that are running on a worker.", labels=label)
         waiting = GaugeMetricFamily(
-            "vllm:num_requests_waiting", "Sequences that have not started on a worker yet.", labels=label
+            "vllm:num_requests_waiting",
+            "Sequences that wait to start on a worker, or to go on after a preemption or a move.",
+            labels=label,
         )
         reasons = GaugeMetricFamily(
             "vllm:num_requests_waiting_by_reason", "The same, by what they are waiting for.", labels=["model_name", "reason"]
@@ -381,3 +410,10 @@ class Metrics:
             for reason in REASONS:
                 reasons.add_metric([model, reason], now.waiting.get(reason, 0))
         yield from (running, waiting, reasons)
+        sequences = GaugeMetricFamily(
+            "blockwright:tenant_sequences", "Sequences of a tenant by state.", labels=["tenant", "state"]
+        )
+        for tenant, use in self.tenant_uses().items():
+            sequences.add_metric([tenant, "running"], use.running)
+            sequences.add_metric([tenant, "waiting"], use.waiting)
+        yield sequences

@@ -14,12 +14,15 @@ def _shown(request: web.Request) -> dict[str, dict[str, Any]]:
     """The models that the key may use, by id. Of the others not even the names are told, as ``parent`` would."""
     front, caller = request.app[FRONT], request[CALLER]
     usable = {info.id: info for info in front.port.models() if front.access.may_use(caller, info.id)}
-    return {info.id: _model(info, usable) for info in usable.values()}
+    default = front.port.default_model()
+    return {info.id: _model(info, usable, info.id == default) for info in usable.values()}
 
 
-def _model(info: ModelInfo, usable: dict[str, ModelInfo]) -> dict[str, Any]:
+def _model(info: ModelInfo, usable: dict[str, ModelInfo], default: bool) -> dict[str, Any]:
     root = info
-    while root.parent in usable:  # a parent always came earlier
+    seen = {info.id}
+    while root.parent in usable and root.parent not in seen:  # the base of an adapter may have come later than it
+        seen.add(root.parent)
         root = usable[root.parent]
     return {
         "id": info.id,
@@ -30,13 +33,14 @@ def _model(info: ModelInfo, usable: dict[str, ModelInfo]) -> dict[str, Any]:
         "parent": info.parent if info.parent in usable else None,
         "max_model_len": info.max_length,
         "ready": info.ready,
+        "default": default,
     }
 
 
 async def list_models(request: web.Request) -> web.Response:
     """A 503 while nothing is loaded: a client that starts early, or when the only gateway is started again, asks again. It
     would take an empty list for the answer."""
-    request.app[FRONT].catalog.info(None)
+    request.app[FRONT].catalog.models()
     return web.json_response({"object": "list", "data": list(_shown(request).values())})
 
 

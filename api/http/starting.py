@@ -25,12 +25,14 @@ from blockwright.actors.gateway.port import (
     MoveFigures,
     NewApplication,
     Readiness,
+    RemovalView,
     RequestLine,
     RequestView,
     TokenStream,
 )
-from blockwright.policies.requests.rate_limit import Verdict
+from blockwright.policies.requests.rate_limit import Standing, Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.policies.requests.request_ownership import Viewer
 
 
 class Stages:
@@ -73,6 +75,9 @@ class StartingPort:
     def models(self) -> list[ModelInfo]:
         return self._real.models() if self._real is not None else []
 
+    def default_model(self) -> str:
+        return self._real.default_model() if self._real is not None else ""
+
     def ready(self) -> Readiness:
         return self._real.ready() if self._real is not None else Readiness(False, self.reason)
 
@@ -85,14 +90,17 @@ class StartingPort:
     async def credit_grown(self) -> None:
         await self._there().credit_grown()
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
-        return self._real.requests(key, most) if self._real is not None else []
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+        return self._real.requests(viewer, most) if self._real is not None else []
 
     def describe(self, request: str) -> RequestView | None:
         return self._real.describe(request) if self._real is not None else None
 
     def census(self) -> dict[str, Census]:
         return self._real.census() if self._real is not None else {}
+
+    def tenants(self) -> dict[str, Census]:
+        return self._real.tenants() if self._real is not None else {}
 
     def lengths(self) -> LengthFigures:
         return self._real.lengths() if self._real is not None else LengthFigures()
@@ -115,14 +123,20 @@ class StartingPort:
     def settle(self, tenant: str, charged: int, used: int) -> None:
         self._there().settle(tenant, charged, used)
 
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+        return await self._real.standings(tenants) if self._real is not None else {}
+
     async def limit(self, tenant: str, name: str) -> int:
         return await self._there().limit(tenant, name)
 
     async def add_application(self, new: NewApplication) -> ApplicationView:
         return await self._there().add_application(new)
 
-    async def remove_application(self, name: str, grace: float) -> bool:
-        return await self._there().remove_application(name, grace)
+    async def find_application(self, name: str) -> bool:
+        return await self._there().find_application(name)
+
+    async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
+        return await self._there().remove_application(name, grace, default)
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
         return await self._there().drain_worker(worker, drain)

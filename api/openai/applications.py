@@ -15,12 +15,14 @@ from typing import Any
 from aiohttp import web
 
 from blockwright.actors.app_roots import folder_below
-from blockwright.actors.gateway.port import ApplicationView, NewApplication
+from blockwright.actors.further_applications import roots_of
+from blockwright.actors.gateway.port import ApplicationView, NewApplication, RemovalView
 from blockwright.api.answers import AddedAnswer, AppsAnswer, RemovedAnswer
 from blockwright.api.errors import ApiError, bad_request, in_words
 from blockwright.api.http.context import FRONT, IGNORED
 from blockwright.api.openai.bodies import read_fields
 from blockwright.api.openai.field_types import Field, Flag, Number, Text
+from blockwright.api.openai.model_defaults import DEFAULTS, checked_defaults
 from blockwright.api.openai.request_body import read_body
 from blockwright.api.saving import shared_part
 from blockwright.gpu.errors import CheckpointError
@@ -31,17 +33,22 @@ from blockwright.zoo.source import is_variant
 
 LONGEST_WAIT = 600.0  # seconds
 _PATH = Field("path", Text(4096), "A folder below a root of app_roots.", required=True)
-_BASE = Field("base", Text(200), "The served model that an adapter belongs to.")
+_BASE = Field(
+    "base", Text(200), "The served model that an adapter belongs to; default: the one that it names, or the only one."
+)
 _WAIT = Field(
     "wait", Number(0, LONGEST_WAIT), "Seconds to wait until it is ready; after that the answer is 202.", default=60.0
 )
-ADD_FIELDS = (Field("name", Text(200), "The model id to serve it as.", required=True), _PATH, _BASE, _WAIT)
-REPLACE_FIELDS = (_PATH, _BASE, _WAIT)
+ADD_FIELDS = (Field("name", Text(200), "The model id to serve it as.", required=True), _PATH, _BASE, _WAIT, *DEFAULTS)
+REPLACE_FIELDS = (_PATH, _BASE, _WAIT, *DEFAULTS)
 LOAD_FIELDS = (
     Field("lora_name", Text(200), "The model id to serve it as.", required=True),
     Field("lora_path", Text(4096), "A folder below a root of app_roots.", required=True),
-    Field("base_model_name", Text(200), "The served model that it belongs to."),
+    Field("base_model_name", Text(200), "The served model that it belongs to; default: as for POST /admin/apps."),
     Field("load_inplace", Flag(), "Replace the model of this name, if there is one.", default=False),
+)
+REMOVE_QUERY = (
+    Field("default", Text(200), "The model id that stands for requests without a model from then on; default: as before."),
 )
 UNLOAD_FIELDS = (Field("lora_name", Text(200), "A model id of /v1/models.", required=True),)
 _THEIRS = {"name": "lora_name", "path": "lora_path", "base": "base_model_name"}  # our names -> vLLM's
@@ -50,27 +57,35 @@ _THEIRS = {"name": "lora_name", "path": "lora_path", "base": "base_model_name"} 
 async def list_applications(request: web.Request) -> web.Response:
     """As the controller has them."""
     view = await request.app[FRONT].port.cluster()
-    answer: AppsAnswer = {"applications": view["applications"]}
+    answer: AppsAnswer = {"applications": view["applications"], "default": view["default"]}
     return web.json_response(answer)
 
 
 async def add(request: web.Request) -> web.Response:
     values = await _body(request, ADD_FIELDS)
-    return _added(await _add(request, NewApplication(**values)))
+    return _added(await _add(request, NewApplication(**_new(values))))
 
 
 async def replace(request: web.Request) -> web.Response:
     """A new version of a model: new requests go there, old ones end on the old one."""
     values = await _body(request, REPLACE_FIELDS)
-    return _added(await _add(request, NewApplication(request.match_info["name"], replace=True, **values)))
+    return _added(await _add(request, NewApplication(request.match_info["name"], replace=True, **_new(values))))
 
 
 async def remove(request: web.Request) -> web.Response:
     front = request.app[FRONT]
     name = request.match_info["name"]
-    gone = await front.port.remove_application(name, front.settings.drain_timeout)
-    answer: RemovedAnswer = {"name": name, "state": "removed" if gone else "ending"}
-    return web.json_response(answer, status=200 if gone else 202)
+    default = request.query.get("default", "")
+    view = await front.port.remove_application(name, front.settings.drain_timeout, default)
+    answer: RemovedAnswer = {
+        "name": name,
+        "state": "removed" if view.gone else "ending",
+        "freed": view.freed,
+        "adapters": view.adapters,
+        "default": view.default if view.answered else None,
+        "summary": _follows(name, view),
+    }
+    return web.json_response(answer, status=200 if view.gone else 202)
 
 
 async def load_adapter(request: web.Request) -> web.Response:
@@ -81,12 +96,13 @@ async def load_adapter(request: web.Request) -> web.Response:
     with _their_names():
         await _check_adapter(request, new.path)
         try:
-            await _add(request, dataclasses.replace(new, replace=in_place))
+            view = await _add(request, dataclasses.replace(new, replace=in_place))
         except RequestRefused as refused:
             if refused.why is not Refusal.UNKNOWN_MODEL or not in_place:
                 raise
-            await _add(request, new)  # there is none to replace
-    return web.Response(text=f"Success: LoRA adapter '{new.name}' added successfully.")
+            view = await _add(request, new)  # there is none to replace
+    on = f" Its base is '{view.base}'." if view.base else ""
+    return web.Response(text=f"Success: LoRA adapter '{new.name}' added successfully.{on}")
 
 
 async def unload_adapter(request: web.Request) -> web.Response:
@@ -100,7 +116,7 @@ async def unload_adapter(request: web.Request) -> web.Response:
 
 async def _check_adapter(request: web.Request, path: str) -> None:
     """A whole model is not what was meant, and what it costs would surprise."""
-    folder = await asyncio.to_thread(folder_below, request.app[FRONT].settings.app_roots, path)
+    folder = await asyncio.to_thread(folder_below, roots_of(request.app[FRONT].settings), path)
     try:
         found = await asyncio.to_thread(is_variant, folder)
     except CheckpointError as error:
@@ -117,6 +133,9 @@ def _their_names() -> Iterator[None]:
         yield
     except (ApiError, RequestRefused) as raised:
         error = in_words(raised) if isinstance(raised, RequestRefused) else raised
+        error.message = error.message.replace("(base, or --base)", "(base_model_name)").replace(
+            "replace it (--replace)", "replace it (load_inplace)"
+        )
         error.param = _THEIRS.get(error.param or "", error.param)
         raise error from None
 
@@ -127,12 +146,21 @@ async def _body(request: web.Request, fields: tuple[Field, ...]) -> dict[str, An
     return values
 
 
+def _new(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an addition as ``NewApplication`` has them."""
+    own = {one.name for one in DEFAULTS}
+    defaults = checked_defaults({name: value for name, value in values.items() if name in own}, "")
+    return {name: value for name, value in values.items() if name not in own} | {"defaults": defaults}
+
+
 async def _add(request: web.Request, new: NewApplication) -> ApplicationView:
     """Its texts are tried before anything is loaded: a tokenizer that cannot be read is no application."""
     front = request.app[FRONT]
-    folder = await asyncio.to_thread(folder_below, front.settings.app_roots, new.path)
+    folder = await asyncio.to_thread(folder_below, roots_of(front.settings), new.path)
     try:
-        if not is_adapter(folder):  # its texts are its base's
+        if is_adapter(folder):
+            await front.catalog.try_adapter(folder, new.base)
+        else:
             await front.catalog.try_folder(folder)
     except CheckpointError as error:
         raise bad_request(str(error), "path") from None
@@ -144,11 +172,22 @@ def _added(view: ApplicationView) -> web.Response:
         "name": view.id,
         "path": view.checkpoint,
         "state": "ready" if view.ready else "loading",
+        "base": view.base or None,
         "max_model_len": view.max_length,
         "bytes": {"own": view.own, "shared": view.shared},
         "summary": _shares(view),
     }
     return web.json_response(answer, status=200 if view.ready else 202)
+
+
+def _follows(name: str, view: RemovalView) -> str:
+    """Return what the removal of a model brings about."""
+    freed = f"{binary_size(view.freed)} {'freed' if view.gone else 'to be freed'}"
+    adapters = f"{view.adapters} adapter{'s keep' if view.adapters > 1 else ' keeps'} its blocks, " if view.adapters else ""
+    if view.answered:
+        return f"{adapters}{freed}; requests without a model go to {view.default}"
+    was = "it was the default: " if view.default == name else ""
+    return f"{adapters}{freed}; {was}requests without a model are refused until {view.default} is added again"
 
 
 def _shares(view: ApplicationView) -> str:

@@ -19,15 +19,18 @@ from blockwright.api.openai.field_types import Field, Ignored, Schema, Text, is_
 from blockwright.api.openai.fields import (
     CHAT_OPTIONS,
     COMPLETION_OPTIONS,
+    HARMLESS,
     STREAM_OPTIONS,
     ChatOptions,
     CompletionOptions,
     Options,
     TemplateOptions,
 )
+from blockwright.api.openai.foreign_fields import GENERATING, NOTHING, ForeignField, ForeignFields
+from blockwright.api.openai.json_size import MOST, check_size
 
 MAX_SEQUENCES = 1024  # choices of one request
-ROLES = ("system", "user", "assistant", "tool")
+LONGEST_ROLE = 64  # characters
 Values = dict[str, Any]  # fields that were given, checked
 Made = TypeVar("Made", bound=Options)
 
@@ -49,8 +52,9 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def parse_json(raw: bytes) -> Body:
-    """The body as an object; a 400 for anything else, NaN and infinities included."""
+def parse_json(raw: bytes, most: int = MOST) -> Body:
+    """Return the body as an object. Raises a 400 for anything else, NaN, infinities and too many values included."""
+    check_size(raw, most)
     try:
         body = json.loads(raw, parse_constant=_refuse_constant)
     except RecursionError:
@@ -62,8 +66,15 @@ def parse_json(raw: bytes) -> Body:
     return body
 
 
-def read_fields(body: Body, fields: Sequence[Field], unknown: str) -> tuple[Values, tuple[str, ...]]:
-    """The fields that are given, checked, and the names that are ignored. ``unknown``: the setting ``unknown_fields``."""
+def read_fields(
+    body: Body, fields: Sequence[Field], unknown: str, foreign: ForeignFields | None = None
+) -> tuple[Values, tuple[str, ...]]:
+    """Return the fields that are given, checked, and the names that are ignored.
+
+    ``unknown``: the setting ``unknown_fields``; ``foreign``: fields that are never ignored, where there are any.
+    """
+    if foreign is not None:
+        foreign.check(body)
     values = {}
     for field in fields:
         value = body.get(field.name)
@@ -73,9 +84,6 @@ def read_fields(body: Body, fields: Sequence[Field], unknown: str) -> tuple[Valu
             raise bad_request(f"{field.name} is missing; give it", field.name, "missing_required_parameter")
     known = {field.name for field in fields}
     ignored = [name for name in body if name not in known]
-    for name in ignored:
-        if name.startswith("guided_") and body[name] is not None:  # never ignored: the answer would not be guided
-            raise bad_request(f"{name} is not supported by this server; leave it out", name, "unsupported_parameter")
     if "stream_options" in values:
         nested = {field.name for field in STREAM_OPTIONS}
         ignored += [f"stream_options.{name}" for name in body["stream_options"] if name not in nested]
@@ -92,7 +100,7 @@ def read_fields(body: Body, fields: Sequence[Field], unknown: str) -> tuple[Valu
 
 def parse_completion(body: Body, unknown: str) -> CompletionBody:
     """``unknown``: the setting ``unknown_fields``."""
-    values, ignored = read_fields(body, COMPLETION_FIELDS, unknown)
+    values, ignored = read_fields(body, COMPLETION_FIELDS, unknown, FOREIGN_TO_COMPLETIONS)
     options = _made(CompletionOptions, values, ignored)
     n, best_of = options.n, options.best_of
     if best_of is not None and best_of != n:
@@ -106,7 +114,7 @@ def parse_completion(body: Body, unknown: str) -> CompletionBody:
 
 def parse_chat(body: Body, unknown: str) -> ChatBody:
     """``unknown``: the setting ``unknown_fields``."""
-    values, ignored = read_fields(body, CHAT_FIELDS, unknown)
+    values, ignored = read_fields(body, CHAT_FIELDS, unknown, FOREIGN_TO_CHAT)
     options = _made(ChatOptions, values, ignored)
     top = options.top_logprobs
     if top is not None and not options.logprobs:
@@ -136,14 +144,14 @@ def _of(record: type, values: Values) -> Values:
 
 def _made(record: type[Made], values: Values, ignored: tuple[str, ...]) -> Made:
     """The options, with what concerns several of them checked."""
-    options = record(**_of(record, values), ignored=ignored)
+    options = record(**_of(record, values), ignored=ignored, named=frozenset(values))
     if "stream_options" in values and not options.stream:
         raise bad_request("stream_options is set but stream is not true; set stream or leave it out", "stream_options")
     if options.prompt_logprobs is not None and options.stream:
         raise bad_request("prompt_logprobs cannot be streamed; leave stream out", "prompt_logprobs")
     if options.max_tokens == 0 and not options.echoed:
         raise bad_request("max_tokens is 0 without echo; give at least 1", "max_tokens")
-    if options.limit is not None and options.min_tokens > options.limit:
+    if options.limit is not None and options.min_tokens is not None and options.min_tokens > options.limit:
         message = f"min_tokens is {options.min_tokens}, more than max_tokens ({options.limit}); lower it"
         raise bad_request(message, "min_tokens")
     return options
@@ -180,6 +188,7 @@ class Prompts:
 
 NOT_IN_MESSAGES = ("function_call", "audio")  # but for what asks for nothing
 OF_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", *NOT_IN_MESSAGES}
+REASONING = ("reasoning_content", "reasoning")  # two names of one thing, of an assistant
 OF_PART = {"type", "text"}
 
 
@@ -200,11 +209,12 @@ class Messages:
         message = {
             "type": "object",
             "properties": {
-                "role": {"enum": [*ROLES, "developer"]},
+                "role": {"type": "string", "minLength": 1, "maxLength": LONGEST_ROLE},
                 "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "minItems": 1, "items": part}]},
                 "name": {"type": ["string", "null"]},
                 "tool_calls": {"type": ["array", "null"], "items": {"type": "object"}},
                 "tool_call_id": {"type": ["string", "null"]},
+                **{name: {"type": ["string", "null"]} for name in REASONING},
             },
             "required": ["role"],
         }
@@ -213,6 +223,24 @@ class Messages:
 
 COMPLETION_FIELDS = (Field("prompt", Prompts(), "What the answer continues.", required=True), *COMPLETION_OPTIONS)
 CHAT_FIELDS = (Field("messages", Messages(), "The conversation so far.", required=True), *CHAT_OPTIONS)
+FOREIGN_TO_COMPLETIONS = ForeignFields(
+    GENERATING
+    | {
+        "messages": ForeignField("/v1/chat/completions takes messages: send them there"),
+        "top_logprobs": ForeignField("it is called logprobs here: send logprobs", NOTHING, "logprobs"),
+    },
+    COMPLETION_FIELDS,
+    HARMLESS,
+)
+FOREIGN_TO_CHAT = ForeignFields(
+    GENERATING
+    | {
+        "prompt": ForeignField("/v1/completions takes a prompt: send it there, or messages here"),
+        "best_of": ForeignField("every choice is returned: send n", (*NOTHING, 1), "n"),
+    },
+    CHAT_FIELDS,
+    HARMLESS,
+)
 
 
 def _unknown_of_messages(messages: list[dict[str, Any]]) -> list[str]:
@@ -220,30 +248,38 @@ def _unknown_of_messages(messages: list[dict[str, Any]]) -> list[str]:
     found = []
     for i, message in enumerate(messages):
         parts = content if isinstance(content := message.get("content"), list) else []
-        found += [f"messages[{i}].{name}" for name, value in message.items() if value is not None and name not in OF_MESSAGE]
+        known = {*OF_MESSAGE, *REASONING} if message.get("role") == "assistant" else OF_MESSAGE
+        found += [f"messages[{i}].{name}" for name, value in message.items() if value is not None and name not in known]
         found += [f"messages[{i}].content[{j}].{name}" for j, part in enumerate(parts) for name in part.keys() - OF_PART]
     return found
 
 
 def _message(message: Any, at: str) -> dict[str, Any]:
-    """Role and text; a list of text parts becomes one text, since most templates print a list as it stands."""
+    """Role and content, a text or a list of text parts; which roles there are is for the chat template to judge."""
     if not isinstance(message, dict):
         raise bad_request(f"{at} is {shown(message)}; give an object with role and content", at, "invalid_type")
     role = message.get("role")
-    role = "system" if role == "developer" else role  # newer name of the same thing; templates know the older
-    if role not in ROLES:
-        raise bad_request(f"{at}.role is {shown(role)}; give one of {', '.join(ROLES)}", f"{at}.role")
+    if not isinstance(role, str) or not 1 <= len(role) <= LONGEST_ROLE:
+        form = f"a string of 1 to {LONGEST_ROLE} characters, such as system, user, assistant or tool"
+        raise bad_request(f"{at}.role is {shown(role)}; give {form}", f"{at}.role")
+    unicode_text(role, f"{at}.role")
     for name in NOT_IN_MESSAGES:
         if message.get(name):
             raise bad_request(
                 f"{at}.{name} is not supported by this server; leave it out", f"{at}.{name}", "unsupported_parameter"
             )
-    made = {"role": role, **_of_tools(message, role, at)}
+    made = {"role": role, **_of_tools(message, role, at), **(_reasoning(message, at) if role == "assistant" else {})}
     content = message.get("content")
-    silent = content is None and "tool_calls" in made  # who calls a tool need not say anything
+    silent = content is None and ("tool_calls" in made or "reasoning_content" in made)  # an assistant need not say more
     made["content"] = "" if silent else _content(content, f"{at}.content")
     author = message.get("name")
     return made if author is None else made | {"name": Text().read(author, f"{at}.name")}
+
+
+def _reasoning(message: dict[str, Any], at: str) -> Values:
+    """Return what an assistant thought; also by the name that templates know, where a client uses the newer one."""
+    found = {name: Text().read(message[name], f"{at}.{name}") for name in REASONING if message.get(name) is not None}
+    return {"reasoning_content": found["reasoning"], **found} if "reasoning" in found else found
 
 
 def _of_tools(message: dict[str, Any], role: str, at: str) -> Values:
@@ -286,13 +322,13 @@ def _call(call: Any, at: str) -> Values:
     }
 
 
-def _content(content: Any, at: str) -> str:
+def _content(content: Any, at: str) -> str | list[dict[str, str]]:
     if isinstance(content, str):
         return unicode_text(content, at)
     if not isinstance(content, list) or not content:
         found = "null or missing" if content is None else shown(content)
         raise bad_request(f"{at} is {found}; give a string or a list of text parts", at, "invalid_type")
-    texts = []
+    parts = []
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind != "text":
@@ -303,5 +339,5 @@ def _content(content: Any, at: str) -> str:
         text = part.get("text")
         if not isinstance(text, str):
             raise bad_request(f"{at}[{i}].text is {shown(text)}; give a string", f"{at}[{i}].text", "invalid_type")
-        texts.append(unicode_text(text, f"{at}[{i}].text"))
-    return "\n".join(texts)
+        parts.append({"type": "text", "text": unicode_text(text, f"{at}[{i}].text")})
+    return parts

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
+from blockwright.actors.gateway.port import ModelInfo
 from blockwright.api.errors import bad_request
 from blockwright.api.http.catalog import ServedModel
 from blockwright.api.http.context import Front
@@ -16,34 +16,36 @@ from blockwright.api.openai.choice import ChoiceText, TextPiece
 from blockwright.api.openai.fields import TemplateOptions
 from blockwright.api.openai.generate import AnswerShape, GenerateHandler, GeneratingEndpoint
 from blockwright.api.openai.logprobs import chat_logprobs, prompt_logprobs
+from blockwright.api.openai.model_defaults import with_system
 from blockwright.api.text.chat_template import Rendering
-
-_MANY = 1000  # messages; to render so many takes some milliseconds
 
 
 async def _prompts(call: GenerateHandler, body: ChatBody) -> None:
-    text = await render(call.front, call.info.id, call.served, body.messages, body.template)
+    text = await render(call.front, call.info, call.served, body.messages, body.template)
     call.prompts = [await call.tokens(text, special=body.options.add_special_tokens)]
     call.continues = body.template.continue_final_message
 
 
 async def render(
-    front: Front, model: str, served: ServedModel, messages: list[dict[str, Any]], options: TemplateOptions
+    front: Front, info: ModelInfo, served: ServedModel, messages: list[dict[str, Any]], options: TemplateOptions
 ) -> str:
-    """The prompt of a conversation. Raises a 400."""
+    """Return the prompt of a conversation, with the model's own system message where it has none. Raise a 400."""
+    messages = with_system(messages, info.defaults)
     how = Rendering(
         options.add_generation_prompt, options.continue_final_message, options.chat_template_kwargs, front.max_body
     )
     if served.template is None:
         raise bad_request(
-            f"{model} has no chat template (chat_template.jinja, or chat_template of tokenizer_config.json); "
+            f"{info.id} has no chat template (chat_template.jinja, or chat_template of tokenizer_config.json); "
             "use /v1/completions, or add one to the checkpoint",
             "messages",
             "no_chat_template",
         )
-    if len(messages) < _MANY:
-        return served.template.render(messages, how)
-    return await asyncio.to_thread(served.template.render, messages, how)
+    text = served.template.render_short(messages, how)
+    if text is not None:
+        return text
+    template = served.template
+    return await front.aside(lambda: template.render(messages, how))
 
 
 class ChatShape(AnswerShape):

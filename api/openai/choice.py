@@ -13,6 +13,7 @@ from blockwright.actors.gateway.port import Generation, StreamNews, TokenStream
 from blockwright.api.openai.fields import Options
 from blockwright.api.text.detokenize import Detokenizer
 from blockwright.api.text.stops import StopScanner
+from blockwright.api.text.tokenizer import TextCodec
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 
@@ -47,23 +48,34 @@ class Echo:
     offsets: list[int]
 
 
-def make_echo(text: str, tokens: Sequence[int], detokenizer: Detokenizer) -> Echo:
-    offsets, length = [], 0
+def decoded_echo(codec: TextCodec, tokens: Sequence[int], *, special: bool) -> Echo:
+    """Return the echo of tokens, whose text is what they say. ``special``: with special tokens."""
+    detokenizer, pieces, offsets, length = codec.detokenizer(special=special), [], [], 0
     for token in tokens:
-        offsets.append(min(length, len(text)))
-        length += len(detokenizer.push((token,)))
-    return Echo(text, offsets)
+        text = detokenizer.push((token,))
+        offsets.append(length + _lead(codec, token, text))
+        pieces.append(text)
+        length += len(text)
+    return Echo("".join([*pieces, detokenizer.flush()]), offsets)
+
+
+def _lead(codec: TextCodec, token: int, text: str) -> int:
+    """Return the characters of ``text`` that come with a token and are not its own: what was held back before it."""
+    own = codec.whole_text(token)
+    return len(text) - len(own) if own and text.endswith(own) else 0
 
 
 @dataclass(slots=True, eq=False)
 class ChoiceText:
-    """See the module. ``echo``: what the answer begins with, if anything; it is shown once."""
+    """See the module. ``stops``: texts that end the answer. ``echo``: what it begins with, if anything; it is shown once."""
 
     index: int
     generation: Generation
     stream: TokenStream
+    codec: TextCodec
     _detokenizer: Detokenizer
     options: Options
+    stops: Sequence[str] = ()
     _echo: Echo | None = None
     completion_tokens: int = 0
     cached: int = 0  # prompt tokens found in the prefix cache, once the first token is there
@@ -73,7 +85,7 @@ class ChoiceText:
     _length: int = 0  # characters detokenized, whether sent or held back
 
     def __post_init__(self) -> None:
-        self._scanner = StopScanner(self.options.stop) if self.options.stop else None
+        self._scanner = StopScanner(self.stops) if self.stops else None
         self._length = len(self._echo.text) if self._echo is not None else 0
 
     @property
@@ -130,12 +142,12 @@ class ChoiceText:
         piece, stop = TextPiece(), self._stop_token(news)
         last = len(news.tokens) - 1
         for i, token in enumerate(news.tokens):
-            piece.offsets.append(self._length)
             ends = stop is not None and i == last
             text = self._stop_text(token) if ends else self._text((token,))
+            piece.offsets.append(self._length + (_lead(self.codec, token, text) if self.options.scored >= 0 else 0))
             piece.tokens.append(token)
             self.completion_tokens += 1
-            if self._pass(piece, text):
+            if self._pass(piece, text) or self._pass(piece, self._unshown(token, ends=ends), hidden=True):
                 break
         else:
             if news.finish and not self._pass(piece, self._detokenizer.flush()):
@@ -144,13 +156,23 @@ class ChoiceText:
         piece.logprobs = list(news.logprobs[: len(piece.tokens)]) if self.options.scored >= 0 else []
         return piece
 
-    def _pass(self, piece: TextPiece, text: str) -> bool:
-        """Through the scanner; True when a stop string ended the answer."""
-        self._length += len(text)
-        if self._scanner is None or self.completion_tokens <= self.options.min_tokens:
-            piece.text += text
+    def _unshown(self, token: int, *, ends: bool) -> str:
+        """Return what a token says that is not shown: a special token's name, or the text of a stop token."""
+        if self._scanner is None:
+            return ""
+        hidden = self.options.skip_special_tokens and token in self.codec.special
+        dropped = ends and not self.options.include_stop_str_in_output
+        return self.codec.said(token) if hidden or dropped else ""
+
+    def _pass(self, piece: TextPiece, text: str, *, hidden: bool = False) -> bool:
+        """Through the scanner; True when a stop string ended the answer. ``hidden``: the text is said and not shown."""
+        if not hidden:
+            self._length += len(text)
+        rules = self.generation.sampling.rules
+        if self._scanner is None or (rules is not None and self.completion_tokens <= rules.min_tokens):
+            piece.text += "" if hidden else text
             return False
-        piece.text += self._scanner.push(text)
+        piece.text += self._scanner.push(text, hidden=hidden) if text else ""
         if self._scanner.found is None:
             return False
         piece.finish, piece.stop_reason = "stop", self._scanner.found

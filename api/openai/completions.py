@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
-from blockwright.api.http.catalog import ServedModel
 from blockwright.api.openai.bodies import CompletionBody, parse_completion
-from blockwright.api.openai.choice import ChoiceText, Echo, TextPiece, make_echo
-from blockwright.api.openai.fields import Options
+from blockwright.api.openai.choice import ChoiceText, Echo, TextPiece, decoded_echo
+from blockwright.api.openai.fields import CompletionOptions
 from blockwright.api.openai.generate import AnswerShape, GenerateHandler, GeneratingEndpoint
 from blockwright.api.openai.logprobs import completion_logprobs, prompt_logprobs
 
@@ -18,16 +17,17 @@ from blockwright.api.openai.logprobs import completion_logprobs, prompt_logprobs
 async def _prompts(call: GenerateHandler, body: CompletionBody) -> None:
     call.prompts = [await call.tokens(prompt, special=body.options.add_special_tokens) for prompt in body.prompts]
     pairs = zip(body.prompts, call.prompts, strict=True) if body.options.echo else ()
-    call.echoes = [_echo(call.served, prompt, tokens, call.options) for prompt, tokens in pairs]
+    call.echoes = [await _echo(call, prompt, tokens, body.options) for prompt, tokens in pairs]
     call.continues = True
 
 
-def _echo(served: ServedModel, prompt: str | list[int], tokens: list[int], options: Options) -> Echo:
+async def _echo(call: GenerateHandler, prompt: str | list[int], tokens: list[int], options: CompletionOptions) -> Echo:
     """A text as it was sent, unless its beginning was cut off; else what the tokens say."""
-    special = not options.skip_special_tokens
-    whole = isinstance(prompt, str) and options.truncate_prompt_tokens is None
-    text = str(prompt) if whole else served.codec.decode(tokens, special=special)
-    return make_echo(text, tokens, served.codec.detokenizer(special=special))
+    if not isinstance(prompt, str) or options.truncate_prompt_tokens is not None:
+        return decoded_echo(call.served.codec, tokens, special=not options.skip_special_tokens)
+    if options.scored < 0:
+        return Echo(prompt, [])
+    return Echo(prompt, await call.front.catalog.offsets(call.served, prompt, special=options.add_special_tokens))
 
 
 class CompletionShape(AnswerShape):

@@ -222,6 +222,11 @@ class Ignored:
         return OneOf(self.values).schema()
 
 
+def equals_any(value: Any, values: Sequence[Any]) -> bool:
+    """Tell whether a value of the wire is one of these: 1.0 is 1, but true is not."""
+    return any(type(value) in (type(one), float) and value == one for one in values)
+
+
 @dataclass(frozen=True, slots=True)
 class Only:
     """A field that is not served: taken only with the values that ask for nothing."""
@@ -229,7 +234,7 @@ class Only:
     values: tuple[Any, ...] = ()
 
     def read(self, value: Any, name: str) -> Any:
-        if not any(type(value) in (type(neutral), float) and value == neutral for neutral in self.values):
+        if not equals_any(value, self.values):
             raise bad_request(
                 f"{name} ({shown(value)}) is not supported by this server; leave it out", name, "unsupported_parameter"
             )

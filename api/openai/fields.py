@@ -62,15 +62,15 @@ sampled = partial(given, sampling=True)
 class Options:
     """What both endpoints take, by the names of the wire. None: the checkpoint's default, or the endpoint's."""
 
-    model: str | None = given(Text(), "A model id from /v1/models; default: the first.")
+    model: str | None = given(Text(), "A model id from /v1/models; default: the one that is marked there.")
     temperature: float | None = sampled(
         Number(0, 2), "0 always takes the most probable token; default: the checkpoint's, or 1."
     )
     top_p: float | None = sampled(
-        Number(0, 1, above=True), "Sample from the most probable tokens that together have this probability."
+        Number(0, 1), "Sample from the most probable tokens that together have this probability; 0: the best one."
     )
     top_k: int | None = sampled(Integer(-1, LARGEST, least=0), "Sample from the k most probable tokens; 0 or -1: all.")
-    min_p: float = sampled(Number(0, 1), "Sample from tokens with at least this share of the highest probability.", 0)
+    min_p: float | None = sampled(Number(0, 1), "Sample from tokens with at least this share of the highest probability.")
     repetition_penalty: float | None = sampled(
         Number(0, 100, above=True), "Above 1: makes tokens of the prompt and the answer less likely."
     )
@@ -96,10 +96,13 @@ class Options:
     stop_token_ids: tuple[int, ...] = given(Tokens(0, 1024), "Tokens that end the answer; they are not part of it.", ())
     include_stop_str_in_output: bool = given(Flag(), "Include the stop string or stop token in the answer.", False)
     ignore_eos: bool = given(Flag(), "Continue after the checkpoint's end tokens.", False)
-    min_tokens: int = given(Integer(0, LARGEST), "The answer does not end before it has so many tokens.", 0)
+    min_tokens: int | None = given(
+        Integer(0, LARGEST), "The answer does not end before it has so many tokens; default: the checkpoint's, or 0."
+    )
     max_completion_tokens: int | None = given(Integer(1, LARGEST), "Newer name of max_tokens; takes precedence.")
     max_tokens: int | None = given(
-        Integer(0, LARGEST), "Most tokens of the answer; 0 only with echo. Default: 16, or for a chat all that fit."
+        Integer(0, LARGEST),
+        "Most tokens of the answer; 0 only with echo. Default: 16, a chat's all that fit; fewer if the checkpoint says so.",
     )
     n: int = given(Integer(1, MAX_N), "Number of answers to each prompt.", 1)
     stream: bool = given(Flag(), "Send the answer as server-sent events.", False)
@@ -120,6 +123,7 @@ class Options:
     )
     request_id: str | None = given(Text(128), "A name for /v1/requests, like the header x-request-id.")
     ignored: tuple[str, ...] = ()  # unknown fields
+    named: frozenset[str] = frozenset()  # fields that the request gives
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -225,6 +229,7 @@ _ACCEPTED = tuple(
         ("store", Flag()),
     )
 )
+HARMLESS = frozenset(field.name for field in _ACCEPTED)  # they do not change an answer, nor do misspellings of them
 
 _NOT_SERVED = {
     "documents": ([],),

@@ -41,9 +41,10 @@ from blockwright.api.http.metrics import Meter
 from blockwright.api.http.sse import EventStream
 from blockwright.api.openai.choice import ChoiceText, Echo, TextPiece
 from blockwright.api.openai.fields import Options
+from blockwright.api.openai.model_defaults import filled, most_tokens
 from blockwright.api.openai.prompt_limits import check_count, check_prompt, truncated
 from blockwright.api.openai.request_body import read_body
-from blockwright.api.openai.sampling import sampling_of, stop_tokens
+from blockwright.api.openai.sampling import for_prompt, sampling_of, stop_strings, stop_tokens
 from blockwright.api.version import FINGERPRINT
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.refusal import RequestRefused
@@ -72,6 +73,7 @@ class GenerateHandler:
     echoes: Sequence[Echo] = ()  # for each prompt, where it is to stand before its answers
     sampling: SamplingParams = field(default_factory=SamplingParams)
     ends: list[int] = field(default_factory=list)  # tokens that end a sequence
+    stops: tuple[str, ...] = ()  # texts that do
     choices: list[ChoiceText] = field(default_factory=list)
 
     async def tokens(self, prompt: str | list[int], *, special: bool) -> list[int]:
@@ -167,15 +169,17 @@ class GeneratingEndpoint(Generic[Parsed]):
         return await self._check(front, asking, self.parse(body, front.settings.unknown_fields))
 
     async def _check(self, front: Front, asking: Asker, body: Parsed) -> GenerateHandler:
-        options = body.options
-        asking[IGNORED] = options.ignored
-        info = front.model(asking, options.model)
+        asking[IGNORED] = body.options.ignored
+        info = await front.find(asking, body.options.model)
+        options = filled(body.options, info.defaults)
         served = await front.catalog.load(info)
         call = GenerateHandler(front=front, request=asking, info=info, served=served, options=options, shape=self.shape)
         await self.prompts(call, body)
         check_count(front, len(call.prompts), options.n)
-        call.limits = [check_prompt(one, info, served, options, self.shape.default_tokens) for one in call.prompts]
+        most = most_tokens(info.defaults, self.shape.default_tokens)
+        call.limits = [check_prompt(one, info, served, options, most) for one in call.prompts]
         call.sampling, call.ends = sampling_of(options, served), stop_tokens(options, served)
+        call.stops = stop_strings(options, served)
         return call
 
 
@@ -234,13 +238,15 @@ def _start(call: GenerateHandler) -> None:
         before = sequence.prompt if call.continues else ()
         detokenizer = call.served.codec.detokenizer(before, special=not options.skip_special_tokens)
         echo = call.echoes[index // options.n] if call.echoes else None
-        call.choices.append(ChoiceText(index, sequence, stream, detokenizer, options, echo))
+        codec = call.served.codec
+        call.choices.append(ChoiceText(index, sequence, stream, codec, detokenizer, options, call.stops, echo))
 
 
 def _sequences(call: GenerateHandler) -> list[Generation]:
     """One for each choice of each prompt."""
     options, caller = call.options, call.request[CALLER]
     place = call.request.get(OFFLINE)
+    samplings = [for_prompt(call.sampling, call.served, options, len(prompt)) for prompt in call.prompts]
     return [
         Generation(
             id=sequence_id(call.id, index),
@@ -248,8 +254,8 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
             prompt=call.prompts[index // options.n],
             max_tokens=call.limits[index // options.n],
             stop_tokens=call.ends,
-            stop_strings=len(options.stop),
-            sampling=replace(call.sampling, choice=index % options.n),
+            stop_strings=len(call.stops),
+            sampling=replace(samplings[index // options.n], choice=index % options.n),
             tenant=caller.tenant,
             key=caller.key,
             priority=options.urgency,

@@ -29,12 +29,12 @@ async def move(request: web.Request) -> web.Response:
     worker, route = values.get("worker") or "", values.get("route") or ""
     if worker and route:
         raise bad_request("worker and route are two ways to say where to; give one of them", "route")
-    id, key = request.match_info["id"], request[CALLER].key
+    id, viewer = request.match_info["id"], request[CALLER].viewer
     peers = request.app[PEER]
     if peers:
-        found = await peers[0].move_anywhere(id, key, worker, route)
+        found = await peers[0].move_anywhere(id, viewer, worker, route)
     else:
-        found = request.app[FRONT].move(id, key, worker, route)
+        found = request.app[FRONT].move(id, viewer, worker, route)
     accepted(found.refused)
     if not found.moves:
         raise ApiError(404, f"there is no request {shown(id)} that runs", param="id")

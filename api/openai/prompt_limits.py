@@ -39,7 +39,15 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
         )
     if asked is not None:
         return asked
-    return room if default is None else min(default, room)
+    return min(bound for bound in (room, default, _own_limit(served, len(tokens))) if bound is not None)
+
+
+def _own_limit(served: ServedModel, prompt: int) -> int | None:
+    """Return the new tokens that the checkpoint allows where a request names no limit: ``max_new_tokens``, else what
+    ``max_length`` leaves. A prompt that is as long as that is not limited by it."""
+    own = served.generation
+    left = own.max_new_tokens or (own.max_length - prompt if own.max_length else 0)
+    return left if left > 0 else None
 
 
 def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]:

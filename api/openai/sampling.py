@@ -23,10 +23,16 @@ def stop_tokens(options: Options, served: ServedModel) -> list[int]:
     return [*ends, *(token for token in options.stop_token_ids if token not in ends)]
 
 
-def sampling_of(options: Options, served: ServedModel) -> SamplingParams:
-    """The sampling of the first choice; the others differ in ``choice`` alone."""
+def stop_strings(options: Options, served: ServedModel) -> tuple[str, ...]:
+    """Return the texts that end an answer: the request's, and the checkpoint's unless its ends are ignored."""
     if options.stop and served.codec.missing:  # the answer has no text that they could stand in
         raise bad_request(served.codec.missing, "stop")
+    own = () if options.ignore_eos or served.codec.missing else served.generation.stop_strings
+    return tuple(dict.fromkeys((*options.stop, *own)))
+
+
+def sampling_of(options: Options, served: ServedModel) -> SamplingParams:
+    """The sampling of the first choice; the others differ in ``choice`` alone."""
     return replace(
         served.defaults,
         **options.sampling,
@@ -36,23 +42,38 @@ def sampling_of(options: Options, served: ServedModel) -> SamplingParams:
     )
 
 
+def for_prompt(sampling: SamplingParams, served: ServedModel, options: Options, tokens: int) -> SamplingParams:
+    """Return the sampling of a prompt of so many tokens: ``min_length`` of the checkpoint counts them, too."""
+    rules = sampling.rules or TokenRules()
+    least = 0 if options.min_tokens is not None else served.generation.min_length - tokens
+    if least <= rules.min_tokens:
+        return sampling
+    return replace(sampling, rules=replace(rules, min_tokens=least, ends=_ends(options, served)))
+
+
 def rules_of(options: Options, served: ServedModel) -> TokenRules | None:
-    """None for a request without such fields."""
+    """None for a request without such fields, where the checkpoint has none either."""
     _check_ids("stop_token_ids", options.stop_token_ids, served)
-    if not (options.allowed_token_ids or options.bad_words or options.logit_bias or options.min_tokens):
-        return None
     _check_ids("allowed_token_ids", options.allowed_token_ids, served)
     _check_ids("logit_bias", (token for token, _ in options.logit_bias), served)
+    own = served.generation
+    least = own.min_new_tokens if options.min_tokens is None else options.min_tokens
     banned = [ids for word in options.bad_words for ids in bad_word_ids(served.codec, word)]
-    ends = sorted(t for t in {*served.stop_tokens, *options.stop_token_ids} if t < served.vocabulary)
     rules = TokenRules(
         allowed=list(options.allowed_token_ids),
         banned=banned,
+        barred=[*([token] for token in own.suppressed), *map(list, own.banned)],
+        phrases=[(list(one.tokens), one.bias) for one in own.biases],
+        barred_first=list(own.suppressed_first),
+        no_repeat=own.no_repeat_ngram,
         bias=list(options.logit_bias),
-        min_tokens=options.min_tokens,
-        ends=ends if options.min_tokens else [],
+        min_tokens=least,
+        ends=_ends(options, served) if least else [],
     )
-    if rules.allowed and not {*rules.allowed} - {*rules.ends, *(ids[0] for ids in banned if len(ids) == 1)}:
+    if rules == TokenRules():
+        return None
+    single = {ids[0] for ids in banned if len(ids) == 1}
+    if rules.allowed and not {*rules.allowed} - {*rules.ends, *single}:
         others = "min_tokens and bad_words" if rules.ends and banned else "min_tokens" if rules.ends else "bad_words"
         raise bad_request(
             f"{others} forbid every token of allowed_token_ids; allow more, or leave one out", "allowed_token_ids"
@@ -60,10 +81,17 @@ def rules_of(options: Options, served: ServedModel) -> TokenRules | None:
     return rules
 
 
+def _ends(options: Options, served: ServedModel) -> list[int]:
+    """Return the tokens that may not come before an answer is as long as it has to be."""
+    return sorted(t for t in {*served.stop_tokens, *options.stop_token_ids} if t < served.vocabulary)
+
+
 def bad_word_ids(codec: TextCodec, word: str) -> list[list[int]]:
     """The word as token ids at the start of a text, and within one where that is a token of its own (as vLLM has it)."""
     if codec.missing:
         raise bad_request(codec.missing, "bad_words")
+    if (special := codec.id_of(word.strip())) in codec.special and special is not None:
+        return [[special]]
     plain = codec.encode(word.lstrip(), special=False)
     spaced = codec.encode(" " + word.lstrip(), special=False)
     if not plain:

@@ -19,9 +19,10 @@ from blockwright.api.openai.bodies import Messages, read_fields, template_option
 from blockwright.api.openai.chat import render
 from blockwright.api.openai.field_types import Field, Flag, Text, Tokens
 from blockwright.api.openai.fields import TEMPLATE
+from blockwright.api.openai.foreign_fields import DETOKENIZING, TOKENIZING, ForeignFields
 from blockwright.api.openai.request_body import read_body
 
-_MODEL = Field("model", Text(), "A model id from /v1/models; default: the first.")
+_MODEL = Field("model", Text(), "A model id from /v1/models; default: the one that is marked there.")
 TOKENIZE_FIELDS = (
     _MODEL,
     Field("prompt", Text(), "A text; either this or messages."),
@@ -34,18 +35,20 @@ TOKENIZE_FIELDS = (
 )
 _MANY = 1 << 14  # token ids; to look up and write so many takes about 10 ms
 DETOKENIZE_FIELDS = (_MODEL, Field("tokens", Tokens(), "Token ids.", required=True))
+FOREIGN_TO_TOKENIZE = ForeignFields(TOKENIZING, TOKENIZE_FIELDS)
+FOREIGN_TO_DETOKENIZE = ForeignFields(DETOKENIZING, DETOKENIZE_FIELDS)
 
 
 async def tokenize(request: web.Request) -> web.Response:
     front = request.app[FRONT]
-    check = partial(read_fields, fields=TOKENIZE_FIELDS, unknown=front.settings.unknown_fields)
+    check = partial(read_fields, fields=TOKENIZE_FIELDS, unknown=front.settings.unknown_fields, foreign=FOREIGN_TO_TOKENIZE)
     values, request[IGNORED] = await read_body(request, check)
     if ("prompt" in values) == ("messages" in values):
         raise bad_request("give either prompt or messages", "prompt")
-    info = front.model(request, values.get("model"))
+    info = await front.find(request, values.get("model"))
     served = await front.catalog.load(info)
     if "messages" in values:
-        text = await render(front, info.id, served, values["messages"], template_options(values))
+        text = await render(front, info, served, values["messages"], template_options(values))
     else:
         text = values["prompt"]
     tokens = await front.catalog.encode(served, text, special=values.get("add_special_tokens", "prompt" in values))
@@ -66,9 +69,11 @@ async def tokenize(request: web.Request) -> web.Response:
 
 async def detokenize(request: web.Request) -> web.Response:
     front = request.app[FRONT]
-    check = partial(read_fields, fields=DETOKENIZE_FIELDS, unknown=front.settings.unknown_fields)
+    check = partial(
+        read_fields, fields=DETOKENIZE_FIELDS, unknown=front.settings.unknown_fields, foreign=FOREIGN_TO_DETOKENIZE
+    )
     values, request[IGNORED] = await read_body(request, check)
-    info = front.model(request, values.get("model"))
+    info = await front.find(request, values.get("model"))
     served = await front.catalog.load(info)
     if served.codec.missing:
         raise bad_request(served.codec.missing, "tokens")

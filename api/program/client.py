@@ -159,7 +159,8 @@ class Session:
 
     async def models(self) -> list[str]:
         """Ids of what is served, the default first."""
-        return [str(one["id"]) for one in (await self.get("/v1/models"))["data"]]
+        found = (await self.get("/v1/models"))["data"]
+        return [str(one["id"]) for one in sorted(found, key=lambda one: not one.get("default"))]
 
     async def get(self, path: str) -> Any:
         """The JSON of a GET. Raises RequestError."""

@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from blockwright.actors.conditions import Published
@@ -20,6 +20,7 @@ from blockwright.actors.logs import json_line
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
 from blockwright.api.saving import saving
+from blockwright.gpu.errors import CheckpointError
 from blockwright.policies.requests.admission import concurrent
 from blockwright.runtime.actor.ref import Ref
 from blockwright.runtime.base.node_view import Measure
@@ -130,10 +131,17 @@ def _either(names: Sequence[str]) -> str:
 
 
 class Herald:
-    """The lines of one start-up. ``offset``: seconds from the server's beginning to the cluster's; ``rows``: max_rows."""
+    """The lines of one start-up.
 
-    def __init__(self, running: RunningCluster, speaker: Speaker, *, offset: float, rows: int) -> None:
+    offset: seconds from the server's beginning to the cluster's. rows: max_rows. named: ids of the models that the settings
+    name; what is served beside them ends no start-up.
+    """
+
+    def __init__(
+        self, running: RunningCluster, speaker: Speaker, *, offset: float, rows: int, named: Collection[str] = ()
+    ) -> None:
         self._running, self._speaker, self._offset, self._rows = running, speaker, offset, rows
+        self._named = named
         self._shown = 0  # stages
         self._warned = 0
         self._room = ""  # what has been said of it, once the server is ready
@@ -164,7 +172,12 @@ class Herald:
         while not (service := await self._running.service()).models:  # noqa: ASYNC110 - another process has them
             await asyncio.sleep(POLL_SECONDS)
         for info in service.models:
-            await catalog.load(info)
+            try:
+                await catalog.load(info)
+            except CheckpointError as error:
+                if info.id in self._named:
+                    raise
+                self._speaker.warn(f"{info.id} cannot be asked in text: {error}")  # it was added before a restart
         self._speaker.reach("tokenizers loaded")
         if self._running.port is None:
             catalog.forget()  # that they can be loaded is all that this process wants to know
@@ -175,8 +188,13 @@ class Herald:
             new = [info.id for info in service.models if info.id in there and info.id not in told]
             if new:
                 self.show_stages()  # which came before
-            for name in new:
-                self._speaker.note(f"{name} cannot be loaded" if states[name] == "failed" else f"{name} is ready")
+            on = {info.id: f" (on {info.base})" if info.base else "" for info in service.models}
+            absent = [f"{name}{on[name]}" for name in new if states[name] == "on demand"]
+            for name in (name for name in new if states[name] != "on demand"):
+                self._speaker.note(f"{name}{on[name]} {'cannot be loaded' if states[name] == 'failed' else 'is ready'}")
+            if absent:  # there may be hundreds
+                few = ", ".join(absent[:8]) + f" and {len(absent) - 8} more" * (len(absent) > 8)
+                self._speaker.note(f"loaded when asked for: {few}")
             told += new
             if not new:
                 await asyncio.sleep(POLL_SECONDS)
@@ -189,4 +207,11 @@ class Herald:
         if saved:
             self._speaker.note(saving(len(service.models), stored, saved))
         ids = ", ".join(info.id for info in service.models)
-        self._speaker.reach("ready", f"ready at {address}/v1 with models: {ids}" + f"; {self._room}" * bool(self._room))
+        more = f"; {self._room}{self._rest(service.models)}" if self._room else ""
+        self._speaker.reach("ready", f"ready at {address}/v1 with models: {ids}{more}")
+
+    def _rest(self, models: Sequence[ModelInfo]) -> str:
+        """Return what is added to the room where workers that are to serve a model have not loaded it yet."""
+        here = {len(info.rooms) for info in models if info.rooms}
+        loaded = any(name == "loaded" for name, _ in self._running.stages)
+        return " on the workers that have loaded, others are still loading" if len(here) > 1 and not loaded else ""

@@ -16,7 +16,7 @@ def first_look(settings: Settings) -> None:
     for source in settings.applications.values():
         check_here(source)
     if not any(map(of_the_hub, settings.applications.values())):
-        max_lengths(settings, {name: one.config for name, one in open_checkpoints(settings).items()})
+        max_lengths(settings, {name: one.config for name, one in open_checkpoints(settings).checkpoints.items()})
 
 
 def of_the_hub(source: str) -> bool:

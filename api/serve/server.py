@@ -33,6 +33,7 @@ from blockwright.api.serve.first_look import first_look, of_the_hub
 from blockwright.api.serve.neighbour import served_there
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.hub import TOLD
+from blockwright.runtime.base.ending import GRACE, end_within
 from blockwright.runtime.cluster.launcher import Launcher
 
 FETCHING = "fetching weights"  # a stage
@@ -52,7 +53,12 @@ def run(settings: Settings, launcher: Launcher) -> int:
     def begin(chosen: Settings, front: Front, port: int) -> Awaitable[RunningCluster]:
         return start(chosen, http=Http(front, port, front.desk), launcher=launcher)
 
-    return uvloop.run(Server(settings, begin).run())
+    async def serve() -> int:
+        code = await Server(settings, begin).run()
+        end_within(GRACE, code)
+        return code
+
+    return uvloop.run(serve())
 
 
 class Server:
@@ -174,7 +180,8 @@ class Server:
             else:
                 port.reason = "no gateway is up, one is being started"
                 following.append(asyncio.ensure_future(self._stand_in(running, runner)))
-            herald = Herald(running, self._speaker, offset=offset, rows=self._settings.max_rows)
+            rows, named = self._settings.max_rows, self._settings.applications.keys()
+            herald = Herald(running, self._speaker, offset=offset, rows=rows, named=named)
             herald.show_stages()
             self._speaker.reach("control plane up")
             following.append(asyncio.ensure_future(herald.follow()))

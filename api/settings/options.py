@@ -14,16 +14,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.app_roots import check_name
 from blockwright.actors.config import Settings, SettingsError
+from blockwright.api.settings.applications import Typed, check_model_id, take_applications
+from blockwright.api.settings.text import APPS, PARTS
 from blockwright.policies.nearest import suggestion
-from blockwright.policies.requests.refusal import RequestRefused
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}ib": 1 << (10 * i) for i, letter in enumerate("kmgt", 1)}
 _UNITS |= {f"{letter}b": 10 ** (3 * i) for i, letter in enumerate("kmgt", 1)}
-_FIELDS: dict[str, Any] = typing.get_type_hints(Settings)  # name -> type
+_FIELDS: dict[str, Any] = {  # name -> type
+    name: kind for name, kind in typing.get_type_hints(Settings).items() if name not in PARTS
+}
 _SIZES = frozenset({"memory", "max_body", "batch_bytes", "event_log_size", "request_log_size"})
 Values = dict[str, Any]
 
@@ -49,10 +51,7 @@ def make_settings(
     for text in sets:
         _assign(values, text)
     named = _of_zoo(zoo, model) if zoo is not None else {model_id(model): model} if model else {}
-    for name in values.get("applications", {}):
-        _check_name(name, f"applications.{name[:60]}")
-    applications = _with_apps(named, apps)
-    values["applications"] = {**applications, **values.get("applications", {})}
+    take_applications(values, _with_apps(named, apps))
     if need_model and not values["applications"]:
         raise SettingsError("no model is given; name a checkpoint folder or a hub id, or try 'blockwright demo --serve'")
     if key_file:
@@ -105,6 +104,8 @@ def convert(name: str, value: Any) -> Any:
     """A value (text, or what TOML made) as the type of field ``name``, which may be ``field.entry``."""
     field, _, entry = name.partition(".")
     kind = _FIELDS[_known(field)]
+    if field == APPS and isinstance(value, dict):
+        return dict(value)  # paths and tables, see ``take_applications``
     if typing.get_origin(kind) is dict:
         inner = typing.get_args(kind)[1]
         if entry:
@@ -173,7 +174,10 @@ def _assign(values: Values, text: str) -> None:
         raise SettingsError(f"{field} cannot be given with --set, where other users see them; use --api-key-file")
     made = convert(name, value)
     if entry:
-        values[field] = {**values.get(field, {}), entry: made}
+        before = values.get(field, {})
+        table = field == APPS and isinstance(before.get(entry), dict)  # of which this is the path
+        made = Typed(made) if field == APPS else made
+        values[field] = {**before, f"{entry}.path" if table else entry: made}
     else:
         values[field] = made
 
@@ -183,19 +187,11 @@ def _with_apps(named: dict[str, str], apps: Sequence[str]) -> dict[str, str]:
         name, equals, path = text.partition("=")
         if not equals or not name or not path:
             raise SettingsError(f"--app {text!r} is not NAME=PATH; write for instance --app tuned=/models/tuned")
-        _check_name(name, f"--app {text!r}")
+        check_model_id(name, f"--app {text!r}")
         if name in named:
             raise SettingsError(f"the model id {name!r} is given twice; choose another NAME for --app {text}")
         named[name] = path
     return named
-
-
-def _check_name(name: str, where: str) -> None:
-    """The rule for what is added at run time. The name of a folder that is given alone is taken as it is."""
-    try:
-        check_name(name)
-    except RequestRefused as refused:
-        raise SettingsError(f"{where}: {refused.message}") from None
 
 
 def _of_zoo(folder: str, name: str | None) -> dict[str, str]:

@@ -13,6 +13,8 @@ from typing import Any
 
 from blockwright.actors.config import Settings
 
+APPS = "applications"
+PARTS = frozenset({"application_defaults"})  # fields of the record that are given as parts of ``applications``
 _SECRET = frozenset({"api_keys", "admin_keys"})
 
 
@@ -29,7 +31,7 @@ def entries() -> Iterator[Entry]:
     """All settings, in the order of the record."""
     hints = typing.get_type_hints(Settings, include_extras=True)
     defaults = Settings()
-    for field in dataclasses.fields(Settings):
+    for field in (one for one in dataclasses.fields(Settings) if one.name not in PARTS):
         yield Entry(field.name, getattr(defaults, field.name), hints[field.name].__metadata__[0])
 
 
@@ -42,7 +44,8 @@ def as_toml(settings: Settings) -> str:
         if isinstance(entry.default, dict):
             shown = {} if entry.name in _SECRET else value
             hidden = [f"# {len(value)} given, not shown"] if entry.name in _SECRET and value else []
-            lines += hidden + [f"[{entry.name}]"] + [f"{_quoted(key)} = {_literal(one)}" for key, one in shown.items()]
+            made = {key: _with_defaults(key, one, settings) for key, one in shown.items()} if entry.name == APPS else shown
+            lines += hidden + [f"[{entry.name}]"] + [f"{_quoted(key)} = {_literal(one)}" for key, one in made.items()]
             tables.append("\n".join(lines))
         else:
             changed = f"  # default: {_literal(entry.default)}" if value != entry.default else ""
@@ -60,8 +63,16 @@ def as_table() -> str:
     return "\n".join(rows)
 
 
+def _with_defaults(name: str, path: str, settings: Settings) -> Any:
+    """Return an application as the file has it: its path, or a table where its requests have defaults."""
+    defaults = settings.application_defaults.get(name)
+    return {"path": path, **json.loads(defaults)} if defaults else path
+
+
 def _literal(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)  # what JSON writes of text, numbers and booleans is TOML too
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_quoted(key)} = {_literal(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)  # what JSON writes of text, numbers, booleans and lists is TOML too
 
 
 def _quoted(key: str) -> str:

@@ -6,21 +6,27 @@ refused when it is loaded; other faults of templates are a request's 400. Never 
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from blockwright.api.errors import ApiError, bad_request
-from blockwright.api.text.template_engine import Environment, TooMuch
-from blockwright.api.text.tokenizer import read_json, read_text
+from blockwright.api.text.template_budget import TooMuch
+from blockwright.api.text.template_engine import Environment
 from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 
 log = logging.getLogger(__name__)
 LONGEST = 1 << 20  # characters of a template
+SHORT = 4_000  # steps that are rendered in some milliseconds, so that a thread is not worth its hand-over
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # marks where the last message ends, as transformers does it
 _PLAIN = ({"role": "user", "content": "hello"},)
+_MARK, _OTHER = "8qxmark5zw", "7kvother3hu"  # texts that no template has
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +40,34 @@ class Rendering:
     longest: int
 
 
+class ContentForm(Enum):
+    """What a template takes for the content of a message."""
+
+    TEXT = "text"
+    PARTS = "parts"
+    BOTH = "both"
+
+
 class ChatTemplate:
     """A compiled template; ``named`` are the checkpoint's special tokens, which templates refer to by role."""
 
     def __init__(self, source: str, named: Mapping[str, str]) -> None:
         self._environment, self._named = Environment(), named
         self._broken = ""
+        self._takes: dict[str, ContentForm] = {}  # by role, for all but those that take texts alone
+        self._developer = "developer" in source
         try:
             with self._environment.budget(0):
                 self._template = self._environment.from_string(source)
+        except TooMuch:
+            raise
         except Exception as error:  # Python's compiler has limits of its own
             self._broken = f"{type(error).__name__}: {error}"  # completions work without; chat says why it does not
 
     @classmethod
-    def load(cls, folder: Path, named: dict[str, str]) -> ChatTemplate | None:
+    def load(cls, files: CheckpointFiles, named: dict[str, str]) -> ChatTemplate | None:
         """None where the checkpoint has no template. Raises CheckpointError."""
-        file = folder / "chat_template.jinja"
-        source: Any = read_text(file)
-        if source is None:
-            file = folder / "tokenizer_config.json"
-            source = read_json(folder, file.name).get("chat_template")
+        file, source = files.chat_template()
         if isinstance(source, list):
             source = {t.get("name"): t.get("template") for t in source if isinstance(t, dict)}.get("default")
         if not isinstance(source, str):
@@ -61,26 +75,85 @@ class ChatTemplate:
         if len(source) > LONGEST:
             size = f"{len(source)} characters, more than {LONGEST}"
             raise CheckpointError(f"{file}: the chat template has {size}; give the checkpoint a shorter one")
-        made = cls(source, named)
         try:
+            made = cls(source, named)
             made._text(_PLAIN, begin=True, variables={})
         except TooMuch as error:
             raise CheckpointError(f"{file}: the chat template {error}; give the checkpoint another one") from None
         except Exception as error:  # many refuse some conversations
             log.debug("%s refuses a plain conversation: %s", file, error)
+        made._find_forms(file)
         return made
 
-    def render(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str:
-        """The prompt. Raises a 400 with the template's own words."""
-        if self._broken:
-            raise _fault(f"the chat template does not compile ({self._broken}); use /v1/completions")
-        given = list(messages)
-        if how.proceed:
-            given[-1] = {**given[-1], "content": given[-1]["content"] + _TAG}
+    def render_short(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str | None:
+        """Return the prompt if some milliseconds are enough to render it, else None. Raises as ``render``."""
         try:
-            text = self._text(given, begin=how.begin, variables=how.variables)
+            return self._render(messages, how, SHORT)
+        except TooMuch:
+            return None
+
+    def _find_forms(self, file: Path) -> None:
+        """Find out which form of content each role's messages have to have; warn of a template that prints none."""
+        user, renders = self._form([["user!"], ["system", "user!"], ["user", "assistant", "user!"]])
+        if user is None:
+            if renders:
+                log.warning("%s: the chat template prints no text of a user's message; chats have empty prompts", file)
+            return
+        before = {"system": [], "developer": [], "assistant": ["user"], "tool": ["user"]}
+        forms = {role: self._form([[*first, f"{role}!"], [*first, f"{role}!", "user"]])[0] for role, first in before.items()}
+        self._takes = {"user": user, **{role: form or user for role, form in forms.items()}}
+
+    def _form(self, conversations: Sequence[Sequence[str]]) -> tuple[ContentForm | None, bool]:
+        """Return the form in which a template prints the content of the marked role, None for none, and whether it renders.
+
+        The conversations, as roles, are tried in order, since many templates refuse some.
+        """
+        part = {"type": "text", "text": _MARK, "other": _OTHER}  # a whole part that is printed is no text
+        renders = False
+        for roles, rest in itertools.product(conversations, ("hello", [{"type": "text", "text": "hello"}])):
+            texts = []
+            for content in (_MARK, [part]):
+                messages = [{"role": r.rstrip("!"), "content": content if r.endswith("!") else rest} for r in roles]
+                try:
+                    texts.append(self._text(messages, begin=True, variables={}).casefold())
+                    renders = True
+                except Exception:  # the template refuses such a conversation
+                    texts.append("")
+            text, parts = _MARK in texts[0], _MARK in texts[1] and _OTHER not in texts[1]
+            if text or parts:
+                return (ContentForm.BOTH if text else ContentForm.PARTS) if parts else ContentForm.TEXT, renders
+        return None, renders
+
+    def _fitting(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a message as the template takes it."""
+        role, content = message["role"], message["content"]
+        if role == "developer" and not self._developer:
+            role = "system"  # an older name of the same thing
+        form = self._takes.get(role, self._takes.get("user", ContentForm.TEXT))
+        if form is ContentForm.TEXT and not isinstance(content, str):
+            content = "\n".join(part["text"] for part in content)
+        elif form is ContentForm.PARTS and isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        return {**message, "role": role, "content": content}
+
+    def render(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str:
+        """Return the prompt; it may take seconds. Raises a 400 with the template's own words."""
+        try:
+            return self._render(messages, how, math.inf)
         except TooMuch as error:
             raise _fault(f"the chat template {error}; send less") from None
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], how: Rendering, most: float) -> str:
+        """Return the prompt. Raises a 400 in the template's own words, and TooMuch after ``most`` steps."""
+        if self._broken:
+            raise _fault(f"the chat template does not compile ({self._broken}); use /v1/completions")
+        given = [self._fitting(message) for message in messages]
+        if how.proceed:
+            given[-1] = {**given[-1], "content": _tagged(given[-1]["content"])}
+        try:
+            text = self._text(given, begin=how.begin, variables=how.variables, most=most)
+        except TooMuch:
+            raise
         except Exception as error:  # a template can raise anything when messages are not what it expects
             raise _fault(f"the chat template refuses these messages: {error}; change their roles or order") from None
         text = _cut(text) if how.proceed else text
@@ -93,14 +166,31 @@ class ChatTemplate:
             raise _fault("the chat template prints a lone surrogate; print valid Unicode") from None
         return text
 
-    def _text(self, messages: Sequence[Mapping[str, Any]], *, begin: bool, variables: Mapping[str, Any]) -> str:
+    def _text(
+        self, messages: Sequence[Mapping[str, Any]], *, begin: bool, variables: Mapping[str, Any], most: float = math.inf
+    ) -> str:
         """Raises whatever templates raise, and ValueError for one that does not compile."""
         if self._broken:
             raise ValueError(self._broken)
         names = {**self._named, **variables}
-        with self._environment.budget(len(messages)):
+        characters = sum(_length(one.get("content")) for one in messages)
+        with self._environment.budget(len(messages), characters, most):
             given = list(messages)
             return self._template.render(messages=given, tools=None, documents=None, add_generation_prompt=begin, **names)
+
+
+def _tagged(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """Return content with the tag behind its last text."""
+    if isinstance(content, str):
+        return content + _TAG
+    return [*content[:-1], {**content[-1], "text": content[-1]["text"] + _TAG}]
+
+
+def _length(content: Any) -> int:
+    """Return the characters of a message's content, a text or parts."""
+    if isinstance(content, list):
+        return sum(_length(part.get("text")) for part in content if isinstance(part, dict))
+    return len(content) if isinstance(content, str) else 0
 
 
 def _fault(message: str, param: str = "messages") -> ApiError:

@@ -23,23 +23,30 @@ def _failure(stop: str) -> list[int]:
 
 
 class StopScanner:
-    """Holds back the shortest tail that may still become a stop string. ``found`` is the stop string, once seen."""
+    """Holds back the shortest tail that may still become a stop string. ``found`` is the stop string, once seen.
 
-    __slots__ = ("_failures", "_held", "_matched", "_stops", "found")
+    The model may say more than is shown: ``hidden`` text counts for stop strings and is left out of what is returned.
+    """
+
+    __slots__ = ("_failures", "_held", "_hidden", "_matched", "_stops", "found")
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(dict.fromkeys(stops))
         self._failures = [_failure(stop) for stop in self._stops]
         self._matched = [0] * len(self._stops)
         self._held = ""
+        self._hidden: list[tuple[int, int]] = []  # parts of what is held that are not shown, in order
         self.found: str | None = None
 
-    def push(self, text: str) -> str:
-        """Text that is certain to belong to the answer. After a stop string was found: always empty."""
+    def push(self, text: str, *, hidden: bool = False) -> str:
+        """Return text that is certain to belong to the answer. After a stop string was found: always empty."""
         if self.found is not None:
             return ""
+        seen = self._held + text
+        if hidden:
+            self._hidden.append((len(self._held), len(seen)))
         matched = self._matched
-        for at, char in enumerate(text):
+        for at, char in enumerate(text, len(self._held) + 1):
             complete = -1
             for s, stop in enumerate(self._stops):
                 k = matched[s]
@@ -52,15 +59,21 @@ class StopScanner:
                     complete = s
             if complete >= 0:
                 self.found = self._stops[complete]
-                seen = self._held + text[: at + 1]
-                self._held = ""
-                return seen[: len(seen) - len(self.found)]
-        seen = self._held + text
-        keep = len(seen) - max(matched, default=0)
-        self._held = seen[keep:]
-        return seen[:keep]
+                return self._release(seen[:at], at - len(self.found))
+        return self._release(seen, len(seen) - max(matched, default=0))
 
     def flush(self) -> str:
         """The text is over: what was held back belongs to the answer."""
-        held, self._held = self._held, ""
-        return held
+        return self._release(self._held, len(self._held))
+
+    def _release(self, seen: str, end: int) -> str:
+        """Hold what is seen from ``end`` on; return what is shown of the rest."""
+        self._held = seen[end:]
+        if not self._hidden:
+            return seen[:end]
+        shown, at = [], 0
+        for first, last in self._hidden:
+            shown.append(seen[at : max(at, min(first, end))])
+            at = min(last, end)
+        self._hidden = [(max(0, first - end), last - end) for first, last in self._hidden if last > end]
+        return "".join([*shown, seen[at:end]])

@@ -1,18 +1,17 @@
 """The jinja2 environment that chat templates run in: transformers' names and filters, an immutable sandbox, a bound on work.
 
 A template comes with a checkpoint and is trusted as the weights are, but what requests say goes through it, and it runs
-beside all streams. So turns of loops, calls, filters and operators take from a budget before they are done, in proportion to
-what they may make: endless loops and huge values end after some tenths of a second, found by counting and not by a clock.
-Knows nothing of messages.
+beside all streams. So turns of loops, calls, filters, operators, comparisons, slices and containers take from a budget
+(``template_budget.py``) before they are done, in proportion to what they may cost. Endless loops and huge values end by
+counting and not by a clock: after some tenths of a second, and a few seconds with a thousand messages, for whose nested
+loops there is room. Long renderings therefore run on a thread (``openai/rendering.py``). Knows nothing of messages.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import re
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
@@ -27,91 +26,89 @@ from jinja2.runtime import Context, str_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_context
 
-STEPS, PER_MESSAGE = 200_000, 1000  # of one conversation, and more for each message of it
-CHARACTERS = 1024  # that are a step
-_ITEM = 256  # characters that an item counts for, besides what it is
-_SHALLOW = {  # filters that print nothing of what they are given, which may be all messages
-    *("attr", "count", "d", "default", "dictsort", "first", "groupby", "items", "last", "length", "list", "map", "max"),
-    *("min", "random", "reject", "rejectattr", "reverse", "select", "selectattr", "slice", "sort", "sum", "unique"),
-}
-_PAD = {"center", "format", "format_map", "ljust", "rjust", "zfill"}  # print what they are given, and a width
-_REPEAT = {"expandtabs", "join", "replace", "translate"}  # methods of texts that print a thing several times
-_WIDE = re.compile(r"\d{6}|%[^%a-zA-Z]*\*|\{[^{}]*\{")  # widths of a format that are huge, or not to be seen in it
+from blockwright.api.text.template_budget import (
+    ITEM,
+    PER_CHARACTER,
+    PER_MESSAGE,
+    STEPS,
+    UNITS,
+    TemplateBudget,
+    TooMuch,
+    check_integer,
+    count,
+    length,
+)
+
+MOST_PARTS = 10_000  # of a template: Python takes about 0.1 s to compile it, and gives nobody the interpreter meanwhile
 _TURN = "turn of a loop"  # a filter that no template can name
-
-
-class TooMuch(Exception):
-    """The template does more than it may: what follows its name in a sentence."""
-
-
-class _Budget(threading.local):
-    """What a rendering in this thread may still do; anything, while none runs."""
-
-    left, all = math.inf, 0
-
-    def take(self, size: float) -> None:
-        """``size``: characters that are about to be made or walked."""
-        steps, most = 1 + size // CHARACTERS, self.all * CHARACTERS
-        if steps <= self.left:
-            self.left -= steps
-        elif size > most:
-            shown = f"{size:.0f}" if size < 1e15 else "10^15 or more"
-            raise TooMuch(f"makes a value of {shown} characters, more than {most}")
-        else:
-            raise TooMuch(f"takes more than {self.all} steps (turns of loops, calls, {CHARACTERS} characters of a value)")
-
-    def weight(self, value: Any) -> float:
-        """Characters of ``value`` printed, about; an item counts as often as it is met. Stops where that is too much."""
-        if isinstance(value, str):
-            return len(value)
-        total, rest = 0.0, [iter((value,))]
-        while rest and total <= self.left * CHARACTERS:
-            for one in rest[-1]:
-                inner: Collection[Any] = ()
-                if isinstance(one, str | bytes):
-                    total += len(one)
-                elif isinstance(one, int):
-                    total += one.bit_length() // 3
-                elif isinstance(one, Namespace):
-                    inner = [one._Namespace__attrs]
-                elif isinstance(one, Collection):
-                    inner = [*one, *one.values()] if isinstance(one, Mapping) else one
-                if inner:
-                    total += _ITEM * len(inner)
-                    rest.append(iter(inner))
-                    break
-            else:
-                rest.pop()
-        return total
-
-    def take_for(self, name: str, given: Sequence[Any]) -> None:
-        """What the filter or method of that name may make of what it is given."""
-        sizes = [_count(one) if isinstance(one, int) else self.weight(one) for one in given]
-        if name not in _PAD:
-            self.take(sizes[0] * max([1.0, *sizes[1:]]))
-        elif any(_WIDE.search(one) for one in given[:1] if isinstance(one, str)):
-            self.take(math.inf)
-        else:
-            self.take(sum(sizes))
-
-
-def _count(number: int) -> float:
-    return float(min(abs(number), 1 << 60))
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, Collection) else 0
+_JINJAS = {"_loop_vars", "_block_vars"}  # arguments that jinja2 adds to calls: all variables that are in sight
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "gt": operator.gt,
+    "gteq": operator.ge,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "in": lambda one, many: one in many,
+    "notin": lambda one, many: one not in many,
+}
 
 
 class _Generator(CodeGenerator):
-    """jinja2 has no hook for ``~``."""
+    """A compiler that sends what jinja2 has no hook for through the environment."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.concatenated((")
-        for part in node.nodes:
+        self._visit_all(node.nodes, frame)
+        self.write("))")
+
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        self.write("environment.compared(")
+        self.visit(node.expr, frame)
+        for one in node.ops:
+            self.write(f", {one.op!r}, ")
+            self.visit(one.expr, frame)
+        self.write(")")
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
+        if not isinstance(node.arg, nodes.Slice):
+            super().visit_Getitem(node, frame)
+            return
+        self.write("environment.sliced(")
+        self._visit_all([node.node], frame)
+        self.write("slice(")
+        for part in (node.arg.start, node.arg.stop, node.arg.step):
+            if part is None:
+                self.write("None, ")
+            else:
+                self._visit_all([part], frame)
+        self.write("))")
+
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:
+        self.write("environment.made([")
+        self._visit_all(node.items, frame)
+        self.write("])")
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
+        if node.ctx != "load":
+            super().visit_Tuple(node, frame)
+            return
+        self.write("environment.made((")
+        self._visit_all(node.items, frame)
+        self.write("))")
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        self.write("environment.made_dict((")
+        for item in node.items:
+            self.write("(")
+            self._visit_all([item.key, item.value], frame)
+            self.write("), ")
+        self.write("))")
+
+    def _visit_all(self, parts: Sequence[nodes.Node], frame: Frame) -> None:
+        for part in parts:
             self.visit(part, frame)
             self.write(", ")
-        self.write("))")
 
 
 class _Generation(Extension):
@@ -127,56 +124,102 @@ class _Generation(Extension):
 class Environment(ImmutableSandboxedEnvironment):
     """See the module."""
 
-    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    intercepted_binops = frozenset(("+", "-", "*", "/", "//", "**", "%"))
     code_generator_class = _Generator
 
     def __init__(self) -> None:
         extensions = [_Generation, loopcontrols]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=self._printed)
-        self._budget = _Budget()
+        self._budget = TemplateBudget()
         self.filters["tojson"] = _tojson
         self.filters = {name: self._bounded(name, made) for name, made in self.filters.items()}
         self.filters[_TURN] = pass_context(lambda context, printed: self._budget.take(printed))
+        self.tests = {name: self._bounded_test(made) for name, made in self.tests.items()}
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         del self.globals["lipsum"]
 
     @contextmanager
-    def budget(self, messages: int) -> Iterator[None]:
-        """What this thread does with templates meanwhile is bounded, and raises TooMuch."""
-        self._budget.left = self._budget.all = STEPS + PER_MESSAGE * messages
+    def budget(self, messages: int, characters: int = 0, most: float = float("inf")) -> Iterator[None]:
+        """Bound what this thread does with templates meanwhile, to at most ``most`` steps; beyond them it raises TooMuch."""
+        self._budget.all = STEPS + PER_MESSAGE * messages + PER_CHARACTER * characters // UNITS
+        self._budget.left = min(self._budget.all, most)
         try:
             yield
         finally:
-            self._budget.left = math.inf
+            self._budget.left, self._budget.all = float("inf"), 0
+
+    # what compiled templates call
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        budget = __self._budget
         method = getattr(__obj, "__wrapped__", __obj)  # jinja2 wraps those that format
-        text, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
-        if isinstance(text, str) and name in _PAD | _REPEAT:
-            __self._budget.take_for(name, [text, *args, *kwargs.values()])
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        written = [value for key, value in kwargs.items() if key not in _JINJAS]
+        if isinstance(owner, str):
+            args = tuple(map(budget.listed, args))
+            budget.take_for("str.join" if name == "join" else name, [owner, *args, *written])
+        elif __obj is dict or __obj is Namespace:
+            args = tuple(map(budget.listed, args))
+            budget.take(budget.weight([*args, *written]))
         else:
-            __self._budget.take(len(text) if isinstance(text, str) else 0)
+            budget.take(ITEM * length(owner) if isinstance(owner, list | tuple | range) else 0)
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        budget = self._budget
         if operator == "%" and isinstance(left, str):
-            self._budget.take_for("format", (left, right))
+            budget.take_for("format", (left, right))
         elif isinstance(left, int) and isinstance(right, int):
+            budget.take(0)
             bits = left.bit_length(), right.bit_length()
-            self._budget.take(bits[0] * _count(right) if operator == "**" else sum(bits))
+            by = {"*": sum(bits), "**": bits[0] * count(right) if abs(left) > 1 else 1}
+            check_integer(max(*bits, by.get(operator, 0)))
         elif operator == "*" and (isinstance(left, int) or isinstance(right, int)):
             times, many = (left, right) if isinstance(left, int) else (right, left)
-            self._budget.take(_count(times) * _length(many))
+            budget.take_text(count(times) * budget.weight(many))
         else:
-            self._budget.take(_length(left) + _length(right))
+            budget.take_text(budget.weight(left) + budget.weight(right))
         return super().call_binop(context, operator, left, right)
 
     def concatenated(self, parts: Sequence[Any]) -> str:
-        self._budget.take(self._budget.weight(parts))
+        self._budget.take_text(self._budget.weight(parts))
         return str_join(parts)
+
+    def compared(self, left: Any, *rest: Any) -> Any:
+        """Compare from the left to the right, as ``a < b < c``; all operands are there."""
+        result: Any = True
+        for how, right in zip(rest[::2], rest[1::2], strict=True):
+            self._take_comparison(left, right)
+            result = _COMPARE[how](left, right)
+            if not result:
+                break
+            left = right
+        return result
+
+    def sliced(self, value: Any, part: slice) -> Any:
+        self._budget.take(length(value))
+        return value[part]
+
+    def made(self, value: Any) -> Any:
+        """Take the steps of a list or tuple with all that it holds: what holds itself twice, again and again, ends here."""
+        self._budget.take(self._budget.weight(value))
+        return value
+
+    def made_dict(self, pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+        self._budget.take(self._budget.weight(pairs))
+        return dict(pairs)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Refuse what numbers and bytes can do at any length, besides what the sandbox refuses."""
+        if isinstance(obj, int | float | bytes) and attr != "decode":
+            return False
+        return super().is_safe_attribute(obj, attr, value)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         parsed = super()._parse(source, name, filename)
+        parts = sum(1 for _ in parsed.find_all(nodes.Node))
+        if parts > MOST_PARTS:
+            raise TooMuch(f"has {parts} parts, more than {MOST_PARTS}")
         looping: tuple[type[nodes.For | nodes.Macro | nodes.CallBlock], ...] = (nodes.For, nodes.Macro, nodes.CallBlock)
         for node in parsed.find_all(looping):
             printed = nodes.Const(sum(len(data.data) for data in node.find_all(nodes.TemplateData)))
@@ -184,19 +227,32 @@ class Environment(ImmutableSandboxedEnvironment):
         return parsed
 
     def _printed(self, value: Any) -> Any:
-        self._budget.take(self._budget.weight(value))
+        self._budget.take_text(self._budget.weight(value))
         return value
+
+    def _take_comparison(self, *values: Any) -> None:
+        """Take the steps of comparing two values; those of short texts and of numbers are nothing."""
+        units = sum(self._budget.weight(one) for one in values if isinstance(one, str | list | tuple | dict | Namespace))
+        if units >= UNITS:
+            self._budget.take(units)
 
     def _bounded(self, name: str, made: Callable[..., Any]) -> Callable[..., Any]:
         skipped = hasattr(made, "jinja_pass_arg")
 
         @wraps(made)  # with what tells jinja2 to pass its context
         def bounded(*args: Any, **kwargs: Any) -> Any:
-            given = [*args[skipped:], *kwargs.values()]
-            if name in _SHALLOW:
-                self._budget.take(max(_count(one) if isinstance(one, int) else _length(one) for one in given))
-            else:
-                self._budget.take_for(name, given)
+            passed, given = args[:skipped], [self._budget.listed(one) for one in args[skipped:]]
+            self._budget.take_for(name, [*given, *kwargs.values()])
+            return made(*passed, *given, **kwargs)
+
+        return bounded
+
+    def _bounded_test(self, made: Any) -> Callable[..., Any]:
+        skipped = hasattr(made, "jinja_pass_arg")
+
+        @wraps(made)
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            self._take_comparison(*args[skipped:])
             return made(*args, **kwargs)
 
         return bounded

@@ -1,7 +1,7 @@
 """A checkpoint's tokenizer: text to ids and back, as transformers would do it with the same folder.
 
-Reads ``tokenizer.json`` and ``tokenizer_config.json`` (and the older ``special_tokens_map.json``) through the ``tokenizers``
-package. Owns no state of a request. Slow parts (loading, long texts) are the caller's to put on a thread.
+The files are read here; ``tokenizer_build.py`` makes a tokenizer of them. Owns no state of a request. Slow parts (loading,
+long texts) are the caller's to put on a thread.
 """
 
 from __future__ import annotations
@@ -9,51 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from blockwright.api.text.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from blockwright.api.text.tokenizer_build import TokenizerParts, WrongSettings, build_tokenizer
 from blockwright.gpu.errors import CheckpointError
-
-
-def read_text(path: Path) -> str | None:
-    """None where there is no such file. Raises CheckpointError for one that is no text."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); download the checkpoint again") from None
-
-
-def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON object of the checkpoint, empty where there is no such file. Raises CheckpointError if it is no object."""
-    path = folder / name
-    text = read_text(path)
-    if text is None:
-        return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); download the checkpoint again") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds no JSON object; download the checkpoint again")
-    return value
-
-
-def special_tokens(folder: Path) -> dict[str, str]:
-    """``bos_token``, ``eos_token``, ... of the checkpoint, those that it names."""
-    named: dict[str, str] = {}
-    for file in ("special_tokens_map.json", "tokenizer_config.json"):
-        for key, value in read_json(folder, file).items():
-            if isinstance(value, dict):
-                value = value.get("content")
-            if key.endswith("_token") and isinstance(value, str):
-                named[key] = value
-    return named
+from blockwright.gpu.weights.checkpoint_files import (
+    ADDED_TOKENS,
+    SPECIAL_MAP,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    CheckpointFiles,
+    read_text,
+)
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -64,6 +34,24 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _ALPHABET = _byte_alphabet()
+
+
+def _begin(text: str, own: str, start: int, end: int, place: int) -> int:
+    """Return where a token's text begins that an encoding places at ``start`` .. ``end``, perhaps without its first spaces.
+
+    place: where the tokens before it end; there is a space that only the tokenizer has added.
+    """
+    body = own.lstrip()
+    before = start - (len(own) - len(body))
+    if before == start or before < 0:
+        return start
+    if end - start < len(own) and text[before:start] == own[: start - before]:
+        return before
+    if text.startswith(own, start):
+        return start
+    if not body:
+        return min(start, place)
+    return before if text.startswith(body, before) and not text.startswith(body, start) else start
 
 
 class _Pieces(dict[int, bytes]):
@@ -82,11 +70,15 @@ class _Pieces(dict[int, bytes]):
 class TextCodec:
     """See the module. ``special`` holds the ids that are shown only when asked for."""
 
-    def __init__(self, tokenizer: Tokenizer, named: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, named: dict[str, str] | None = None, special: frozenset[int] | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self.named = named or {}
         self.missing = ""  # a sentence when there is no tokenizer: texts cannot be encoded
-        self.special = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
+        self.notes: tuple[str, ...] = ()  # what an operator should know
+        added = tokenizer.get_added_tokens_decoder()
+        self.special = frozenset(i for i, t in added.items() if t.special) if special is None else special
         decoder = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder is not None else {}
         self._byte_level = decoder.get("type") == "ByteLevel"
         self._metaspace = "\u2581" in json.dumps(decoder, ensure_ascii=False)
@@ -95,26 +87,39 @@ class TextCodec:
         self._all_pieces = _Pieces(self, frozenset())
 
     @classmethod
-    def load(cls, folder: Path) -> TextCodec:
+    def load(cls, source: CheckpointFiles) -> TextCodec:
         """Raises CheckpointError where tokenizer.json is not usable. Without one only token ids can be served."""
-        path = folder / "tokenizer.json"
-        if not path.is_file():
+        files, model = source.of_tokenizer(), source.merged("config.json")
+        path = files.find(TOKENIZER)
+        text = read_text(path)
+        if text is None:
             codec = cls(Tokenizer(WordLevel({}, unk_token="")))
             codec.missing = (
-                f"{folder} has no tokenizer.json, so prompts are token ids and answers have no text; save one with "
+                f"{path.parent} has no tokenizer.json, so prompts are token ids and answers have no text; save one with "
                 "transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...) beside the weights"
             )
             return codec
+        settings, special_map, added = (files.merged(name) for name in (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS))
+        names = [value if isinstance(value := model.get(key), str) else "" for key in ("model_type", "tokenizer_class")]
         try:
-            tokenizer = Tokenizer.from_file(str(path))
+            built = build_tokenizer(TokenizerParts(text, settings, special_map, added, *names))
+        except WrongSettings as error:
+            raise CheckpointError(f"the tokenizer's configuration in {path.parent} {error}; correct it") from None
         except Exception as error:  # the package raises bare Exception
             raise CheckpointError(f"{path} cannot be loaded ({error}); download it again") from None
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        named = special_tokens(folder)
-        known = [t for t in named.values() if tokenizer.token_to_id(t) is not None]
-        tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in known])
-        return cls(tokenizer, named)
+        codec = cls(built.tokenizer, built.named, built.special)
+        codec.notes = built.notes
+        return codec
+
+    @property
+    def size(self) -> int:
+        """Number of tokens, added ones too."""
+        return self._tokenizer.get_vocab_size()
+
+    def beyond(self, vocabulary: int) -> list[tuple[int, str]]:
+        """Return the added tokens with ids from ``vocabulary`` on, which no model of that vocabulary has."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return sorted((id, token.content) for id, token in added.items() if id >= vocabulary)
 
     def id_of(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)
@@ -123,6 +128,22 @@ class TextCodec:
         """``special``: add what tokenizer.json puts around a text (BOS); off for a rendered chat, which has it."""
         # Not ``encode``: it keeps the interpreter's lock, so that a long text on a thread would stop the event loop too.
         return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
+
+    def offsets(self, text: str, *, special: bool) -> list[int]:
+        """Return where each token of ``encode`` begins in the text; a token that the tokenizer adds has its place there.
+
+        A byte-level tokenizer may leave the spaces before a token out of its part; they belong to the token's text.
+        """
+        encoding = self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
+        found, place = [], 0
+        for token, (start, end), part in zip(encoding.ids, encoding.offsets, encoding.sequence_ids, strict=True):
+            if part is None:
+                found.append(place)
+                continue
+            start = _begin(text, self.said(token), start, end, place)
+            found.append(start)
+            place = max(place, end)
+        return found
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """``special``: show special tokens too."""
@@ -153,6 +174,17 @@ class TextCodec:
         if byte is not None:
             return bytes([byte])
         return (text.replace("\u2581", " ") if self._metaspace else text).encode()
+
+    def said(self, token: int) -> str:
+        """Return what one token stands for as text, special tokens by their name."""
+        return self.token_bytes(token).decode(errors="replace")
+
+    def whole_text(self, token: int) -> str:
+        """Return the same; empty for a token that ends or begins within a character."""
+        try:
+            return self.token_bytes(token).decode()
+        except UnicodeDecodeError:
+            return ""
 
     def _fallback_byte(self, token: int) -> int | None:
         text = self._tokenizer.id_to_token(token)

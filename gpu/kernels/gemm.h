@@ -84,6 +84,10 @@ static void half_any(int rows, const at *x, long ld, const uint32_t *w, long uni
 #define product_any(shaped, ...) tile_any(__VA_ARGS__)
 #define release_tiles(shaped) (void)(shaped)
 #endif
+#define STRIPS (TILE_ROWS < 12 && !AMX)
+#if STRIPS
+#include "strips.h"
+#endif
 
 /* What becomes of the sums: float; `at` after an activation, alone or times the other branch; added to `st`. */
 typedef enum { TO_FLOAT, TO_ACTIVATED, TO_GATED, TO_RESIDUAL } target;
@@ -217,6 +221,11 @@ static int multiply(void *work, int piece) {
         packed this = panel_of(g, panel);
         const char *w = (const char *)this.w, *next = (const char *)panel_of(g, panel + 1).w;
         float *sums = g->own + (long)i * p.rows * BW_PANEL;
+#if STRIPS
+        if (p.rows >= STRIP_FROM)
+            strips(p.rows, g->x + p.row * g->ld_x, g->ld_x, this.w, g->units, sums, p.first ? next : w);
+        else
+#endif
         for (int t = 0; t < tiles; t++) {
             int row = p.rows * t / tiles, n = p.rows * (t + 1) / tiles - row;
             const char *ahead = w + (tiles > 1 ? 0 : FETCH_BYTES);

@@ -257,6 +257,14 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()  # of config.json; generation_config.json's are in GenerationDefaults
 
 
+@dataclass(frozen=True, slots=True)
+class WeightedTokens:
+    """Token ids, and what is added to the logit of the last one where the others come just before it."""
+
+    tokens: tuple[int, ...]
+    bias: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDefaults:
     """generation_config.json; where it says nothing, the values that change nothing."""
@@ -267,3 +275,15 @@ class GenerationDefaults:
     repetition_penalty: float = 1.0
     do_sample: bool | None = None  # None: the file does not say
     eos_token_ids: tuple[int, ...] = ()  # those that end an answer: the file's, else config.json's
+    min_p: float = 0.0
+    min_length: int = 0  # tokens of prompt and answer before an end token may come
+    min_new_tokens: int = 0  # the same of the answer alone
+    max_length: int = 0  # tokens of prompt and answer, where a request names no limit; 0: none
+    max_new_tokens: int = 0  # the same of the answer alone, which goes before it
+    no_repeat_ngram: int = 0  # no sequence of so many tokens comes twice; 0: any may
+    suppressed: tuple[int, ...] = ()  # never come
+    suppressed_first: tuple[int, ...] = ()  # are never an answer's first token
+    banned: tuple[tuple[int, ...], ...] = ()  # sequences that never come
+    biases: tuple[WeightedTokens, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    unapplied: tuple[str, ...] = ()  # names of fields that would change answers and do nothing here

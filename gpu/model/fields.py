@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.regular_file import read_regular
 
 LARGEST = 2**31 - 1  # of an integer: kernels and tables count in 32 bits
 LONGEST = 100_000_000  # bytes of a file of JSON; the limit of the safetensors library for a header
@@ -68,12 +69,9 @@ class Fields:
     def read(cls, path: Path) -> Fields:
         """The object in the file at ``path``."""
         try:
-            size = path.stat().st_size
-            raw = path.read_bytes() if size <= LONGEST else b""
+            raw = read_regular(path, LONGEST)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from None
-        if size > LONGEST:
-            raise CheckpointError(f"{path} is too long ({size} bytes); download or save the checkpoint again")
         try:
             values = parse(raw)
         except ValueError as error:

@@ -42,8 +42,9 @@ def find(config: Fields) -> Architecture:
     if not names:
         names = [name for name, known in ARCHITECTURES.items() if known.model_type == model_type][:1]
     for name in names:
-        if name in ARCHITECTURES:
-            return ARCHITECTURES[name]
+        whole = f"{name.removesuffix('Model')}ForCausalLM"  # the class of a model without its head
+        if (found := ARCHITECTURES.get(name) or ARCHITECTURES.get(whole)) is not None:
+            return found
     if not (asked := ", ".join(names) or model_type):
         raise CheckpointError(
             f"{config.source} names no architecture; give architectures or model_type, as transformers writes it"

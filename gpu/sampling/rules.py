@@ -6,6 +6,8 @@ vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from blockwright.policies.plan.sampling import TokenRules
@@ -14,34 +16,82 @@ from blockwright.policies.plan.sampling import TokenRules
 class RowRules:
     """See the module."""
 
-    __slots__ = ("_allowed_K", "_bias_B", "_biased_B", "_ends_E", "_min_tokens", "_phrases", "_words_W")
+    __slots__ = (
+        *("_allowed_K", "_banned", "_barred", "_bias_B", "_biased_B", "_ends_E", "_first_F", "_min_tokens", "_no_repeat"),
+        *("_phrases", "_words_W"),
+    )
 
     def __init__(self, rules: TokenRules) -> None:
         self._allowed_K = np.unique(np.asarray(rules.allowed, dtype=np.int64)) if rules.allowed else None
-        self._words_W = np.asarray([ids[0] for ids in rules.banned if len(ids) == 1], dtype=np.int64)
-        self._phrases = [(np.asarray(ids[:-1], dtype=np.int32), ids[-1]) for ids in rules.banned if len(ids) > 1]
+        self._words_W = np.asarray([ids[0] for ids in (*rules.banned, *rules.barred) if len(ids) == 1], dtype=np.int64)
+        self._banned = [_Phrase(ids) for ids in rules.banned if len(ids) > 1]
+        self._barred = [_Phrase(ids) for ids in rules.barred if len(ids) > 1]
+        self._phrases = [_Phrase(ids, bias) for ids, bias in rules.phrases]
         bias = dict(rules.bias)
         self._biased_B = np.asarray(list(bias), dtype=np.int64)
         self._bias_B = np.asarray(list(bias.values()), dtype=np.float64)
         self._min_tokens = rules.min_tokens
         self._ends_E = np.asarray(rules.ends, dtype=np.int64)
+        self._first_F = np.asarray(rules.barred_first, dtype=np.int64)
+        self._no_repeat = rules.no_repeat
 
-    def apply(self, score_V: np.ndarray, output: np.ndarray) -> None:
-        """In place; what may not come gets minus infinity. ``output``: the tokens generated so far.
+    def apply(self, score_V: np.ndarray, known: np.ndarray, prompt_length: int) -> None:
+        """In place; what may not come gets minus infinity. ``known``: prompt and output so far, virtual tokens negative.
 
         Of rules that together leave no token only the allowed ones hold: a sequence must go on with something.
         """
+        output = known[prompt_length:]
         score_V[self._biased_B] += self._bias_B
         barred_V = np.zeros(score_V.size, dtype=bool)
         if self._allowed_K is not None:
             barred_V[:] = True
             barred_V[self._allowed_K] = False
         barred_V[self._words_W] = True
-        for before, last in self._phrases:
-            if before.size <= output.size and np.array_equal(output[output.size - before.size :], before):
-                barred_V[last] = True
+        for phrase in self._banned:
+            if phrase.follows(output):
+                barred_V[phrase.last] = True
+        if self._phrases or self._barred or self._no_repeat:
+            self._apply_to_all(score_V, barred_V, known[known >= 0])
         if output.size < self._min_tokens:
             barred_V[self._ends_E] = True
+        if not output.size:
+            barred_V[self._first_F] = True
         if barred_V.all():
             barred_V[slice(None) if self._allowed_K is None else self._allowed_K] = False
         score_V[barred_V] = -np.inf
+
+    def _apply_to_all(self, score_V: np.ndarray, barred_V: np.ndarray, known: np.ndarray) -> None:
+        """The rules that look at the prompt, too, as those of generation_config.json do in transformers."""
+        for phrase in self._phrases:
+            if phrase.follows(known):
+                score_V[phrase.last] += phrase.bias
+        for phrase in self._barred:
+            if phrase.follows(known):
+                barred_V[phrase.last] = True
+        if self._no_repeat:
+            barred_V[repeating(known, self._no_repeat)] = True
+
+
+class _Phrase:
+    """Token ids whose last one is concerned where the others come just before it."""
+
+    __slots__ = ("before", "bias", "last")
+
+    def __init__(self, ids: Sequence[int], bias: float = 0.0) -> None:
+        self.before, self.last, self.bias = np.asarray(ids[:-1], dtype=np.int32), ids[-1], bias
+
+    def follows(self, tokens: np.ndarray) -> bool:
+        """Return whether the phrase's last id would complete it after these."""
+        size = self.before.size
+        return size <= tokens.size and bool(np.array_equal(tokens[tokens.size - size :], self.before))
+
+
+def repeating(tokens: np.ndarray, size: int) -> np.ndarray:
+    """Return the ids that would end a sequence of ``size`` tokens which is there already."""
+    count = tokens.size - size + 1  # of sequences that are there
+    if count < 1:
+        return tokens[:0]
+    same = np.ones(count, dtype=bool)
+    for i in range(size - 1):
+        same &= tokens[i : i + count] == tokens[count + i]
+    return tokens[size - 1 :][same]

@@ -67,7 +67,7 @@ def _choose(
 ) -> int:
     score_V = _finite(logits_V)
     if rules is not None:
-        rules.apply(score_V, known[prompt_length:])
+        rules.apply(score_V, known, prompt_length)
     if _penalised(p):
         penalise(score_V, p, known, prompt_length)
     if p.temperature == 0.0:

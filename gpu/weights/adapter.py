@@ -7,6 +7,8 @@ change the answers and is not computed is refused by field, value and remedy. St
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +22,15 @@ from blockwright.gpu.model.registry import ARCHITECTURES
 from blockwright.gpu.weights import bottleneck, virtual_tokens
 from blockwright.gpu.weights.bottleneck import read_bottlenecks
 from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts, locate, rows_of
-from blockwright.gpu.weights.lora import LoraRules
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
+from blockwright.gpu.weights.generation import read_generation
+from blockwright.gpu.weights.lora import LoraRules, Sorted
 from blockwright.gpu.weights.tensor_files import check_dtype, read_header
 from blockwright.gpu.weights.virtual_tokens import read_virtual_tokens
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX = "base_model.model."
+DEPTH = re.compile(r"\.(\d{1,9})\.")
 LOW_RANK = ("LORA", "BEFT", "BITFIT")
 
 
@@ -47,10 +52,12 @@ def is_adapter(source: str | Path) -> bool:
 
 
 def trained_on(source: str | Path) -> str:
-    """The last name of the base that an adapter says it was trained on; "" where it says none, or cannot be read."""
+    """Return the path or hub id that an adapter says it was trained on (a folder here: with its links resolved); "" where
+    it says none, or cannot be read."""
     try:
         fields = Fields.read(Path(source).expanduser() / CONFIG)
-        return fields.text("base_model_name_or_path").rstrip("/").rpartition("/")[2]
+        text = fields.text("base_model_name_or_path") or fields.text("model_name")  # as peft and as AdapterHub call it
+        return os.path.realpath(text) if os.path.isabs(text) and os.path.isdir(text) else text
     except (CheckpointError, OSError, RuntimeError, ValueError):
         return ""  # whoever opens it says why
 
@@ -76,9 +83,8 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
             f"{', '.join((*LOW_RANK, *virtual_tokens.FORMS))}, and bottlenecks of the adapters library); merge it into its "
             "base and serve the whole checkpoint"
         )
-    return Checkpoint(
-        base.path, base.config, base.generation, parts, base.chain, deltas, folder, known=base.known, hold=base
-    )
+    generation = read_generation(CheckpointFiles(folder, base.path), base.config)
+    return Checkpoint(base.path, base.config, generation, parts, base.chain, deltas, folder, known=base.known, hold=base)
 
 
 def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tuple[Parts, dict[int, DeltaPart]]:
@@ -94,6 +100,12 @@ def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tupl
                 f"{folder / WEIGHTS}: tensor {named(PREFIX + name)} belongs to no module of the base {base.path}; "
                 "name the base that the adapter was trained on"
             )
+    if base.config.tied:
+        ends = ARCHITECTURES[base.config.architecture]
+        tied = {called.get(name, name) for name in (ends.head, ends.embedding)}
+        changed = (*found.pairs, *found.shifts, *found.replaced, *found.saved)
+        rules.check_tying(changed, tied | {name.removesuffix(".weight") for name in tied})
+    _check_base(folder, rules, base, modules, found)
     if form == "LORA":
         _check_targets(folder, rules, modules, set(found.pairs), "lora_A and lora_B")
     elif form == "BEFT":
@@ -197,6 +209,28 @@ def _replace(base: Checkpoint, saved: dict[str, TensorRef], weights: dict[str, l
             _check_shape(ref, role.source.shape, base, name)
             parts[role.place][1][role.name] = rows_of(ref, role.source)
     return parts
+
+
+def _check_base(folder: Path, rules: LoraRules, base: Checkpoint, modules: dict[str, list[Role]], found: Sorted) -> None:
+    """Compare layers and widths first: what follows from another base is said as that, not tensor by tensor."""
+    names = {*found.pairs, *found.shifts, *found.replaced}
+    depths, there = _depths(names), _depths(modules)
+    missing = _depths(module for module in modules if names and rules.targets(module) and module not in names)
+    if depths and there and (max(depths) > max(there) or (missing and min(missing) > max(depths))):
+        raise CheckpointError(
+            f"{folder} was made for another base: it has {max(depths) + 1} layers, {base.path.name} has {max(there) + 1}; "
+            "name the base that the adapter was trained on"
+        )
+    for module, (a, b) in found.pairs.items():
+        for role in modules.get(module, ()):
+            total, width = role.source.shape
+            _check_shape(a, (*a.shape[:1], width), base, module)
+            _check_shape(b, (total, *b.shape[1:]), base, module)
+
+
+def _depths(names: Iterable[str]) -> set[int]:
+    """Return the layers that names of modules have in them."""
+    return {int(match[1]) for name in names if (match := DEPTH.search(name))}
 
 
 def _check_targets(folder: Path, rules: LoraRules, modules: dict[str, list[Role]], found: set[str], what: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +30,8 @@ from blockwright.gpu.model.deltas import DeltaConfig
 from blockwright.gpu.model.fields import Fields, named, shown
 from blockwright.gpu.model.parts import Architecture, Part, Source
 from blockwright.gpu.model.registry import find
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
+from blockwright.gpu.weights.generation import read_generation
 from blockwright.gpu.weights.hub import HUB_ADDRESS, HUB_ID, fetch
 from blockwright.gpu.weights.identity import component_id, delta_id, hash_tensor
 from blockwright.gpu.weights.tensor_files import check_dtype, gguf, read_tensors
@@ -98,7 +99,7 @@ class Checkpoint:
             raise CheckpointError(f"{path} has no config.json; name a folder in Hugging Face format")
         fields = Fields.read(path / "config.json")
         architecture = _judge(fields)
-        tensors = read_tensors(path)
+        tensors = _named_as_expected(architecture, read_tensors(path))
         _check_layers(fields, tensors)
         config, chain = architecture.read(architecture.name, fields, _stored_type(architecture, tensors))
         if config.dtype not in STORED_TYPES.values():
@@ -107,7 +108,7 @@ class Checkpoint:
             )
         tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
         parts = [(part, _assign(path, roles, tie, tensors)) for part, roles in chain]
-        return cls(path, config, _generation(path, config), parts, chain)
+        return cls(path, config, read_generation(CheckpointFiles(path), config), parts, chain)
 
     @property
     def nbytes(self) -> int:
@@ -318,6 +319,25 @@ def _check_layers(config: Fields, tensors: dict[str, TensorRef]) -> None:
         )
 
 
+def _named_as_expected(architecture: Architecture, tensors: dict[str, TensorRef]) -> dict[str, TensorRef]:
+    """Return the tensors by the names that the architecture gives them, as transformers finds them.
+
+    A checkpoint of the model without its head lacks the first part of the names; one of a larger model has more before it.
+    """
+    expected, _, rest = architecture.embedding.partition(".")
+    found = min(
+        (name for name in tensors if name == rest or name.endswith(f".{rest}")), key=len, default=architecture.embedding
+    )
+    if architecture.embedding in tensors or found == architecture.embedding:
+        return tensors
+    before = found.removesuffix(rest)
+    head = before.removesuffix(f"{expected}.") + architecture.head
+    renamed = {f"{expected}.{name.removeprefix(before)}": ref for name, ref in tensors.items() if name.startswith(before)}
+    if head in tensors:
+        renamed[architecture.head] = tensors[head]
+    return {**tensors, **renamed}
+
+
 def _stored_type(architecture: Architecture, tensors: dict[str, TensorRef]) -> str:
     """The type that counts when config.json names none: that of the embedding (a missing one is reported later)."""
     ref = tensors.get(architecture.embedding) or tensors.get(architecture.head)
@@ -365,21 +385,10 @@ def _missing(path: Path, name: str, tensors: dict[str, TensorRef]) -> str:
             "use it in float32, bfloat16 or float16"
         )
     remedy = "download the checkpoint again, or save it again from transformers"
+    rest = name.partition(".")[2]
+    alike = min((other for other in tensors if rest.count(".") > 0 and other.endswith(f".{rest}")), key=len, default="")
+    if alike:
+        return f"{path} lacks tensor {name}, but has {named(alike)}; rename its tensors, or save it again from transformers"
     if name == "lm_head.weight":
         remedy = "set tie_word_embeddings to true in config.json if the head uses the embedding, else " + remedy
     return f"{path} lacks tensor {name} ({len(tensors)} tensors are there); {remedy}"
-
-
-def _generation(path: Path, config: ModelConfig) -> GenerationDefaults:
-    """generation_config.json; its absence means the defaults and config.json's end tokens."""
-    if not (path / "generation_config.json").is_file():
-        return GenerationDefaults(eos_token_ids=config.eos_token_ids)
-    fields = Fields.read(path / "generation_config.json")
-    return GenerationDefaults(
-        temperature=fields.number_within("temperature", 1.0, 0.0, math.inf),
-        top_p=fields.number_within("top_p", 1.0, 0.0, 1.0),
-        top_k=fields.integer("top_k", 0, least=0),
-        repetition_penalty=fields.number_within("repetition_penalty", 1.0, 0.0, math.inf, above=True),
-        do_sample=fields.flag("do_sample") if fields.has("do_sample") else None,
-        eos_token_ids=fields.token_ids("eos_token_id", config.eos_token_ids),
-    )

@@ -1,14 +1,17 @@
 """Checkpoints of the hub: ``owner/name`` or ``owner/name@revision``, fetched by the hub's client into its cache.
 
-config.json comes first and is judged, so that nothing large is fetched that cannot be served; then its size is said, and,
-while it is fetched, how far that is.
+config.json comes first and is judged, and the size is compared with the free disk and the memory, so that nothing large is
+fetched that cannot be served. Then its size is said and, while it is fetched, how far that is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import os
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -49,6 +52,7 @@ def fetch(source: str, judge: Callable[[Path], None]) -> Path:
         if config is not None:
             judge(Path(config))
         size = _size(name, revision)
+        _check_room(source, size, _cached(name), config)
         if size:
             TOLD.get()(
                 f"{source} has {binary_size(size)} of weights, which need as much memory; fetching what the cache lacks"
@@ -63,6 +67,35 @@ def fetch(source: str, judge: Callable[[Path], None]) -> Path:
             f"{source} is not a folder here and could not be fetched from the hub ({kind}: {reason}); "
             "check the name and the network, or name a local folder"
         ) from None
+
+
+def _check_room(source: str, size: int, folder: Path, config: str | None) -> None:
+    """Raise CheckpointError if the disk or this machine's memory has too little room for ``size`` bytes of weights.
+
+    size: 0 if it is not known; folder: of the cache, which may hold a part; config: the path of config.json, if there is
+    one. float32 counts half, since it may be served as bfloat16.
+    """
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    free, lacks = shutil.disk_usage(there).free, size - _held(folder)
+    if lacks > free:
+        raise CheckpointError(
+            f"{source} has {binary_size(size)} of weights, of which {binary_size(lacks)} are to be fetched, and the disk of "
+            f"{there} has {binary_size(free)} free; free some, or name a folder on another disk in HF_HOME"
+        )
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if (needs := size // 2 if _is_float32(config) else size) > memory:
+        raise CheckpointError(
+            f"{source} has {binary_size(size)} of weights, which need {binary_size(needs)} of memory, and this machine has "
+            f"{binary_size(memory)}; choose a smaller model, or a machine with more memory"
+        )
+
+
+def _is_float32(config: str | None) -> bool:
+    """Return whether a config.json names float32 as the type of the weights; adapters, which have none, are small."""
+    if config is None:
+        return True
+    told = json.loads(Path(config).read_text())
+    return isinstance(told, dict) and (told.get("dtype") or told.get("torch_dtype") or "float32") == "float32"
 
 
 def _why(error: Exception) -> tuple[str, str]:

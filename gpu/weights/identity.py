@@ -17,6 +17,7 @@ from dataclasses import asdict
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import ComponentConfig, ComponentSpec, TensorRef
 from blockwright.gpu.model.deltas import DeltaConfig
+from blockwright.gpu.regular_file import open_regular
 from blockwright.policies.model.chain import Kind
 
 PIECE = 256 << 10  # bytes read at a time: what a core keeps close while they are hashed and looked at
@@ -45,7 +46,7 @@ def pieces(ref: TensorRef) -> Iterator[memoryview]:
     Raises ``CheckpointError`` when the file has become shorter.
     """
     buffer = memoryview(bytearray(min(PIECE, max(ref.nbytes, 1))))
-    fd = os.open(ref.path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_regular(ref.path)
     try:
         done = 0
         for offset, length in ref.stretches():

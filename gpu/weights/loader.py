@@ -15,6 +15,7 @@ import torch
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import ComponentSpec, DeltaSpec, TensorRef
+from blockwright.gpu.regular_file import open_regular
 from blockwright.gpu.weights.identity import begin_hash, delta_id
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -44,9 +45,11 @@ def _mapped(ref: TensorRef, offset: int, nbytes: int) -> torch.Tensor:
     base = offset - offset % mmap.ALLOCATIONGRANULARITY
     skip = offset - base
     try:
-        with open(ref.path, "rb") as file:
+        with open(open_regular(ref.path), "rb") as file:
             # a copy-on-write mapping counts as writable, which torch asks of buffers; nobody writes
             pages = mmap.mmap(file.fileno(), skip + nbytes, access=mmap.ACCESS_COPY, offset=base)
+    except CheckpointError:
+        raise
     except (OSError, ValueError) as error:
         crowded = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
         remedy = "allow more open files (ulimit -n)" if crowded else "download the file again"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ IGNORED = frozenset(
 READ = frozenset(
     {
         "r", "lora_alpha", "target_modules", "exclude_modules", "use_rslora", "modules_to_save", "layers_to_transform",
-        "layers_pattern", "rank_pattern", "alpha_pattern", "task_type", "init_lora_weights", "bias",
+        "layers_pattern", "rank_pattern", "alpha_pattern", "task_type", "init_lora_weights", "bias", "ensure_weight_tying",
     }
 )  # fmt: skip
 REMEDIES = {
@@ -59,6 +59,7 @@ class LoraRules:
     pattern: tuple[str, ...]  # how lists of layers are called; empty: anyhow
     ranks: dict[str, Any]
     alphas: dict[str, Any]
+    tying: bool = False  # what changes the embedding or the head of a tied base changes both
 
     @classmethod
     def read(cls, fields: Fields, form: str) -> LoraRules:
@@ -92,7 +93,17 @@ class LoraRules:
             pattern=(pattern,) if isinstance(pattern, str) else tuple(pattern),
             ranks=_numbers(fields, "rank_pattern"),
             alphas=_numbers(fields, "alpha_pattern"),
+            tying=fields.flag("ensure_weight_tying"),
         )
+
+    def check_tying(self, changed: Iterable[str], tied: Collection[str]) -> None:
+        """Refuse what would have to change both of two tied modules; ``changed``: modules or tensors of the adapter."""
+        both = next((name for name in changed if name in tied), "") if self.tying else ""
+        if both:
+            raise CheckpointError(
+                f"{self.source}: ensure_weight_tying is true and the adapter changes {both}, whose weight the base uses "
+                f"twice; {MERGE}"
+            )
 
     def targets(self, module: str) -> bool:
         """Whether a linear module is changed."""

@@ -14,6 +14,7 @@ from typing import TypeGuard
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import TensorRef
 from blockwright.gpu.model.fields import LONGEST, Fields, named, parse, shown
+from blockwright.gpu.regular_file import open_regular
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -74,8 +75,8 @@ def gguf(path: Path) -> CheckpointError:
 def read_header(path: Path) -> dict[str, TensorRef]:
     """The tensors of one safetensors file. Raises ``CheckpointError`` for a broken or truncated one."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
             prefix = file.read(8)
             length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
             raw = file.read(length) if length <= min(size, LONGEST) else b""

@@ -35,17 +35,14 @@ def serving_one(of_model: Iterable[S]) -> S | None:
     return next((s for s in found if s.shown), found[0] if found else None)
 
 
-def default_base(trained_on: str, wholes: Iterable[tuple[str, str]]) -> str:
-    """The checkpoint that an adapter is read over whose base nobody has named: that which is served or lies under the name
-    of what it was trained on, else the first; "": there is none.
-
-    trained_on: a model's name, without folders or owner. wholes: model ids and checkpoints of whole models, in order.
-    """
-    found = list(wholes)
-    for model, checkpoint in found:
-        if trained_on and trained_on in (model.rpartition("/")[2], checkpoint.rstrip("/").rpartition("/")[2]):
-            return checkpoint
-    return found[0][1] if found else ""
+def check_default(model: str, named: str, instead: str) -> None:
+    """Raise Conflict where the removal of ``model`` would undo the setting that makes ``named`` the default, and nobody has
+    said which model is to be it ``instead``."""
+    if model == named and not instead:
+        raise Conflict(
+            f"model {model!r} is the one for requests without a model (default_model); name another one with the removal "
+            "(default, or --default NAME)"
+        )
 
 
 class Incumbent(NamedTuple):
@@ -73,7 +70,9 @@ def replaces(model: str, incumbent: Incumbent | None, replace: bool) -> str | No
         raise Conflict(f"model {model!r} is being added from {incumbent.checkpoint}; wait for that")
     check_settled(model, incumbent.replaced)
     if not replace:
-        raise Conflict(f"model {model!r} is served already, from {incumbent.checkpoint}; choose another name")
+        raise Conflict(
+            f"model {model!r} is served already, from {incumbent.checkpoint}; replace it (--replace), or choose another name"
+        )
     return incumbent.name
 
 

@@ -101,6 +101,9 @@ class Chain:
     checkpoint: str = ""  # folder of tokenizer, chat template and generation defaults
     created: int = 0  # when it was added, in seconds of Unix time
     place: int = 0  # among the models, which are listed in this order
+    adapter: str = ""  # folder of an adapter, whose own files of that kind count before the checkpoint's
+    base: str = ""  # of an adapter: the id of the model that it was put on
+    defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
 
     @property
     def served_as(self) -> str:
@@ -118,11 +121,21 @@ class Chain:
 
 
 def bases(chains: Iterable[Chain]) -> dict[str, str]:
-    """Application -> the earlier one that it has most parameters in common with, where there is any: what it is made of.
-    What is itself changed by deltas is nobody's base: without their base, adapters only share its parameters."""
+    """Return for each application the one that it is made of, where that is among ``chains``.
+
+    Of an adapter it is what it was put on, unless that id belongs by now to a model that shares nothing with it. Of a whole
+    model it is the earlier whole model that it shares most parameters with.
+    """
     found: dict[str, str] = {}
     holders: dict[bytes, list[str]] = {}
-    for chain in chains:
+    ordered = list(chains)
+    named = {chain.served_as: chain for chain in ordered}
+    for chain in ordered:
+        if chain.base:
+            base = named.get(chain.base)
+            if base is not None and not {c.shared for c in chain.components}.isdisjoint(c.shared for c in base.components):
+                found[chain.application] = base.application
+            continue
         common: Counter[str] = Counter()
         whole = not any(component.delta for component in chain.components)
         for component in {c.shared: c for c in chain.components}.values():

@@ -7,10 +7,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """Which tokens may come, whatever their scores. Ids are within the vocabulary."""
+    """Which tokens may come, whatever their scores. Ids are within the vocabulary.
+
+    phrases: what is added to the logit of a sequence's last id where the other ids come just before it, in the prompt or the
+    output.
+    """
 
     allowed: list[int] = field(default_factory=list)  # only these; empty: all
     banned: list[list[int]] = field(default_factory=list)  # token sequences that the output never completes
+    barred: list[list[int]] = field(default_factory=list)  # the same of prompt and output together
+    phrases: list[tuple[list[int], float]] = field(default_factory=list)  # see below
+    barred_first: list[int] = field(default_factory=list)  # never the first output token
+    no_repeat: int = 0  # no sequence of so many tokens comes twice in prompt and output; 0: any may
     bias: list[tuple[int, float]] = field(default_factory=list)  # added to the logit of a token id
     min_tokens: int = 0  # output tokens before one of ``ends`` may come
     ends: list[int] = field(default_factory=list)

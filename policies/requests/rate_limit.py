@@ -9,7 +9,7 @@ Which key belongs to which tenant, and how a refusal is worded as HTTP, is the f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 MINUTE, DAY = 60.0, 86400.0
@@ -128,6 +128,35 @@ class Quotas:
         for account in self._accounts.values():
             account.running.pop(holder, None)
 
+    def standings(self, tenants: Iterable[str], now: float, wall: float) -> dict[str, dict[str, Standing]]:
+        """Return how the limits of ``tenants``, and of any other that has sent something, stand now; by tenant and limit."""
+        return {tenant: self._standings(tenant, now, wall) for tenant in sorted({*tenants, *self._accounts})}
+
+    def _standings(self, tenant: str, now: float, wall: float) -> dict[str, Standing]:
+        limits, account = self._limits_of(tenant), self._accounts.get(tenant)
+        found: dict[str, Standing] = {}
+        for name, limit in (
+            ("requests_per_minute", limits.requests_per_minute),
+            ("tokens_per_minute", limits.tokens_per_minute),
+        ):
+            bucket = None if account is None else account.requests if name == "requests_per_minute" else account.tokens
+            if bucket is not None:
+                bucket.fill(now)
+            if limit:
+                found[name] = Standing(limit, limit, 0.0) if bucket is None else bucket.standing()
+        if limits.tokens_per_day:
+            spent = 0 if account is None or account.today != int(wall // DAY) else account.spent
+            left = max(0, limits.tokens_per_day - spent)
+            found["tokens_per_day"] = Standing(limits.tokens_per_day, left, DAY - wall % DAY if spent else 0.0)
+        if limits.concurrent_requests:
+            running = 0 if account is None else account.running.total()
+            left = max(0, limits.concurrent_requests - running)
+            found["concurrent_requests"] = Standing(limits.concurrent_requests, left, 0.0)
+        return found
+
+    def _limits_of(self, tenant: str) -> Limits:
+        return self._limits.get(tenant, self._limits.get(EVERYBODY, Limits()))
+
     def _obstacle(self, account: _Account, tokens: int, now: float, wall: float) -> tuple[str, float | None] | None:
         """The limit in the way and the seconds until it is not: of several, the one that lasts longest."""
         limits, found = account.limits, dict[str, float | None]()
@@ -158,8 +187,8 @@ class Quotas:
 
     def _account(self, tenant: str, now: float) -> _Account | None:
         account = self._accounts.get(tenant)
-        limits = self._limits.get(tenant, self._limits.get(EVERYBODY))
-        if account is None and limits is not None and limits != Limits():
+        limits = self._limits_of(tenant)
+        if account is None and limits != Limits():
             per_minute, tokens = limits.requests_per_minute, limits.tokens_per_minute
             account = self._accounts[tenant] = _Account(
                 limits,
@@ -170,6 +199,5 @@ class Quotas:
 
     def limit(self, tenant: str, name: str) -> int:
         """The number behind a refusal."""
-        limits = self._limits.get(tenant, self._limits.get(EVERYBODY, Limits()))
-        value: int = getattr(limits, name)
+        value: int = getattr(self._limits_of(tenant), name)
         return value

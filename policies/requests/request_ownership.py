@@ -1,13 +1,14 @@
-"""Request ownership: which gateway a request belongs to, which key may see or cancel it, and by which names.
+"""Request ownership: the gateway that a request belongs to, the keys that may see or cancel it, and its names.
 
-A request id names its gateway, so that it is known whom to ask. A request with several choices is several sequences, each
-with an id of its own. To any key but the one that made it a request does not exist.
+A request id names its gateway, which can so be asked about it. A request with several choices is several sequences, each
+with an id of its own. A request exists for the key that sent it and for admin keys; for any other key it does not.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 NAMES, NAME_LENGTH = 4096, 128  # how many ids chosen by clients are kept, and how long one may be
 
@@ -27,9 +28,16 @@ def sequences_of(request: str, known: Iterable[str]) -> list[str]:
     return [id for id in known if id == request or id.startswith(f"{request}/")]
 
 
-def may_see(key: str, owner: str) -> bool:
-    """Whether ``key`` may ask about, or cancel, a request that ``owner`` made (names of keys; "" where none are needed)."""
-    return key == owner
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """A key that asks about requests. ``key``: its name, "" where no keys are needed; ``everything``: it is an admin key."""
+
+    key: str = ""
+    everything: bool = False
+
+    def may_see(self, owner: str) -> bool:
+        """Return whether this key may ask about, and cancel, a request of the key ``owner``."""
+        return self.everything or self.key == owner
 
 
 class ChosenNames:
@@ -47,6 +55,9 @@ class ChosenNames:
         if len(self._ids) > NAMES:
             self._ids.popitem(last=False)
 
-    def resolve(self, key: str, name: str) -> str:
-        """Our id; ``name`` itself when no request of that key chose it."""
-        return self._ids.get((key, name), name)
+    def resolve(self, viewer: Viewer, name: str) -> str:
+        """Return our id, or ``name`` itself if no request that the viewer may see has it. A viewer's own requests come
+        first, then the newest of the others."""
+        if (viewer.key, name) in self._ids or not viewer.everything:
+            return self._ids.get((viewer.key, name), name)
+        return next((id for (_, chosen), id in reversed(self._ids.items()) if chosen == name), name)

@@ -37,6 +37,7 @@ class RoutingTable:
         ] = {}  # application -> why it can come nowhere, and when that was heard
         self.work: dict[str, int] = {}  # worker -> tokens outstanding there
         self.on: dict[str, set[str]] = {}  # worker -> requests running on it
+        self.default = next(iter(self.routes), "")  # the id that stands for requests without a model, served or not
         self.opened: set[str] = set()  # applications with a route that nobody has taken into account
 
     @property
@@ -65,12 +66,13 @@ class RoutingTable:
         on_demand: Iterable[str] = (),
         most: Mapping[str, int] = MappingProxyType({}),
         failed: Iterable[LoadFailure] = (),
+        default: str = "",
     ) -> None:
         """What the controller has published, as ``RoutesChanged`` says; nothing that is older, or a difference to what is
         not known here."""
         if version < self.version or (version == self.version and (since or not self._lost)) or since > self.version:
             return
-        self.version, self.on_demand = version, set(on_demand)
+        self.version, self.on_demand, self.default = version, set(on_demand), default or self.default
         self._note(failed, now)
         if not since:
             self.chains, self._published, self.capacity, self.most = {}, {}, {}, {}

@@ -108,6 +108,11 @@ class Columns:
     def with_status(self, status: Status) -> list[int]:
         return [s for s, other in enumerate(self.status) if other == status]
 
+    def awaiting(self) -> int:
+        """Count the sequences at home that neither run nor end. A preempted one leaves its row, and then waits."""
+        gone = (Status.RUNNING, Status.LEAVING)
+        return sum(self.status[s] not in gone or self.requeue[s] > 0 for s in self._by_request.values())
+
     def scores(self, s: int, start: int) -> bool:
         """Whether log-probabilities of the prompt tokens after position ``start`` are wanted."""
         submission = self.submission[s]

@@ -110,6 +110,7 @@ class RoutesChanged:
     on_demand: list[str] = field(default_factory=list)  # all that did not fit and are loaded when asked for
     most: dict[str, int] = field(default_factory=dict)  # as ``capacity``, once others are unloaded; empty where none ever is
     failed: list[LoadFailure] = field(default_factory=list)  # all that could not be loaded anywhere, when last tried
+    default: str = ""  # the id that stands for requests without a model, whether or not it is served; "": not told
 
 
 @dataclass(frozen=True, slots=True)

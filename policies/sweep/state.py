@@ -307,6 +307,11 @@ class SweepState:
         return self.parts.queue.waiting
 
     @property
+    def awaiting(self) -> int:
+        """Sequences at home that wait: to start, for pages or for room elsewhere, or to go on after a preemption."""
+        return self.parts.rows.awaiting()
+
+    @property
     def running(self) -> int:
         """Sequences at home that run."""
         return len(self.parts.queue.running)

@@ -1,9 +1,10 @@
 """The forkserver process: forks worker processes from an interpreter with the heavy imports done.
 
-Started by ``ForkserverLauncher`` with one end of a socket pair, whose descriptor is its one argument.
-Owns the children: reports each exit as it happens, and when the other end of the socket closes, whatever killed the head,
-kills them all, removes the cluster's sockets and exits. Children die with it (PR_SET_PDEATHSIG). Single-threaded, opens no
-ZeroMQ context, starts no thread pool: what is forked must be whole.
+Started by ``ForkserverLauncher``. Its arguments are the descriptors of one end of a socket pair and of the head's lifeline
+(-1: there is none). Owns the children: reports each exit as it happens, and when the other end of the socket closes,
+whatever killed the head, kills them all, removes the cluster's sockets and exits. A child outlives it and dies with the head
+(``lifeline.py``); without a lifeline, and before the head has been told of it, a child dies with the forkserver
+(PR_SET_PDEATHSIG). Single-threaded, opens no ZeroMQ context, starts no thread pool: what is forked must be whole.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from blockwright.runtime.base.last_resort import log_as
 from blockwright.runtime.base.loop import loop_factory
 from blockwright.runtime.base.names import import_module
 from blockwright.runtime.cluster.launcher import NodeSpec
+from blockwright.runtime.cluster.lifeline import tie
 from blockwright.runtime.cluster.node_process import run_node
 from blockwright.runtime.cluster.process_title import set_title
+from blockwright.runtime.cluster.process_watch import begun_at
 from blockwright.transport.address import remove_directory
 
 SETUP, SPAWN, KILL, PRELOAD = 1, 2, 3, 8  # to this process
@@ -48,8 +51,8 @@ def frame(message: list[Any]) -> bytes:
 class Forkserver:
     """See the module."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(self, control: socket.socket, lifeline: int) -> None:
+        self._control, self._lifeline = control, lifeline
         self._children: set[int] = set()
         self._received = bytearray()
         self._directory = ""
@@ -115,17 +118,25 @@ class Forkserver:
 
     def _spawn(self, request: int, fields: dict[str, Any]) -> None:
         spec, parent = NodeSpec(**fields), os.getpid()
+        known, tell_known = os.pipe()  # a byte once the head will learn of the child
         try:
             pid = os.fork()
         except OSError as error:
+            os.close(known)
+            os.close(tell_known)
             self._tell([FAILED, request, str(error)])
             return
         if pid == 0:
             for end in (self._control, self._wake_read, self._wake_write):
                 end.close()
-            run_child(spec, parent)
+            os.close(tell_known)
+            run_child(spec, parent, self._lifeline, known)
         self._children.add(pid)
-        self._tell([SPAWNED, request, pid])
+        os.close(known)
+        self._tell([SPAWNED, request, pid, begun_at(pid)])
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
+            os.write(tell_known, b".")
+        os.close(tell_known)
 
     def _reap(self) -> None:
         while self._children:
@@ -148,14 +159,14 @@ class Forkserver:
             remove_directory(Path(self._directory))
 
 
-def run_child(spec: NodeSpec, parent: int) -> NoReturn:
-    """The forked worker: die with the parent, forget its signal handling, live, exit without its clean-up."""
+def run_child(spec: NodeSpec, parent: int, lifeline: int, known: int) -> NoReturn:
+    """Be the forked worker: die with the head, forget the parent's signal handling, live, exit without its clean-up."""
     status = 1
     try:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _libc.prctl(_PR_SET_NAME, f"bw-{spec.name}"[:15].encode(), 0, 0, 0)
         set_title(f"blockwright: {spec.name}")
-        if os.getppid() == parent:  # else it died before the line above and nobody would tell us
+        if os.getppid() == parent and _outlives(lifeline, known):  # else it died before the line above
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             random.seed()
@@ -172,7 +183,20 @@ def run_child(spec: NodeSpec, parent: int) -> NoReturn:
         os._exit(status)
 
 
+def _outlives(lifeline: int, known: int) -> bool:
+    """Tie this child to the head and no longer to the forkserver, once the head will learn of it: a child that the head does
+    not know could not be ended. Return False if the forkserver died before that."""
+    with open(known, "rb", buffering=0) as told:
+        if not told.read(1):
+            return False
+    if lifeline >= 0:
+        with contextlib.suppress(OSError):  # a kernel that cannot: it dies with the forkserver, as the head will see
+            tie(lifeline)
+            _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    return True
+
+
 def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as control:
         set_title("blockwright: forkserver")
-        Forkserver(control).run()
+        Forkserver(control, int(sys.argv[2])).run()

@@ -1,7 +1,9 @@
 """The launcher of local processes: the head's end of the forkserver.
 
-Owns the forkserver process and what it said of its children. If it dies, its children die with it and are reported as
-exited by SIGKILL, and another is started at once, since it also guards the directory against a ``kill -9`` of the head.
+Owns the forkserver process, what it said of its children, and their lifeline. If the forkserver dies, its children go on,
+the head watches them itself, and another forkserver is started at once, since it also guards the directory against a
+``kill -9`` of the head. The exit status of a child without its forkserver is not known: it is reported as ended by SIGKILL.
+Where the kernel has no pidfds, children die with their forkserver.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from blockwright.runtime.base.codec import unpack
 from blockwright.runtime.cluster.forkserver import EXITED, FAILED, KILL, LENGTH, PRELOAD, READY, SETUP, SPAWN, SPAWNED, frame
 from blockwright.runtime.cluster.launcher import LaunchError, NodeSpec, OnExit
+from blockwright.runtime.cluster.lifeline import Lifeline
+from blockwright.runtime.cluster.process_watch import ProcessWatch, can_watch
 from blockwright.transport.address import PeerId, private_directory, remove_directory, remove_socket
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.interface import Transport
@@ -46,6 +51,9 @@ class ForkserverLauncher:
         self._requests = itertools.count(1)
         self._pending: dict[int, tuple[NodeSpec, asyncio.Future[int]]] = {}
         self._children: dict[int, PeerId] = {}
+        self._watches: dict[int, ProcessWatch] = {}  # of these, if the kernel can
+        self._orphans: dict[int, asyncio.Event] = {}  # of these, whose forkserver is dead; set at their end
+        self._lifeline: Lifeline | None = None
         self._connected = asyncio.Event()  # a forkserver listens
         self._begun: tuple[subprocess.Popen[bytes], socket.socket] | None = None  # and not taken over yet
         self._serving = False  # this one has done its imports
@@ -69,6 +77,7 @@ class ForkserverLauncher:
         if self._begun is not None:
             begun, self._begun = self._begun, None
             _end(*begun)
+            self._cut()
 
     async def start(self, on_exit: OnExit) -> None:
         self._on_exit = on_exit
@@ -78,6 +87,7 @@ class ForkserverLauncher:
         except BaseException:  # a cancellation too; then there is nothing that stop() could end
             remove_directory(self._path)
             self._path = None
+            self._cut()
             raise
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
@@ -102,10 +112,16 @@ class ForkserverLauncher:
             self._write(PRELOAD, [*modules], sys.path)
 
     def kill(self, node: PeerId) -> None:
-        # By the forkserver, which alone knows that the process is not reaped yet and its number not taken by another.
         for pid, child in self._children.items():
             if child == node:
-                self._write(KILL, pid)
+                self._kill(pid)
+
+    def _kill(self, pid: int) -> None:
+        """By number only the forkserver may, which knows that the process is not reaped yet and its number is no other's."""
+        if (watch := self._watches.get(pid)) is not None:
+            watch.kill()
+        else:
+            self._write(KILL, pid)
 
     def list(self) -> dict[PeerId, int]:
         return {node: pid for pid, node in self._children.items()}
@@ -119,19 +135,33 @@ class ForkserverLauncher:
             self._process.kill()  # it imports, which takes seconds, and has no children yet
         self._writer.close()
         await self._task
+        for pid in self._orphans:
+            self._kill(pid)
+        for ended in [*self._orphans.values()]:
+            await ended.wait()
+        self._cut()
         self._broken = "the launcher was stopped"
         self._connected.set()
         remove_directory(self._path)
 
+    def _cut(self) -> None:
+        """Close the lifeline, which ends whatever is left."""
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
+
     def _execute(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         """A forkserver that begins to import, and our end of the way to it."""
         ours, theirs = socket.socketpair()
+        if self._lifeline is None and can_watch():
+            self._lifeline = Lifeline()
+        ends = (theirs.fileno(), *((self._lifeline.end,) if self._lifeline is not None else ()))
         try:
             # A session of its own: signals to the head's group (Ctrl-C, a service manager's TERM) are the head's to
             # answer, which may want its workers to finish what runs.
             process = subprocess.Popen(
-                (sys.executable, "-c", _PROGRAM, str(theirs.fileno())),
-                pass_fds=(theirs.fileno(),),
+                (sys.executable, "-c", _PROGRAM, *(str(end) for end in (*ends, -1)[:2])),
+                pass_fds=ends,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 # a preloaded numpy would start a thread pool, which does not survive a fork
@@ -181,25 +211,45 @@ class ForkserverLauncher:
         status = await asyncio.to_thread(self._process.wait)
         for request in [*self._pending]:
             self._fail(request, f"the forkserver exited with {status}")
-        children, self._children = self._children, {}
-        for node in children.values():
-            self._ended(node, -signal.SIGKILL)
+        self._adopt()
         if self._stopping:
             return False
         if not self._serving and status >= 0:  # it ended by itself; another would fare no better
             self._broken = f"the forkserver exited with {status} before it could serve"
             self._connected.set()
             return False
-        log.error("the forkserver exited with %d; another is started", status)
+        log.error("the forkserver exited with %d; another is started, and its processes go on", status)
         return True
+
+    def _adopt(self) -> None:
+        """Watch the children of a forkserver that is gone. One that was not seen alive has ended."""
+        for pid in [*self._children]:
+            if pid in self._orphans:
+                continue
+            if (watch := self._watches.get(pid)) is None:
+                self._exited(pid, -signal.SIGKILL)
+            else:
+                self._orphans[pid] = asyncio.Event()
+                watch.on_end(partial(self._exited, pid, -signal.SIGKILL))
+
+    def _exited(self, pid: int, status: int) -> None:
+        """A child has ended."""
+        if (watch := self._watches.pop(pid, None)) is not None:
+            watch.close()
+        if (orphan := self._orphans.pop(pid, None)) is not None:
+            orphan.set()
+        self._ended(self._children.pop(pid), status)
 
     def _act(self, tag: int, *fields: Any) -> None:
         if tag == SPAWNED:
-            request, pid = fields
+            request, pid, begun = fields
             spec, future = self._pending.pop(request)
             self._children[pid] = spec.id
+            if self._lifeline is not None:
+                with contextlib.suppress(ProcessLookupError):  # it has ended, as will be said
+                    self._watches[pid] = ProcessWatch(pid, begun)
             if future.done():  # the caller gave up meanwhile
-                self._write(KILL, pid)
+                self._kill(pid)
             else:
                 future.set_result(pid)
         elif tag == READY:
@@ -207,8 +257,7 @@ class ForkserverLauncher:
             for failure in fields[0]:
                 log.error("preloading failed for %s", failure)
         elif tag == EXITED:
-            pid, status = fields
-            self._ended(self._children.pop(pid), status)
+            self._exited(*fields)
         elif tag == FAILED:
             self._fail(*fields)
 

@@ -182,7 +182,17 @@ class Reference:
             if all(self.holds(route, hop) for hop in route.hops):
                 routes[route.id] = self.routes.get(route.id) or replace(route, version=version)
         chains = [
-            Chain(a.name, self.cuts[a.name], a.max_length, 0, a.model, a.base or a.checkpoint, a.created, place)
+            Chain(
+                a.name,
+                self.cuts[a.name],
+                a.max_length,
+                0,
+                a.model,
+                a.base or a.checkpoint,
+                a.created,
+                place,
+                a.checkpoint if a.base else "",
+            )
             for place, a in enumerate(self.applications.values())
         ]
         capacity = {route.id: min(self.capacity(route, hop) for hop in route.hops) for route in routes.values()}

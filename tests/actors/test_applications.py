@@ -26,12 +26,13 @@ from blockwright.actors.controller.messages import (
     Unload,
 )
 from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares
-from blockwright.actors.controller.residency import serving
-from blockwright.actors.controller.view import application_view, cluster_view
+from blockwright.actors.controller.residency import serving, whole_models
+from blockwright.actors.controller.view import application_view, cluster_view, removal_view
 from blockwright.actors.gateway.catalogue import Catalogue
 from blockwright.actors.gateway.port import Census, ModelInfo
 from blockwright.actors.worker.messages import WorkerStatus
-from blockwright.policies.cluster.application_life import Conflict
+from blockwright.policies.cluster.adapter_base import WholeModel
+from blockwright.policies.cluster.application_life import Conflict, check_default
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.policies.sweep.local_routes import merged
@@ -322,3 +323,110 @@ def test_one_more_than_a_hundred_is_one_route_for_each_worker() -> None:
     assert bench.state.table.parts({"w1": bench.state.version - 1})["w1"].ended == ["b@w1"]
     whole = bench.state.table.parts({"w1": version - 100})["w1"]
     assert (whole.since, len(whole.planned)) == (0, 100), "too long ago"
+
+
+def test_a_front_is_told_of_an_adapters_own_folder() -> None:
+    bench = started("w0")
+    bench(Add(replace(named("tuned", "eAmBx"), checkpoint="/adapter", base="/base"), ""))
+    table = RoutingTable(["a"])
+    table.join("w0", 0.0)
+    catalogue = Catalogue([ModelInfo("a", "/a", 1, 0, False)], table)
+    catalogue.learn(bench.state.publication(), 0.0)
+    found = {info.id: info for info in catalogue.models()}
+    assert (found["tuned"].checkpoint, found["tuned"].adapter, found["tuned"].folders) == (
+        "/base",
+        "/adapter",
+        ("/adapter", "/base"),
+    )
+    assert len(found["a"].folders) == 1
+
+
+def adapter(model: str, base: str, checkpoint: str, delta: str = "d") -> Application:
+    """An adapter over ``eAmBnh``, which changes its second component."""
+    made = named(model, "eAmBnh")
+    second = made.components[1].variant((delta * 16).encode(), 1)
+    return replace(made, components=(made.components[0], second, *made.components[2:]), base=checkpoint, base_model=base)
+
+
+def shown(bench: Bench) -> dict[str, str | None]:
+    """BASE of what is served, by model."""
+    view = cluster_view(bench.state, {}, {}, [], [])["applications"].values()
+    return {one["model"]: one["base"] for one in view if one["state"] != "ending"}
+
+
+def parents(bench: Bench) -> dict[str, str | None]:
+    """The same as ``/v1/models`` tells it."""
+    table = RoutingTable([])
+    catalogue = Catalogue([], table)
+    catalogue.learn(bench.state.publication(), 0.0)
+    return {info.id: info.parent for info in catalogue.models()}
+
+
+def test_an_adapter_shows_what_it_was_put_on_whatever_becomes_of_that() -> None:
+    """Never what it shares most with: here both models share all of it."""
+    bench = paused("w0")
+    load_all(bench, bench(Add(named("full0", "eAmBnx"))))
+    load_all(bench, bench(Add(adapter("ann", "full0", "/models/full0"))))
+    load_all(bench, bench(Add(adapter("bob", "a", "/models/a", "f"))))
+    assert shown(bench) == parents(bench) == {"a": None, "full0": "a", "ann": "full0", "bob": "a"}
+    view = application_view(bench.state, bench.state.served["bob"])
+    assert (view.base, application_view(bench.state, bench.state.served["full0"]).base) == ("a", "")
+    load_all(bench, bench(Remove("a")))
+    assert shown(bench) == {"full0": None, "ann": "full0", "bob": "a"}
+    assert parents(bench) == {"full0": None, "ann": "full0", "bob": None}, "of what is not listed nothing is told"
+    load_all(bench, bench(Add(named("a", "eAmBnh", name="a~2"))))
+    assert list(shown(bench)) == ["a", "full0", "ann", "bob"]
+    assert shown(bench) == {"full0": "a", "ann": "full0", "bob": "/models/a", "a": None}, "that is another folder"
+    assert list(parents(bench)) == ["a", "full0", "ann", "bob"], "what comes again has its place again"
+    load_all(bench, bench(Remove("a~2")))
+    same = replace(named("a", "eAmBnh", name="a~3"), checkpoint="/models/a")
+    load_all(bench, bench(Add(same)))
+    assert shown(bench) == parents(bench) == {"full0": "a", "ann": "full0", "bob": "a", "a": None}
+
+
+def test_what_an_adapter_can_be_put_on() -> None:
+    """Whole models that stay, and removed ones that others are on."""
+    bench = paused("w0")
+    load_all(bench, bench(Add(named("full0", "eAmBnx"))))
+    load_all(bench, bench(Add(adapter("ann", "a", "/models/a"))))
+    here = [WholeModel("a", "/models/a"), WholeModel("full0", "/models/full0")]
+    assert whole_models(bench.state.served) == here
+    bench(Retire("a"))
+    assert whole_models(bench.state.served) == [here[1], WholeModel("a", "/models/a", served=False)]
+    load_all(bench, bench(Remove("a")))
+    assert whole_models(bench.state.served) == [here[1], WholeModel("a", "/models/a", served=False)]
+    load_all(bench, bench(Remove("ann")))
+    assert whole_models(bench.state.served) == [here[1]]
+
+
+def test_the_default_changes_only_when_somebody_says_so() -> None:
+    """Whatever is removed; what comes again under that id is it again."""
+    bench = paused("w0")
+    bench.state.table.choose_default("a")
+    load_all(bench, bench(Add(named("b", "eAmBxy"))))
+    load_all(bench, bench(Add(adapter("ann", "a", "/models/a"))))
+    view = removal_view(bench.state, bench.state.served["a"], "")
+    assert (view.freed, view.adapters, view.default, view.answered) == (0, 1, "a", False), "ann keeps all of it"
+    view = removal_view(bench.state, bench.state.served["b"], "")
+    assert (view.freed, view.adapters, view.default, view.answered) == (200, 0, "a", True)
+    assert removal_view(bench.state, bench.state.served["a"], "b").answered
+    table, told = RoutingTable(["a", "b"]), []
+    learn = Catalogue([], table).learn
+    for event in (Remove("a"), Add(named("a", "eAmBnh", name="a~2"))):
+        load_all(bench, bench(event))
+        learn(bench.state.publication(), 0.0)
+        told.append((table.default, table.default in table.models, next(iter(table.models))))
+    assert told == [("a", False, "b"), ("a", True, "a")]
+    before = table.settled
+    bench.state.table.choose_default("b")
+    bench(Retire("a~2"))
+    learn(bench.state.table.news(before), 0.0)
+    assert (table.default, list(table.models)) == ("b", ["b", "ann"]), "in the publication that ends the other"
+
+
+def test_a_default_that_a_setting_names_is_not_removed_by_the_way() -> None:
+    with pytest.raises(Conflict, match=r"model 'a' is the one for requests without a model .* --default NAME"):
+        check_default("a", named="a", instead="")
+    check_default("a", named="a", instead="b")
+    check_default("b", named="a", instead="")
+    check_default("a", named="", instead="")

@@ -29,6 +29,8 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.port import NewApplication, RefusedChange
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, WorkerStatus
+from blockwright.policies.cluster.adapter_base import WholeModel
+from blockwright.policies.cluster.application_life import Conflict
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.sweep.events import RoutesChanged
@@ -160,21 +162,30 @@ async def test_each_heartbeat_is_one_event_and_no_timer_of_the_controller_runs(r
     assert (rig.state.version, rig.state.workers["w0"].waiting) == (version, 3)
 
 
-async def test_an_adapter_belongs_to_the_first_whole_model_unless_another_is_named(rig: Rig) -> None:
-    """Whatever is listed before it: adapters of a zoo name no folder of a base, those of saved modules have no deltas."""
+async def test_only_whole_models_can_be_a_base(rig: Rig) -> None:
+    """Adapters of a zoo name no folder of a base, those of saved modules have no deltas."""
     whole = application("w", "xy")
     parts = tuple(component.variant(b"d" * 16, 1) for component in whole.components)
     stored = replace(whole, name="stored", components=parts, checkpoint="/zoo/chains/stored")
-    saved = replace(whole, name="saved", base="/gone", checkpoint="/saved")
+    saved = replace(whole, name="saved", base="/gone", base_model="gone", checkpoint="/saved")
     later = replace(whole, name="later", checkpoint="/later")
     rig.controller.handle(Serve((stored, saved, later)))
     await turns()
-    assert await rig.controller.base("") == application("a", "xy").checkpoint
-    assert await rig.controller.base("", "later") == "/later", "it was trained on that"
-    assert await rig.controller.base("", "saved") == application("a", "xy").checkpoint, "an adapter is no base"
-    del rig.state.served["a"], rig.state.served["b"]
-    assert await rig.controller.base("") == "/later"
-    assert [await rig.controller.base(name) for name in ("stored", "saved", "later", "nobody")] == ["", "", "/later", ""]
+    held = WholeModel("gone", "/gone", served=False)
+    here = [WholeModel(name, application(name, "xy").checkpoint) for name in ("a", "b")]
+    assert await rig.controller.wholes() == [*here, WholeModel("later", "/later"), held]
+
+
+async def test_a_removal_that_moves_the_default_is_refused_unless_it_says_where(rig: Rig) -> None:
+    rig.state.table.default, rig.state.default_is_set = "a", True
+    with pytest.raises(Conflict, match="model 'a' is the one for requests without a model"):
+        await rig.controller.retire("a", 0.0)
+    for wrong in ("a", "nobody"):
+        with pytest.raises(LookupError, match=f"model '{wrong}' does not exist; there are: b"):
+            await rig.controller.retire("a", 0.0, wrong)
+    assert rig.state.table.default == "a"
+    name, view = await rig.controller.retire("a", 0.0, "b")
+    assert (name, view.default, view.answered, rig.state.table.default) == ("a", "b", True, "b")
 
 
 async def test_heartbeats_of_other_nodes_are_no_news(rig: Rig) -> None:
@@ -294,7 +305,7 @@ async def test_what_is_removed_while_it_loads_is_a_conflict_and_no_fault_of_its_
     class Opened(Applications):
         """Reads no file."""
 
-        def _hash(self, new: NewApplication, base: str) -> Any:
+        def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> Any:
             return None, replace(application(new.name, "xw"), model=new.name)
 
     for worker in rig.workers:
@@ -304,7 +315,7 @@ async def test_what_is_removed_while_it_loads_is_a_conflict_and_no_fault_of_its_
     apps = head.ref("head/applications", Opened)
     adding = asyncio.create_task(apps.add(NewApplication("t", "/models/t", wait=60.0)))
     await until(lambda: "t" in rig.state.additions)
-    assert await apps.remove("t", 5.0) is True
+    assert (await apps.remove("t", 5.0)).gone
     assert await adding == RefusedChange(Refusal.CONFLICT, "model 't' was removed while it was added", "name")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from blockwright.actors.gateway.listing import described, listed
 from blockwright.actors.gateway.queue_position import QueuePositions
-from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
+from blockwright.policies.requests.request_ownership import Viewer
+from blockwright.tests.actors.gateway_bench import Bench, emitted, preempted, progressed
 
 
 def test_who_has_not_been_planned_waits_at_a_place_with_a_forecast() -> None:
@@ -44,9 +45,28 @@ def test_who_has_lost_its_worker_waits_until_another_has_planned_it() -> None:
     view = described(bench.state, positions, "a", 3.0)
     assert view is not None
     assert (view.state, view.attempt, view.place, view.starts_in) == ("waiting", 2, 0, None)
-    assert listed(bench.state, positions, "", 9, 3.0)[0].state == "waiting"
+    assert listed(bench.state, positions, Viewer(), 9, 3.0)[0].state == "waiting"
     bench.report(record.workers[0], progressed("a", 2, 1), now=4.0)
-    assert listed(bench.state, positions, "", 9, 4.0)[0].state == "running"
+    assert listed(bench.state, positions, Viewer(), 9, 4.0)[0].state == "running"
+
+
+def test_a_preempted_request_waits_until_its_worker_has_begun_it_again() -> None:
+    bench = Bench("w0")
+    positions = QueuePositions(bench.state.active, bench.state.table)
+    bench.generate("a")
+    seen = []
+    for news in (
+        progressed("a", 1, 0),
+        emitted("a", 1, len(bench.state.active["a"].tokens), [5]),
+        preempted("a"),
+        progressed("a", 1, 0),
+    ):
+        bench.report("w0", news, now=1.0)
+        view = described(bench.state, positions, "a", 1.0)
+        assert view is not None
+        assert view.state == listed(bench.state, positions, Viewer(), 9, 1.0)[0].state
+        seen.append((view.state, view.place))
+    assert seen == [("running", 0), ("running", 0), ("waiting", 0), ("running", 0)]
 
 
 def test_the_latest_first_and_those_of_the_key_alone() -> None:
@@ -58,12 +78,14 @@ def test_the_latest_first_and_those_of_the_key_alone() -> None:
     bench.report("w0", progressed("b", 1, 1), now=2.0)
     record = bench.state.active["c"]
     bench.report("w0", emitted("c", 1, len(record.tokens), [5], finish="stop"), now=3.5)
-    lines = listed(bench.state, positions, "", 10, 4.0)
+    lines = listed(bench.state, positions, Viewer(), 10, 4.0)
     assert [(line.id, line.state, line.age) for line in lines] == [
         ("b", "running", 3.0),
         ("a", "waiting", 3.0),
         ("c", "finished", 2.5),
     ]
     assert lines[1].place == 1
-    assert [line.id for line in listed(bench.state, positions, "", 2, 4.0)] == ["b", "a"]
-    assert [line.id for line in listed(bench.state, positions, "k", 9, 4.0)] == ["other"]
+    assert [line.id for line in listed(bench.state, positions, Viewer(), 2, 4.0)] == ["b", "a"]
+    assert [line.id for line in listed(bench.state, positions, Viewer("k"), 9, 4.0)] == ["other"]
+    everything = listed(bench.state, positions, Viewer("root", everything=True), 9, 6.0)
+    assert [(line.id, line.ended) for line in everything] == [("other", None), ("b", None), ("a", None), ("c", 2.5)]

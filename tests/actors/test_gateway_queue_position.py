@@ -42,7 +42,11 @@ def test_reasons():
     for name in "abc":
         bench.generate(name)
     bench.report("w0", progressed("a", 1, 5, 0))
-    assert queue.census() == {"m": Census(1, {"capacity": 2})}
+    assert queue.census() == queue.tenants() == {"m": Census(1, {"capacity": 2})}
+    bench.report("w0", preempted("a"))
+    assert queue.census() == {"m": Census(0, {"capacity": 3})}, "who was preempted waits"
+    bench.report("w0", progressed("a", 1, 0, 0))
+    assert queue.census() == {"m": Census(1, {"capacity": 2})}, "it has begun again"
     bench(WorkerEnded("w0", 1, "killed"))
     assert queue.census() == {"m": Census(0, {"no_worker": 3})}
     for _ in range(2):

@@ -13,10 +13,11 @@ import pytest
 from blockwright.actors.applications import Applications
 from blockwright.actors.config import Settings
 from blockwright.actors.controller.messages import Application
-from blockwright.actors.gateway.port import ApplicationView, NewApplication
+from blockwright.actors.gateway.port import ApplicationView, NewApplication, RemovalView
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.waiting import until
@@ -34,8 +35,8 @@ class Desk(Actor):
         return self.left.setdefault(name, asyncio.Event())
 
     @endpoint
-    async def base(self, model: str, trained_on: str) -> str:
-        return ""
+    async def wholes(self) -> list[WholeModel]:
+        return []
 
     @endpoint
     async def add(self, application: Application, *, replace: bool, grace: float) -> str:
@@ -54,8 +55,8 @@ class Desk(Actor):
         return ApplicationView(application, "", True, 1, 1, 1)
 
     @endpoint
-    async def retire(self, model: str, grace: float) -> str:
-        return self.serving[model]
+    async def retire(self, model: str, grace: float, default: str = "") -> tuple[str, RemovalView]:
+        return self.serving[model], RemovalView(False, 0, 0, "", False)
 
     @endpoint(concurrent=True)
     async def removed(self, application: str) -> None:
@@ -65,7 +66,7 @@ class Desk(Actor):
 class Opened(Applications):
     """Reads no file."""
 
-    def _hash(self, new: NewApplication, base: str) -> Any:
+    def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> Any:
         return f"checkpoint of {new.path}", Application(new.name, new.path, (), 1)
 
 
@@ -84,7 +85,7 @@ async def test_a_hold_ends_with_its_application_and_not_with_its_name() -> None:
         removing = asyncio.create_task(apps.remove("m", 5.0))
         await apps.add(NewApplication("m", "/c"))
         desk.ends("m~1").set()
-        assert await removing is True
+        assert (await removing).gone
         assert held == {"m~2": "checkpoint of /c"}, "the end of one is not that of the next"
         desk.why = "no room"
         await apps.add(NewApplication("x", "/d"))

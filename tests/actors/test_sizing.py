@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.config import MOST, MOST_THREADS, Settings, SettingsError
-from blockwright.actors.sizing import max_lengths, program_space, serving_dtype, spans, worker_configs, worker_names
+from blockwright.actors.sizing import max_lengths, program_space, serving_dtype, worker_configs, worker_names
 from blockwright.gpu.model.config import ModelConfig, RopeConfig
 from blockwright.gpu.native.backend import MAX_THREADS
 from blockwright.policies.binary_size import binary_size
@@ -107,11 +107,6 @@ def test_tables_are_sized_for_the_largest_model():
     models = {"a": model(layers=4), "b": model(layers=6, max_position=4096)}
     (config,) = worker_configs(Settings(), models, free_memory=1000, cores=1).values()
     assert (config.kv_layers, config.max_length) == (6, 4096)
-
-
-def test_spans_of_single_applications():
-    settings = Settings(workers=4, pipeline=2, applications={"a": "/a", "b": "/b"}, pipelines={"b": 4})
-    assert spans(settings) == {"a": 2, "b": 4}
 
 
 SCALED: dict[str, Any] = {"autoscale": "relief", "autoscale_latency": 5.0, "autoscale_max_workers": 3}

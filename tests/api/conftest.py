@@ -14,6 +14,7 @@ from blockwright.actors.config import Settings
 from blockwright.api.app.application import make_app
 from blockwright.api.http.listening import make_runner
 from blockwright.api.text.tokenizer import TextCodec
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 from blockwright.tests.api.fake_port import FakePort, Script, make_folder, one_by_one
 
 
@@ -24,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def codec(folder: Path) -> TextCodec:
-    return TextCodec.load(folder)
+    return TextCodec.load(CheckpointFiles(folder))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,16 @@ from blockwright.actors.gateway.port import (
     MoveFigures,
     NewApplication,
     Readiness,
+    RemovalView,
     RequestLine,
     RequestView,
     StreamNews,
     StreamProgress,
 )
 from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.requests.rate_limit import Quotas, Verdict
+from blockwright.policies.requests.rate_limit import Quotas, Standing, Verdict
 from blockwright.policies.requests.refusal import RequestRefused
+from blockwright.policies.requests.request_ownership import Viewer
 from blockwright.policies.sweep.events import PromptScored, TokensEmitted
 from blockwright.tests.checkpoints import SPECIAL, write_tokenizer
 
@@ -81,6 +84,7 @@ class FakePort:
             ModelInfo("tiny", str(folder), MAX_LENGTH, 1700000000, True, rooms=(MAX_LENGTH * 5,)),
             ModelInfo("org/other", str(folder), 16, 1700000001, True, parent="tiny", rooms=(MAX_LENGTH * 5,)),
         ]
+        self.default = "tiny"
         self.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
         self.streams: list[FakeStream] = []
         self.waiting: asyncio.Queue[FakeStream] = asyncio.Queue()  # those that have come to a step that is an event
@@ -89,7 +93,9 @@ class FakePort:
         self.drained: list[float] = []
         self.added: list[NewApplication] = []
         self.removed: list[tuple[str, float]] = []
-        self.sequences: dict[str, Census] = {}
+        self.sequences: dict[str, Census] = {}  # by model
+        self.accounts: dict[str, Census] = {}
+        self.sought: list[str] = []
         self.credit = [Credit(worker="w0", rows=4, positions=MAX_LENGTH * 4, room=MAX_LENGTH * 5)]
         self.grown = asyncio.Event()  # set: who waits for credit looks again
         self.quotas, self.now = Quotas({}), 0.0  # now: by both clocks
@@ -101,6 +107,9 @@ class FakePort:
 
     def models(self) -> list[ModelInfo]:
         return self.infos
+
+    def default_model(self) -> str:
+        return self.default
 
     def ready(self) -> Readiness:
         return self.readiness
@@ -122,14 +131,17 @@ class FakePort:
     def census(self) -> dict[str, Census]:
         return self.sequences
 
+    def tenants(self) -> dict[str, Census]:
+        return self.accounts
+
     def describe(self, request: str) -> RequestView | None:
         return self.views.get(request)
 
-    def requests(self, key: str, most: int) -> list[RequestLine]:
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
         lines = [
-            RequestLine(view.id, view.model, view.state, view.place, 3, 2, 1, view.home, view.attempt, 0.5)
+            RequestLine(view.id, view.model, view.state, view.place, 3, 2, 1, view.home, view.attempt, 0.5, view.tenant)
             for view in self.views.values()
-            if view.key == key
+            if viewer.may_see(view.key)
         ]
         return lines[:most]
 
@@ -160,11 +172,22 @@ class FakePort:
             raise self.refuse
         return ApplicationView(new.name, new.path, new.wait > 0, MAX_LENGTH, *self.sizes)
 
-    async def remove_application(self, name: str, grace: float) -> bool:
+    async def find_application(self, name: str) -> bool:
+        self.sought.append(name)
+        if self.refuse is not None:
+            raise self.refuse
+        if name != "found":
+            return False
+        self.infos = [*self.infos, replace(self.infos[0], id=name)]
+        return True
+
+    async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
         self.removed.append((name, grace))
         if self.refuse is not None:
             raise self.refuse
-        return name != "slow"
+        self.default = default or self.default
+        answered = self.default not in (name, "") and any(info.id == self.default for info in self.infos)
+        return RemovalView(name != "slow", 0 if name == "tiny" else 3 << 20, 19 * (name == "tiny"), self.default, answered)
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
         return self.quotas.admit(tenant, tokens, self.now, self.now)
@@ -172,6 +195,9 @@ class FakePort:
     def settle(self, tenant: str, charged: int, used: int) -> None:
         self.settled.append((tenant, charged, used))
         self.quotas.end(tenant, charged, used, self.now)
+
+    async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
+        return self.quotas.standings(tenants, self.now, self.now)
 
     async def limit(self, tenant: str, name: str) -> int:
         return self.quotas.limit(tenant, name)

@@ -12,6 +12,7 @@ import pytest
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ENDPOINTS, Endpoint
 from blockwright.api.openai.field_types import Field, Only, Record, Schema
+from blockwright.api.openai.foreign_fields import BEGINNINGS, GENERATING
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 DOCUMENT = document(ENDPOINTS, "")
@@ -26,13 +27,31 @@ server has the same as `/openapi.json`, and as a web page at `/docs`. [serving.m
 - An error is `{"error": {"message", "type", "param", "code"}}`: a sentence for people and a code for programs.
 - Unknown fields, that is all fields not listed here, are named in the header `x-ignored-fields`, or refused (setting
   `unknown_fields`). The same holds for unknown fields of messages.
+- A field that chooses or shapes the answer of another server is [refused](#fields-of-other-servers) with a remedy, unless
+  its value asks for nothing. So is a misspelling of a field (`temprature`, `maxTokens`).
+- Keep the connection open in both directions until the answer is there: a client that shuts its sending side after the
+  request (half-close) counts as gone, and gets no answer.
+- A message's role can be any string of up to 64 characters; the model's chat template decides which there are. `developer`
+  is passed as `system` to a template that does not know it. Text parts reach templates that take parts, and are joined by
+  line breaks for the others. `reasoning_content` (or `reasoning`) of an assistant's message reaches the template.
+- Stop strings are looked for in all that the model says, special tokens included, even those that are not shown.
 """
+FOREIGN = """## Fields of other servers
+
+The generating endpoints and batches refuse these fields, and `/tokenize` those that choose the model or shape the prompt.
+`null`, empty values and those that change nothing (`"mirostat": 0`, `"typical_p": 1`) are ignored, and so is a value that
+the body also has under our name. The fields within `options` are treated like those of the body. Fields that only concern
+the other server, such as `keep_alive` or `cache_prompt`, are ignored and named in `x-ignored-fields`.
+
+| fields | what the refusal says |
+| --- | --- |"""
 
 
 def page() -> str:
     lines = [HEAD]
     for endpoint in ENDPOINTS:
         lines += section(endpoint)
+    lines += [FOREIGN, *foreign_table(), ""]
     lines.append("## Types\n\nA key with `?` may be missing.\n")
     for name, schema in SCHEMAS.items():
         if not name.endswith("Body"):
@@ -57,6 +76,15 @@ def section(endpoint: Endpoint) -> Iterator[str]:
     if refused:
         yield f"Refused, unless the value asks for nothing: {', '.join(f'`{field.name}`' for field in refused)}.\n"
     yield from answers(endpoint)
+
+
+def foreign_table() -> Iterator[str]:
+    """By remedy, in the order of the first field that has it."""
+    names: dict[str, list[str]] = {}
+    for name, foreign in (GENERATING | {f"{begin}...": one for begin, one in BEGINNINGS.items()}).items():
+        names.setdefault(foreign.remedy.format(value="its name"), []).append(f"`{name}`")
+    for remedy, fields in names.items():
+        yield f"| {', '.join(fields)} | {remedy} |"
 
 
 def table(fields: Sequence[Field], prefix: str = "", kind: str = "field") -> Iterator[str]:

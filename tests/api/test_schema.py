@@ -31,7 +31,7 @@ def chat(**fields: Any) -> Any:
         ({"temperature": float("nan")}, "temperature"),
         ({"temperature": float("inf")}, "temperature"),
         ({"temperature": 10**400}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.1}, "top_p"),
         ({"top_p": 1.1}, "top_p"),
         ({"top_k": -2}, "top_k"),
         ({"top_k": 1.5}, "top_k"),
@@ -102,7 +102,10 @@ def test_a_missing_prompt_and_too_many_choices() -> None:
         ([{"content": "x"}], "messages[0].role"),
         ([{"role": "tool", "content": "x", "tool_calls": [{}]}], "messages[0].tool_calls"),
         ([{"role": "user", "content": "x", "tool_call_id": "a"}], "messages[0].tool_call_id"),
-        ([{"role": "function", "content": "x"}], "messages[0].role"),
+        ([{"role": "", "content": "x"}], "messages[0].role"),
+        ([{"role": "x" * 65, "content": "x"}], "messages[0].role"),
+        ([{"role": "\ud800", "content": "x"}], "messages[0].role"),
+        ([{"role": "assistant", "content": "x", "reasoning_content": 3}], "messages[0].reasoning_content"),
         ([{"role": ["user"], "content": "x"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([*HELLO, {"role": "user", "content": 3}], "messages[1].content"),
@@ -149,10 +152,23 @@ def test_fields_that_agents_send_by_default_are_taken_and_told(unknown: str) -> 
         parse_chat({"messages": HELLO, "reasoning_effort": "much"}, unknown)
 
 
-def test_messages_become_plain_texts() -> None:
+def test_messages_go_to_the_template_as_they_were_sent() -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     body = chat(messages=[{"role": "developer", "content": "d"}, {"role": "user", "content": parts, "name": "ann"}])
-    assert body.messages == [{"role": "system", "content": "d"}, {"role": "user", "content": "one\ntwo", "name": "ann"}]
+    assert body.messages == [{"role": "developer", "content": "d"}, {"role": "user", "content": parts, "name": "ann"}]
+
+
+def test_what_an_assistant_thought_goes_to_the_template() -> None:
+    said = {"role": "assistant", "content": "a"}
+    body = chat(
+        messages=[{**said, "reasoning_content": "t"}, {**said, "reasoning": "t"}, {"role": "ipython", "content": "x"}]
+    )
+    assert body.messages[:2] == [
+        {**said, "reasoning_content": "t"},
+        {**said, "reasoning_content": "t", "reasoning": "t"},
+    ]
+    assert body.options.ignored == ()
+    assert chat(messages=[{"role": "user", "content": "a", "reasoning": "t"}]).options.ignored == ("messages[0].reasoning",)
 
 
 def test_logprobs_in_both_forms() -> None:

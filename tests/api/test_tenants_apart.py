@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from blockwright.actors.gateway.port import RequestView
@@ -74,6 +75,66 @@ async def test_a_request_does_not_exist_for_other_keys(serve: Any) -> None:
     assert (await client.post("/v1/requests/mine/cancel", headers=key("of-ann"))).status == 200
     gate.set()
     await (await asking).read()
+
+
+ADMIN = {**KEYS, "admin_keys": {"of-root": "operators"}}
+
+
+async def test_an_admin_key_lists_explains_and_cancels_the_requests_of_all(serve: Any) -> None:
+    gate = asyncio.Event()
+    client, port = await serve(lambda generation: [gate, *one_by_one([70])], settings=ADMIN)
+    asking, ids = [], {}
+    for caller in ("of-ann", "of-bob", "of-root"):
+        headers = key(caller, **{"x-request-id": f"by-{caller}"})
+        asking.append(asyncio.create_task(client.post(URL, json={"prompt": "secret"}, headers=headers)))
+        made = (await port.waiting.get()).generation
+        ids[caller] = made.id
+        port.views[made.id] = RequestView(
+            id=made.id, state="running", attempt=1, home="w0", route=[], prompt_tokens=1, computed_tokens=1,
+            emitted_tokens=0, events=[], key=made.key, tenant=made.tenant,
+        )  # fmt: skip
+    listed = await (await client.get("/v1/requests", headers=key("of-root"))).text()
+    assert [one["tenant"] for one in json.loads(listed)["data"]] == ["team-a", "team-b", "operators"]
+    assert not any(word in listed for word in ("secret", *(made.generation.key for made in port.streams), "of-ann"))
+    own = await (await client.get("/v1/requests", headers=key("of-bob"))).json()
+    assert [one["id"] for one in own["data"]] == [ids["of-bob"]], "another key sees its own alone"
+    for name in (ids["of-ann"], "by-of-ann"):
+        looked = await (await client.get(f"/v1/requests/{name}", headers=key("of-root"))).json()
+        assert (looked["id"], looked["tenant"]) == (ids["of-ann"], "team-a")
+        assert not {"key", "arrival"} & looked.keys()
+    hidden = await client.get(f"/v1/requests/{ids['of-ann']}", headers=key("of-bob"))
+    assert "only the key that sent it may see it, or an admin key" in (await hidden.json())["error"]["message"]
+    cancelled = await client.post("/v1/requests/by-of-ann/cancel", headers=key("of-root"))
+    assert cancelled.status == 200
+    assert [stream.cancelled.is_set() for stream in port.streams] == [True, False, False]
+    gate.set()
+    for one in asking:
+        await (await one).read()
+
+
+async def test_a_client_that_chooses_the_id_of_another_request_misleads_no_admin(serve: Any, say: Any) -> None:
+    client, port = await serve(say("x"), settings=ADMIN)
+    await client.post(URL, json={"prompt": "a"}, headers=key("of-ann"))
+    victim = port.streams[-1].generation
+    await client.post(URL, json={"prompt": "a"}, headers=key("of-bob", **{"x-request-id": victim.id}))
+    for made in (victim, port.streams[-1].generation):
+        port.views[made.id] = RequestView(
+            id=made.id, state="finished", attempt=1, home=None, route=[], prompt_tokens=1, computed_tokens=1,
+            emitted_tokens=1, events=[], key=made.key, tenant=made.tenant,
+        )  # fmt: skip
+    assert (await (await client.get(f"/v1/requests/{victim.id}", headers=key("of-root"))).json())["tenant"] == "team-a"
+
+
+async def test_where_no_key_is_an_admin_key_none_sees_the_requests_of_another(serve: Any, say: Any) -> None:
+    client, port = await serve(say("x"), settings=KEYS)
+    await client.post(URL, json={"prompt": "a"}, headers=key("of-ann"))
+    made = port.streams[-1].generation
+    port.views[made.id] = RequestView(
+        id=made.id, state="finished", attempt=1, home=None, route=[], prompt_tokens=1, computed_tokens=1,
+        emitted_tokens=1, events=[], key=made.key,
+    )  # fmt: skip
+    assert (await client.get("/admin/cluster", headers=key("of-bob"))).status == 200
+    assert (await (await client.get("/v1/requests", headers=key("of-bob"))).json())["data"] == []
 
 
 async def test_a_name_that_another_key_chose_too_leads_to_the_own_request(serve: Any, say: Any) -> None:

@@ -97,3 +97,29 @@ def test_a_sweep_of_kernels_is_read_from_its_childs_lines() -> None:
     import kernels
 
     assert kernels.parsed(["S/bf16/decode1 1.5 2.25"]) == {"S/bf16/decode1": {"min_ms": 1.5, "median_ms": 2.25}}
+
+
+def test_products_are_read_from_their_childs_lines() -> None:
+    import kernels
+
+    lines = ["avx2/f32/1024x5632/128 blockwright 150.5", "avx2/f32/1024x5632/128 torch 140"]
+    case = "avx2/f32/1024x5632/128"
+    assert kernels.rates(lines) == {(case, "blockwright"): 150.5, (case, "torch"): 140.0}
+
+
+def test_bars_of_products_are_those_of_the_issue(monkeypatch: pytest.MonkeyPatch) -> None:
+    import kernels
+
+    monkeypatch.setattr(kernels, "instruction_sets", lambda _: ["avx512", "avx2", "generic"])
+    cases = [
+        f"{name}/{dtype}/8x8/{rows}"
+        for name in ("amx", "avx2", "generic")
+        for dtype in ("f32", "bf16")
+        for rows in (8, 16, 128)
+        if (name, dtype) != ("amx", "f32")
+    ]
+    assert [(bar.case, bar.peer, bar.at_least) for bar in kernels.product_bars(cases)] == [
+        ("avx2/f32/8x8/128", "torch", 0.95),
+        ("avx2/bf16/8x8/16", "float32", 1.0),
+        ("avx2/bf16/8x8/128", "float32", 1.0),
+    ]

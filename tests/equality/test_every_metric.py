@@ -52,7 +52,12 @@ from blockwright.tests.waiting import until
 BASE = chain("base", 2)
 PROMPT = list(prompt_of(60))
 NAMES = {"worker", "engine", "model_name"}
-STILL = {"blockwright:worker_memory_bytes use=budget"}  # what is set, and never changes
+STILL = {  # what is set, and never changes
+    "blockwright:worker_memory_bytes use=budget",
+    "blockwright:tenant_weight tenant=m",
+    "blockwright:tenant_weight tenant=n",
+    "blockwright:tenant_limit limit=requests_per_minute tenant=",
+}
 Seen = dict[str, dict[str, set[float]]]  # metric with its labels but names -> sample with all its labels -> values
 told: dict[str, str] = {}  # metric -> its row of the page
 
@@ -359,7 +364,12 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     path, seen, profile = checkpoint("llama"), Seen(), tmp_path / "profile.json"
     profile.write_text('{"coefficients": {"base": 1e-3}}')
     settings: dict[str, Any] = {"memory": 22 << 16, "chunk_size": 16, "max_rows": 6, "sweep_tokens": 64}
-    settings |= {"tenant_kv_share": {"n": 0.6}, "profile": str(profile), "tagger": "history"}
+    settings |= {
+        "requests_per_minute": {"*": 10_000},
+        "tenant_kv_share": {"n": 0.6},
+        "profile": str(profile),
+        "tagger": "history",
+    }
     async with serve({"m": path, "n": path}, **settings) as server:
         await scrape(server, seen)
         assert await post(server, max_tokens=3, stop_token_ids=list(range(3, 300)), min_tokens=2) == 200

@@ -96,8 +96,31 @@ def test_products_of_any_size(width: int, vocabulary: int, instruction_set: str,
     exact = (wide_ND * torch.rsqrt(wide_ND.pow(2).mean(-1, keepdim=True))) @ weight_VD.double().T
     whole = backend.logits(run, hidden_ND).clone()
     assert difference(whole, exact) < (1e-6 if dtype == torch.float32 else 0.01)
-    for rows in (1, 2, 11, 12, 13, 25, 191, 193):
+    for rows in (1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 25, 49, 191, 193):
         assert torch.equal(backend.logits(run, hidden_ND[:rows]), whole[:rows])
+
+
+@EACH_SET
+def test_special_values_stay_in_their_row_and_column(instruction_set: str, dtype: torch.dtype) -> None:
+    """Infinities, NaN and the smallest numbers give a row the same values alone as between others, which keep theirs."""
+    generator = torch.Generator().manual_seed(2)
+    backend = NativeBackend(str(dtype).removeprefix("torch."), 2, instruction_set)
+    backend.reserve(Tables(1, 16, 1, 16), 64, 1)
+    width, vocabulary = 1100, 70
+    weight_VD = torch.randn(vocabulary, width, generator=generator).to(dtype)
+    weight_VD[3, 700], weight_VD[40, 0], weight_VD[69, 1099] = math.inf, math.nan, 3e38
+    weight_VD[50] = 1e-39 * torch.sign(weight_VD[50])
+    spec = spec_of(HeadConfig(vocabulary=vocabulary, hidden=width, norm=NormConfig(eps=1e-5)), None)
+    run = backend.compose([pack_whole(backend, spec, {"weight": weight_VD, "norm": torch.ones(width)})], 0)
+    hidden_ND = torch.randn(64, width, generator=generator).to(dtype)
+    hidden_ND[5, 600], hidden_ND[17, 0], hidden_ND[20], hidden_ND[21] = math.nan, -math.inf, 1e-39, 0.0
+    whole = backend.logits(run, hidden_ND).clone()
+    alone = torch.cat([backend.logits(run, hidden_ND[row : row + 1]).clone() for row in range(64)])
+    assert torch.equal(whole.isnan(), alone.isnan())
+    assert torch.equal(whole.nan_to_num(), alone.nan_to_num())
+    assert whole[5].isnan().all()
+    assert whole[:, 40].isnan().all()
+    assert not whole[0, torch.arange(vocabulary) % 37 != 3].isnan().any()
 
 
 @EACH_SET

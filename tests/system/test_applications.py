@@ -88,7 +88,9 @@ async def test_an_application_comes_and_goes_while_others_run(server: Server, mo
         while (late := await client.post({**body(0, 4), "model": "tuned"}))[0] == 200:
             pass  # the removal has not reached the gateway yet
         assert (late[0], late[1]["error"]["code"]) == (404, "model_not_found")
-        assert await removal == (200, {"name": "tuned", "state": "removed"})
+        status, answer = await removal
+        assert (status, answer["state"], answer["adapters"], answer["default"]) == (200, "removed", 0, model.name)
+        assert answer["freed"] > 0
         await client.finished()
         assert (ending.finish, len(ending.tokens), ending.error) == ("length", 60, None), "what ran has ended in order"
         assert all(one.finish == "length" and one.error is None for one in running)
@@ -186,7 +188,8 @@ async def test_adapters_come_and_go_by_both_endpoints(server: Server, model: Pat
         async with client._session.post(
             "/v1/load_lora_adapter", json={"lora_name": "bob", "lora_path": str(roots / "bob")}
         ) as response:
-            assert (response.status, await response.text()) == (200, "Success: LoRA adapter 'bob' added successfully.")
+            told = f"Success: LoRA adapter 'bob' added successfully. Its base is '{model.name}'."
+            assert (response.status, await response.text()) == (200, told)
         assert await names(client) == {model.name: None, "ann": model.name, "bob": model.name}
         for name in ("ann", "bob"):
             expected = peft_greedy(peft_model(model, roots / name), PROMPT, 12)
@@ -237,7 +240,8 @@ def test_the_commands(server: Server, model: Path, roots: Path, capsys: pytest.C
     assert main(["apps", "add", "tuned", tuned, *url]) == 0
     assert re.fullmatch(r"tuned: ready; shares \d\d% of its blocks, \+[\d.]+ KiB\n", capsys.readouterr().out)
     assert main(["apps", *url]) == 0
-    head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    head, *rows, default = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert default == f"requests without a model go to {model.name}".split()
     assert head == ["APPLICATION", "STATE", "BASE", "CHECKPOINT"]
     assert rows == [[model.name, "ready", "-", str(model)], ["tuned", "ready", model.name, os.path.realpath(tuned)]]
     assert main(["ps", "--once", *url]) == 0
@@ -247,7 +251,8 @@ def test_the_commands(server: Server, model: Path, roots: Path, capsys: pytest.C
     assert "model 'tuned' is served already, from" in capsys.readouterr().err
     assert main(["apps", "add", "tuned", str(roots / "other"), "--replace", *url]) == 0
     assert main(["apps", "remove", "tuned", *url]) == 0
-    assert capsys.readouterr().out.endswith("tuned: removed\n")
+    said = rf"tuned: removed; [\d.]+ KiB freed; requests without a model go to {model.name}"
+    assert re.fullmatch(said, capsys.readouterr().out.splitlines()[-1])
     assert main(["apps", "remove", "tuned", *url]) == 2
     assert f"model 'tuned' does not exist; there are: {model.name}" in capsys.readouterr().err
 

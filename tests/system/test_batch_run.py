@@ -82,3 +82,13 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path, capsys: pytes
     assert f"answered 48 of 48 lines ({done} before)" in capsys.readouterr().err
     assert main(command) == 0, "nothing is left, and no cluster is started for that"
     assert f"({len(texts)} before)" in capsys.readouterr().err
+    given.write_text("\n".join(line(str(n), text) for n, text in reversed([*enumerate(["reverse: cat =", *texts[1:]])])))
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert f"line 48 of {given} ('0') has changed since {out} got its answer; give --redo to drop it" in said
+    assert answers(out) == found, "a refused run changes nothing"
+    assert main([*command, "--redo"]) == 0
+    assert "answered 48 of 48 lines (47 before, 1 dropped)" in capsys.readouterr().err
+    anew = answers(out)
+    assert anew.pop("0")["choices"][0]["text"].strip() == "tac"
+    assert anew == {id: answer for id, answer in found.items() if id != "0"}

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
+import pty
 import re
+import select
+import struct
+import sys
+import termios
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,9 +111,49 @@ def test_ps_and_top(url: str, run: Any) -> None:
     code, out, _ = run("top", "--url", url, "--json", "--interval", "0.01")
     (application,) = validate("top", out)["applications"]
     assert application["ttft_p50"] > 0
-    assert run("ps", "--requests", "--actors", "--url", url)[0] == 2
-    idle = re.compile(r"^demo-checkpoint +ready +0 +0 +0\.0 +0\.0 +\d+ ms.*^w1 +ready", flags=re.MULTILINE | re.DOTALL)
+    for lists in (("--requests", "--actors"), ("--tenants", "--requests"), ("--tenants", "--actors")):
+        assert run("ps", *lists, "--url", url)[0] == 2
+    listed = run("ps", "--tenants", "--url", url, "--once")[1].splitlines()
+    assert listed[0] == "1 tenant; 0 running, 0 waiting"
+    assert listed[2].split() == ["TENANT", "WEIGHT", "RUN", "WAIT", "STARTED", "REFUSED", "TOKENS", "KV"]
+    assert listed[3].split()[:4] == ["demo-checkpoint", "1", "0", "0"], "without keys a model is a tenant"
+    (tenant,) = json.loads(run("ps", "--tenants", "--url", url, "--json")[1])["tenants"]
+    assert (tenant["requests"]["started"], tenant["tokens"]) == tuple(
+        int(word) for word in (listed[3].split()[i] for i in (4, 6))
+    )
+    idle = re.compile(r"^w1 +ready.*^demo-checkpoint +ready +0 +0 +0\.0 +0\.0 +\d+ ms", flags=re.MULTILINE | re.DOTALL)
     until_now(lambda: idle.search(run("top", "--url", url, "--interval", "0.01")[1]), "what was asked before is counted")
+
+
+def test_top_on_a_terminal(url: str) -> None:
+    """At 80x24 keys scroll, filter and end it, and nothing stands beyond the edge."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(
+            sys.executable, [sys.executable, "-m", "blockwright", "top", "--url", url], {**os.environ, "TERM": "xterm"}
+        )
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    shown = ""
+
+    def shows(text: str) -> bool:
+        nonlocal shown
+        if select.select([terminal], [], [], 0.1)[0]:
+            shown += os.read(terminal, 1 << 16).decode(errors="replace")
+        return text in shown
+
+    until_now(lambda: shows("2 of 2 workers ready"), "the first screen")
+    for typed, said in (
+        ("/demo", "filter: demo_ (1 of 1 lines"),
+        ("\r", "filter: demo (1 of 1 lines"),
+        ("\x1b", "every 1 s; q quits"),
+    ):
+        shown = ""
+        os.write(terminal, typed.encode())
+        until_now(lambda said=said: shows(said), said)  # type: ignore[misc]
+    os.write(terminal, b"q")
+    until_now(lambda: shows("\x1b[?1049l"), "the screen as it was before")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
 
 
 def test_explain(url: str, run: Any) -> None:

@@ -73,16 +73,25 @@ async def test_a_kernel_that_never_returns(impatient: Server, expected: list[lis
 
 
 async def test_kill_9_of_the_forkserver(replicas: Server, expected: list[list[int]]) -> None:
-    """All workers die with it."""
+    """Workers outlive it, and are replaced from another one when they die later."""
     async with Client(replicas) as client:
         before = await client.ready()
-        answers = client.load(STREAMS)
-        await until(lambda: all(len(answer.tokens) >= 3 for answer in answers))
-        os.kill(replicas.forkserver(), signal.SIGKILL)
+        with slow(replicas, after=3):
+            answers = client.load(STREAMS)
+            await until(lambda: all(len(answer.tokens) >= 3 for answer in answers))
+            os.kill(replicas.forkserver(), signal.SIGKILL)
+            await until(lambda: replicas.err.count("the forkserver exited with -9") > 0)
         await client.finished()
         check(answers, expected)
         after = await client.ready()
-        assert not {worker["pid"] for worker in before.values()} & {worker["pid"] for worker in after.values()}
+        pids = {name: worker["pid"] for name, worker in before.items()}
+        assert {name: worker["pid"] for name, worker in after.items()} == pids
+        answers = client.load(STREAMS)
+        await client.kill("w0")
+        await client.finished()
+        check(answers, expected)
+        after = await client.ready()
+        assert {name for name, worker in after.items() if worker["pid"] != pids[name]} == {"w0"}
 
 
 async def test_a_request_that_always_kills_its_worker_fails_alone(replicas: Server, expected: list[list[int]]) -> None:

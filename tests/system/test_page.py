@@ -12,13 +12,14 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, TCPConnector
 from safetensors.torch import load_file, save_file
 
+from blockwright.api.demo.family import present
 from blockwright.tests.system.browser import Browser, found
 from blockwright.tests.system.conftest import PACE
 from blockwright.tests.system.server import Server
@@ -79,11 +80,11 @@ def tuned(folder: Path) -> Path:
     return folder
 
 
-async def flood(url: str, enough: asyncio.Event) -> None:
-    """Requests of two models, longer and longer, until there were enough."""
+async def flood(url: str, enough: asyncio.Event, models: Sequence[str] = ("demo-checkpoint", "tuned")) -> None:
+    """Send requests of each model in turn, longer and longer, until there were enough."""
 
     async def one(client: ClientSession, number: int) -> None:
-        ask = {"model": ("demo-checkpoint", "tuned")[number % 2], "prompt": f"copy: {number}"}
+        ask = {"model": models[number % len(models)], "prompt": f"copy: {number}"}
         for round in itertools.count(1):
             asked = {**ask, "max_tokens": min(200, 20 * round), "ignore_eos": True}
             async with client.post("/v1/completions", json=asked) as answer:
@@ -96,16 +97,35 @@ async def flood(url: str, enough: asyncio.Event) -> None:
         await asyncio.gather(*[one(client, number) for number in range(12)])
 
 
+COLUMNS = """[...document.querySelectorAll('#chains .chainbar')].map((bar) => [...bar.querySelectorAll('.block')]
+  .map((block) => [block.getBoundingClientRect().left - bar.getBoundingClientRect().left, block.style.background]))"""
+TOPS = """import('/page/charts.js').then(({ roundTop }) => [[1, 0], [12, 0], [626, 0], [0.239, 0], [2, 0], [5.01, 0],
+  [1000, 0], [10.3 * 2 ** 20, 1], [700 * 2 ** 20, 1], [3, 1]].map(([value, binary]) => roundTop(value, binary)))"""
+
+
 async def shares(browser: Browser) -> None:
-    """What two models share is told, and lies one below the other."""
+    """What two models share lies one below the other in one colour; a row has a name and one number, the rest on hover."""
     assert "shared by demo-checkpoint, tuned" in await browser.look("document.querySelector('#chains .block').title")
-    told = await browser.look("document.querySelector('#chains .chain').textContent")
-    assert "ready on w0, w1;" in told or "ready on w1, w0;" in told
+    told = await browser.look("document.querySelector('#chains .chain').title")
+    assert "ready on w0, w1" in told.splitlines()
+    shown = await browser.look("document.querySelector('#chains .chain').innerText")
+    assert re.fullmatch(r"demo-checkpoint\s+×2\s+own\s+[\d.]+ MiB", shown), "a name and one number"
     saved = await browser.look("document.getElementById('saving').textContent")
     assert re.fullmatch(r"2 models in [\d.]+ MiB instead of [\d.]+ MiB \(\d+% saved\)", saved), saved
-    places = "[...document.querySelectorAll('#chains .chainbar')].map(b => b.children[0].getBoundingClientRect().right)"
-    first, second = await browser.look(places)
-    assert abs(first - second) < 1
+    first, second = await browser.look(COLUMNS)
+    assert [place for place, _ in first] == pytest.approx([place for place, _ in second], abs=1)
+    assert [one == other for (_, one), (_, other) in zip(first, second, strict=True)] == [True, False, True]
+    said = "document.getElementById('tenants-said').innerText"
+    assert await browser.look(said) == "without API keys each model is one"
+    assert await browser.look("[...document.querySelectorAll('#tenant-rows tr')].map((row) => row.dataset.tenant)") == [
+        "demo-checkpoint",
+        "tuned",
+    ]
+    assert await browser.look("document.querySelector('#messages').getBoundingClientRect().height") < 200
+    blocks = "document.querySelector('.worker details')"
+    assert not await browser.look(f"{blocks}.open")
+    await browser.look(f"{blocks}.querySelector('summary').click(); {blocks}.dataset.old = 1; true")
+    await browser.wait(f"!{blocks}.dataset.old && {blocks}.open")  # also when the worker is drawn anew
 
 
 async def tells_of_a_recovery(browser: Browser) -> None:
@@ -252,15 +272,15 @@ PAINTED = """new Promise((done) => requestAnimationFrame(() => requestAnimationF
 LONG = "acme-corporation-customer-support-german-v2"
 REACHED = """(() => { const model = document.getElementById('model'), list = document.getElementById('list');
   model.append(new Option(LONG)); const before = model.value; model.value = LONG;
-  list.querySelectorAll('td:nth-child(2)').forEach((cell) => (cell.textContent = LONG));
-  list.querySelectorAll('td:nth-child(3)').forEach((cell) => (cell.textContent = 'waiting, position 12'));
+  list.querySelectorAll('.model').forEach((cell) => (cell.textContent = LONG));
+  list.querySelectorAll('.state').forEach((cell) => (cell.textContent = 'waiting, position 12'));
   const wide = document.documentElement.scrollWidth, edge = list.closest('.scroll').getBoundingClientRect().right;
   const buttons = [...list.querySelectorAll('button')].filter((one) => one.getBoundingClientRect().right > edge + 1).length;
   model.value = before; model.lastChild.remove();
   return [wide, buttons]; })()""".replace("LONG", json.dumps(LONG))
 
 
-async def fits(browser: Browser, pictures: Path) -> None:
+async def fits(browser: Browser) -> None:
     """Three widths, each dark and light; also with a long model id, whose requests can be cancelled without scrolling."""
     for width, dark in itertools.product((1280, 800, 390), (True, False)):
         await browser.shape(width, dark=dark)
@@ -275,14 +295,11 @@ async def fits(browser: Browser, pictures: Path) -> None:
         pairs = zip(painted, await browser.look(PAINTED), strict=True)
         assert all(one != other for one, other in pairs), "charts have the colours of the shade at once"
         await browser.shape(width, dark=dark)
-        if PICTURES:  # to be looked at
-            await browser.picture(pictures / f"page-{width}-{'dark' if dark else 'light'}.png")
     await browser.look("document.getElementById('reset').click(); true")
     assert await browser.look("document.querySelectorAll('#messages li').length") == 0
 
 
 async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
-    pictures = Path(PICTURES) if PICTURES else tmp_path
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps({"coefficients": {"base": PACE}}))
     predicted = {"dispatch": "ours", "profile": profile, "dispatch_timeout": 1, "overload": "on"}
@@ -299,6 +316,8 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         await browser.wait("Number(document.querySelector('[data-of=memory]').textContent.split(' ')[0]) > 0")
 
         await browser.wait("document.getElementById('dropped').ariaLabel.startsWith('parameters ')")
+        tops = [1, 20, 1000, 0.5, 2, 10, 1000, 20 << 20, 1 << 30, 5]
+        assert await browser.look(TOPS) == pytest.approx(tops), "axes end at round numbers"
 
         await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
         await browser.wait("document.querySelectorAll('.worker .block').length >= 2")
@@ -308,17 +327,14 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         load = asyncio.create_task(flood(server.url, enough))
         await browser.wait("Number(document.querySelector('[data-of=running]').textContent) >= 4")
         await browser.wait("Number(document.querySelector('[data-of=rate]').textContent) >= 1")
+        await browser.wait("/^parameters .* MiB, KV of .* [KM]iB/.test(document.getElementById('uses').ariaLabel)")
         await browser.wait("Number(document.querySelector('[data-of=forecasts]').textContent.split(' ')[0]) >= 8")
         drawn = "[...document.querySelectorAll('canvas')].every(c => c.getContext('2d').getImageData(0, 0, c.width, "
         drawn += "c.height).data.some(v => v))"
         await browser.wait(drawn)
         scale = "document.getElementById('forecast').ariaLabel"
         assert re.fullmatch(r"seconds predicted .* and actual .*, from \d+ ms to \d.* m?s", await browser.look(scale))
-        if PICTURES:
-            await asyncio.sleep(14)  # a chart with something in it
-        await browser.picture(pictures / "page-live.png")
         await tells_of_a_recovery(browser)
-        await browser.picture(pictures / "page-recovery.png")
         enough.set()
         await load
 
@@ -329,7 +345,33 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         await says_what_no_text_took(browser)
         await keeps_its_past(browser, server.url)
         await continues_text(browser)
-        await fits(browser, pictures)
+        await fits(browser)
         assert browser.errors == []
         assert all(url.startswith((server.url, "data:", "about:")) for url in browser.asked), browser.asked
+    server.stop()
+
+
+@pytest.mark.skipif(not PICTURES, reason="takes the pictures of the documentation; run make looks")
+async def test_pictures(serve: Callable[..., Server]) -> None:
+    """The nine models of the demo under load, and the death of a worker."""
+    assert PICTURES is not None
+    family = {f"applications.{name}": folder for name, folder in present(DEMO.parent / "demo-family").items()}
+    nine = {"applications.pipelined": DEMO, "pipelines.pipelined": 2, **family}
+    server = serve(DEMO, memory="16MiB", page_size=16, **nine).whole()
+    async with Browser() as browser:
+        await browser.open(server.url + "/")
+        await browser.wait("document.getElementById('model').options.length === 9")
+        await browser.look(SEND.format(text="reverse: abcd"))
+        await browser.wait("document.getElementById('note').textContent.includes('tokens in')")
+        enough = asyncio.Event()
+        models = ["demo-checkpoint", "pipelined", *present(DEMO.parent / "demo-family")]
+        load = asyncio.create_task(flood(server.url, enough, models))
+        await asyncio.sleep(25)  # a chart with something in it
+        await browser.picture(Path(PICTURES) / "page-live.png")
+        await kill_the_busiest(browser, 1)
+        await browser.wait("document.getElementById('recovery').textContent.includes('serves again')")
+        await asyncio.sleep(3)
+        await browser.picture(Path(PICTURES) / "page-recovery.png")
+        enough.set()
+        await load
     server.stop()

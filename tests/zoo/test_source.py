@@ -11,6 +11,7 @@ import torch
 from blockwright.api.http.catalog import load_model
 from blockwright.gpu.weights import checkpoint as weights
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 from blockwright.gpu.weights.loader import read_rows
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.checkpoints import PRESETS
@@ -44,7 +45,7 @@ def test_nothing_tells_it_from_its_folder(
 def test_text_is_the_same(checkpoint: Make, tmp_path: Path) -> None:
     source = checkpoint("llama")
     add(tmp_path / "zoo", str(source), "model")
-    original, ours = load_model(source), load_model(tmp_path / "zoo" / "chains" / "model")
+    original, ours = (load_model(CheckpointFiles(folder)) for folder in (source, tmp_path / "zoo" / "chains" / "model"))
     assert ours.codec.encode("the answer is", special=True) == original.codec.encode("the answer is", special=True)
     assert (ours.defaults, ours.stop_tokens, ours.vocabulary) == (
         original.defaults,

@@ -29,10 +29,18 @@ export function pen(canvas) {
   return { made, width, height, colour: (name) => style.getPropertyValue(name) };
 }
 
+// The round number at the top of an axis: the first of 1, 2, 5, 10, ... that is not below the value; of bytes, in their units.
+export function roundTop(value, binary) {
+  let unit = 1;
+  while (binary && value / unit > 512) unit *= 1024;
+  const ten = 10 ** Math.floor(Math.log10(Math.max(value / unit, 1e-9)));
+  return unit * ten * [1, 2, 5, 10].find((n) => n * ten >= (value / unit) * (1 - 1e-9));
+}
+
 export class Chart {
-  // format: a value as people read it. stacked: shares of a whole, one above the other, in place of lines.
-  constructor(canvas, format, stacked = false) {
-    Object.assign(this, { canvas, format, stacked, times: [], lines: [], from: 0, to: 1, step: 1 });
+  // format: a value as people read it. stacked: shares of a whole, one above the other, in place of lines. binary: bytes.
+  constructor(canvas, format, { stacked = false, binary = false } = {}) {
+    Object.assign(this, { canvas, format, stacked, binary, times: [], lines: [], from: 0, to: 1, step: 1 });
     this.tip = document.createElement("div");
     this.tip.className = "tip";
     this.tip.hidden = true;
@@ -69,12 +77,13 @@ export class Chart {
     const bottom = height - AXIS;
     this.axis(made, width, bottom, colour);
     const sums = this.stacked ? this.times.map((_, i) => this.lines.reduce((sum, [, points]) => sum + (points[i] || 0), 0)) : [];
-    const top = Math.max(1e-9, ...sums, ...this.lines.flatMap(([, points]) => points.filter((v) => v !== null)));
-    const y = (v) => bottom - (v / (this.stacked ? top : 1.15 * top)) * (bottom - 14);
+    const most = Math.max(1e-9, ...sums, ...this.lines.flatMap(([, points]) => points.filter((v) => v !== null)));
+    const top = roundTop(most, this.binary);
+    const y = (v) => bottom - (v / top) * (bottom - 14);
     if (this.stacked) this.fill(made, y, colour);
     else this.stroke(made, y, colour);
     made.fillStyle = colour("--quiet");
-    if (top > 1e-9) made.fillText(this.format(top), SIDE, 11);
+    if (most > 1e-9) made.fillText(this.format(top), SIDE, 11);
     this.names(made, height, colour);
     this.mark(made, bottom, colour);
   }

@@ -2,12 +2,13 @@
 
 import { Chart, clock } from "./charts.js";
 import { $, bytes, node, seconds, show } from "./tools.js";
+import { bar } from "./workers.js";
 
 const whole = (v) => v.toFixed(v < 10 && v % 1 ? 1 : 0);
 const requests = new Chart($("requests"), whole);
 const tokens = new Chart($("tokens"), whole);
 const ttft = new Chart($("ttft"), seconds);
-const memory = new Chart($("memory"), bytes);
+const memory = new Chart($("memory"), bytes, { binary: true });
 let drops = null; // made where parameters may be dropped
 let rows = []; // as /metrics/history has them, oldest first
 let step = 1; // seconds of a row
@@ -27,14 +28,22 @@ async function fetchRows() {
   rows = rows.filter((row) => row.at > newest - asked - step);
 }
 
-// "13.6 MiB; KV of tuned 840 KiB, of 3 others 2.0 MiB": each tenant's pages, cached ones included; without keys each model's.
-// Of more than three the largest two are named: a server may have hundreds.
-function memoryNow({ parameters, kv, cached, tenants }) {
-  const all = Object.entries(tenants).sort(([, one], [, other]) => other - one);
-  const named = all.length > 3 ? all.slice(0, 2) : all, others = all.slice(named.length);
-  const each = named.map(([name, size]) => `of ${name || "no tenant"} ${bytes(size)}`);
-  if (others.length) each.push(`of ${others.length} others ${bytes(others.reduce((sum, [, size]) => sum + size, 0))}`);
-  return bytes(parameters + kv + cached) + (each.length ? `; KV ${each.join(", ")}` : "");
+// A bar of what all memory is used for now: parameters, each tenant's KV with its cached pages (without keys each model's), and what is
+// free. Of more than four tenants the largest three have a part of their own: a server may have hundreds.
+function drawHeld({ parameters, kv, cached, free, tenants }) {
+  const { others: unnamed = 0, ...known } = tenants; // the server names the largest alone
+  const all = Object.entries(known).sort(([, one], [, other]) => other - one);
+  const named = all.length > 4 || unnamed ? all.slice(0, 3) : all;
+  const others = all.slice(named.length).reduce((sum, [, size]) => sum + size, unnamed);
+  const uses = [["parameters", parameters, "parameters"], ...named.map(([name, size], n) => [`tenant${n}`, size, `KV of ${name || "no tenant"}`])];
+  if (others) uses.push(["others", others, "KV of others"]);
+  const told = uses.map(([name, size, text]) => [name, size, `${text} ${bytes(size)}`]);
+  const total = parameters + kv + cached + free;
+  $("held").hidden = false;
+  bar($("uses"), told, total).ariaLabel = told.map(([, , text]) => text).join(", ");
+  const keys = [...told, ["free", 0, `free ${bytes(free)}`]].flatMap(([name, , text]) => [node("span", { className: `key ${name}` }), ` ${text} `]);
+  $("names").replaceChildren(...keys);
+  show("memory", `${bytes(total - free)} of ${bytes(total)}`);
 }
 
 export async function drawLoad() {
@@ -51,7 +60,7 @@ export async function drawLoad() {
   memory.show(times, { parameters: part("parameters"), "KV in use": part("kv"), "KV cached": part("cached") }, range);
   show("rate", last.tokens_per_second.toFixed(0));
   show("ttft", last.p50 === null ? "" : `p50 ${seconds(last.p50)}, p95 ${seconds(last.p95)}`);
-  if (last.memory) show("memory", memoryNow(last.memory));
+  if (last.memory) drawHeld(last.memory);
   if (drops) {
     const known = rows.filter((row) => row.memory);
     const of = (pick) => known.map((row) => pick(row.memory));
@@ -67,7 +76,7 @@ export function drawDrops(overload) {
     $("drops").hidden = false;
     const canvas = node("canvas", { id: "dropped", role: "img" });
     $("drops").append(canvas);
-    drops = new Chart(canvas, bytes, true);
+    drops = new Chart(canvas, bytes, { binary: true, stacked: true });
   }
   const change = overload.changes[overload.changes.length - 1];
   if (!change) return;

@@ -1,26 +1,24 @@
 // The models as chains of blocks: a row for each, its parts in proportion to their bytes. A part is a run of layers that the same
-// models have. Fine-tunes have layers of the same sizes, so that what they share lies one below the other, in one colour.
+// models have. All rows have one scale and leave out what adapters add, so that a block that models share lies in one column, in one
+// colour. What an adapter adds to a part is a strip above it.
 
 import { $, bytes, node } from "./tools.js";
 
-const hue = (text) => [...text].reduce((sum, letter) => (sum * 31 + letter.codePointAt(0)) % 360, 7);
-const colour = (text) => `hsl(${hue(text)} 45% 42%)`;
-
-export function usersOf(view) {
+export const usersOf = (view) => {
   const users = {};
   for (const [name, application] of Object.entries(view.applications)) {
     for (const id of application.blocks) (users[id] ||= []).push(name);
   }
   return users;
-}
+};
 
-// A block on a worker.
-export function block(id, users, where) {
-  const shared = users.length > 1 ? ` \u00d7${users.length}` : "";
-  const cell = node("span", { className: "block", title: `block ${id}\nof ${users.join(", ")}\non ${where}` });
-  cell.style.background = colour(id);
-  cell.append(id.slice(0, 6) + shared);
-  return cell;
+// Colours far from each other, by the order in which they are asked for.
+function palette() {
+  const given = new Map();
+  return (key) => {
+    if (!given.has(key)) given.set(key, given.size);
+    return `hsl(${(215 + 137.5 * given.get(key)) % 360} 42% 44%)`;
+  };
 }
 
 export function saving(view) {
@@ -31,29 +29,49 @@ export function saving(view) {
   return `${stored} instead of ${bytes(alone)} (${Math.round((100 * view.saved_bytes) / alone)}% saved)`;
 }
 
-function part(segment, place, most) {
-  const { of, bytes: size, delta } = segment;
-  const own = delta ? ` + ${bytes(delta)} of its own` : "";
-  const title = of.length > 1 ? `${bytes(size)}${own}\nshared by ${of.join(", ")}` : `${bytes(size)} of its own`;
-  const cell = node("span", { className: of.length > 1 ? "block" : "block own", title }, of.length > 1 ? `\u00d7${of.length}${delta ? " +\u0394" : ""}` : "own");
-  cell.style.background = colour(`${place} ${of.join("\n")}`);
-  cell.style.width = `${(100 * (size + delta)) / most}%`;
-  return cell;
+// start: bytes of the parts before it; most: of the longest row.
+function part(segment, start, most, colour) {
+  const { of, bytes: size, delta } = segment, shared = of.length > 1, wide = (100 * size) / most;
+  const adds = delta ? `\n+ ${bytes(delta)} that this adapter adds` : "";
+  const title = (shared ? `${bytes(size)} shared by ${of.join(", ")}` : `${bytes(size)} of its own`) + adds;
+  const cell = node("span", { className: shared ? "block" : "block own", title }, wide < 4 ? "" : shared ? `\u00d7${of.length}` : "own");
+  cell.style.background = colour(`${start} ${of.join("\n")}`);
+  const strip = node("i", { className: "delta", title });
+  strip.style.width = delta ? `max(3px, ${Math.min(100, (100 * delta) / Math.max(size, 1))}%)` : "0";
+  const made = node("span", { className: "part" }, strip, cell);
+  made.style.width = `${wide}%`;
+  return made;
+}
+
+function row(name, application, view, most, colour) {
+  const { bytes: own, kv, requests } = application;
+  const on = view.routes.filter((route) => route.application === name).map((route) => route.hops.map((hop) => hop.worker).join("+"));
+  const title = [
+    `${name}${application.base ? ` from ${application.base}` : ""}`,
+    `${application.state}${on.length ? ` on ${on.sort().join(", ")}` : ""}`,
+    `${bytes(own.own)} of its own, ${bytes(own.shared)} shared`,
+    `KV ${bytes(kv.bytes)} (${bytes(kv.shared)} shared)`,
+    `${requests.running} running, ${requests.waiting} waiting`,
+  ].join("\n");
+  let start = 0;
+  const parts = application.segments.map((segment) => {
+    const made = part(segment, start, most, colour);
+    start += segment.bytes;
+    return made;
+  });
+  const busy = requests.running + requests.waiting > 0;
+  const made = node("div", { className: busy ? "chain busy" : "chain", title }, node("span", { className: "name" }, name),
+    node("div", { className: "chainbar" }, ...parts), node("span", { className: "number" }, own.own ? bytes(own.own) : "0"));
+  made.dataset.model = name;
+  return made;
 }
 
 export function drawChains(view) {
-  const sizeOf = (one) => one.segments.reduce((sum, { bytes: size, delta }) => sum + size + delta, 0);
-  const most = Math.max(1, ...Object.values(view.applications).map(sizeOf));
+  const applications = Object.entries(view.applications);
+  const sizeOf = ([, one]) => one.segments.reduce((sum, { bytes: size }) => sum + size, 0);
+  const most = Math.max(1, ...applications.map(sizeOf)), colour = palette();
   $("saving").textContent = saving(view);
-  $("chains").replaceChildren(...Object.entries(view.applications).map(([name, application]) => {
-    const own = application.bytes, { kv, requests } = application;
-    const on = view.routes.filter((route) => route.application === name).map((route) => route.hops.map((hop) => hop.worker).join("+"));
-    const text = (application.base ? `from ${application.base}; ` : "") + `${application.state}${on.length ? ` on ${on.join(", ")}` : ""}; ` +
-      `${bytes(own.own)} of its own, ${bytes(own.shared)} shared; ` +
-      `KV ${bytes(kv.bytes)} (${bytes(kv.shared)} shared); ${requests.running} running, ${requests.waiting} waiting`;
-    const bar = node("div", { className: "chainbar" }, ...application.segments.map((segment, place) => part(segment, place, most)));
-    const made = node("div", { className: "chain" }, node("span", {}, name), node("span", { className: "quiet" }, text), bar);
-    made.dataset.model = name;
-    return made;
-  }));
+  $("chains").className = applications.length > 10 ? "many" : ""; // two columns, the first one down and then the second
+  $("chains").style.setProperty("--rows", Math.ceil(applications.length / 2));
+  $("chains").replaceChildren(...applications.map(([name, application]) => row(name, application, view, most, colour)));
 }

@@ -4,11 +4,13 @@ import { Chart } from "./charts.js";
 import { listModels, startChat } from "./chat.js";
 import { drawEvents } from "./events.js";
 import { drawDrops, drawLoad } from "./load.js";
-import { block, drawChains, usersOf } from "./map.js";
+import { drawChains, usersOf } from "./map.js";
 import { parse, sum } from "./metrics.js";
 import { drawRequests } from "./requests.js";
 import { scatter } from "./scatter.js";
-import { $, bytes, node, seconds, show } from "./tools.js";
+import { drawTenants } from "./tenants.js";
+import { $, node, seconds, show } from "./tools.js";
+import { drawWorkers } from "./workers.js";
 
 // ---- figures of now
 
@@ -64,29 +66,9 @@ function drawBatches(found) {
 // ---- the cluster
 
 function drawCluster(view) {
-  const users = usersOf(view);
-  $("workers").replaceChildren(...view.workers.map((worker) => {
-    const m = worker.memory;
-    const group = view.overload?.workers[worker.id] || {};
-    const bar = node("div", { className: "bar", title: `parameters ${bytes(m.parameters)}, KV in use ${bytes(m.kv)}, cached ${bytes(m.cached)}, free ${bytes(m.free)}` });
-    for (const use of ["parameters", "kv", "cached"]) {
-      const part = node("i", { className: use });
-      part.style.width = `${m.budget ? (100 * m[use]) / m.budget : 0}%`;
-      bar.append(part);
-    }
-    const head = node("div", {}, node("b", {}, worker.id),
-      node("span", { className: `chip ${worker.state === "ready" ? "good" : "bad"}` }, worker.state),
-      ...(group.group ? [node("span", { className: "chip" }, `${group.state} ${group.group}`)] : []),
-      node("span", { className: "quiet" }, `pid ${worker.pid}, ${worker.queue.running} running, ${worker.queue.waiting} waiting, ` +
-        `${bytes(m.parameters)} parameters + ${bytes(m.kv)} KV in use + ${bytes(m.cached)} cached of ${bytes(m.budget)}` + (worker.restarts ? `, restarted ${worker.restarts === 1 ? "once" : `${worker.restarts} times`}` : "")));
-    const cells = node("div", { className: "cells" }, ...worker.blocks.map((id) => block(id, users[id] || [], worker.id)));
-    const made = node("div", { className: "worker" }, head, bar, cells);
-    made.dataset.worker = worker.id;
-    made.dataset.state = worker.state;
-    made.dataset.group = group.group || "";
-    return made;
-  }));
+  drawWorkers(view, usersOf(view));
   drawChains(view);
+  drawTenants(view);
   drawDrops(view.overload);
   drawEvents(view.events || []);
 }

@@ -23,7 +23,7 @@ export function stateOf(one) {
   return `prefill ${Math.round((100 * one.computed_tokens) / Math.max(1, one.prompt_tokens))} %`;
 }
 
-function row(one) {
+function row(one, tenants) {
   const active = one.state === "waiting" || one.state === "running";
   const explain = node("button", { type: "button", title: "what happened to it" }, "explain");
   explain.addEventListener("click", () => {
@@ -33,8 +33,12 @@ function row(one) {
   });
   const cancel = node("button", { type: "button", disabled: !active }, "cancel");
   cancel.addEventListener("click", () => fetch(`v1/requests/${encodeURIComponent(one.id)}/cancel`, { method: "POST" }));
-  const cells = [`${one.id.slice(-8)}`, one.model, stateOf(one), one.home || "", `${one.prompt_tokens} + ${one.emitted_tokens}`, seconds(one.age)];
-  const made = node("tr", { title: one.id }, ...cells.map((text) => node("td", {}, text)), node("td", {}, explain, " ", ...(active ? [cancel] : [])));
+  const cells = {
+    id: one.id.slice(-8), ...(tenants ? { tenant: one.tenant || "-" } : {}), model: one.model, state: stateOf(one), on: one.home || "",
+    tokens: `${one.prompt_tokens} + ${one.emitted_tokens}`, time: seconds(one.age),
+  };
+  const made = node("tr", { title: one.id }, ...Object.entries(cells).map(([className, text]) => node("td", { className }, text)),
+    node("td", {}, explain, " ", ...(active ? [cancel] : [])));
   made.dataset.state = one.state;
   return made;
 }
@@ -43,6 +47,10 @@ export async function drawRequests() {
   const answer = await fetch("v1/requests?limit=12");
   if (!answer.ok) return;
   const { data } = await answer.json();
-  if (!$("list").matches(":hover")) $("list").replaceChildren(...data.map(row)); // a button must not move under the pointer
+  const tenants = data.some((one) => one.tenant);
+  if (!$("list").matches(":hover")) { // a button must not move under the pointer
+    $("of-tenant").hidden = !tenants;
+    $("list").replaceChildren(...data.map((one) => row(one, tenants)));
+  }
   if (told) await story(told);
 }

@@ -13,7 +13,7 @@ export const show = (name, text) => document.querySelectorAll(`[data-of=${name}]
 
 export const bytes = (n) => {
   for (const unit of ["B", "KiB", "MiB", "GiB"]) {
-    if (n < 1024 || unit === "GiB") return `${n >= 100 || unit === "B" ? Math.round(n) : n.toFixed(1)} ${unit}`;
+    if (n < 1024 || unit === "GiB") return `${n >= 100 || unit === "B" || Number.isInteger(n) ? Math.round(n) : n.toFixed(1)} ${unit}`;
     n /= 1024;
   }
 };

@@ -49,6 +49,12 @@ class StoppingDesk:
     async def tell(self, batch: str, figures: dict[str, Any]) -> None:
         pass
 
+    def waits(self, reasons: Mapping[str, str]) -> None:
+        self.reasons = dict(reasons)
+
+    def reason(self, batch: str) -> str:
+        return self.reasons.get(batch, "")
+
 
 async def test_a_batch_that_is_stopped_before_its_first_turn_is_written() -> None:
     """A task that is cancelled before its first turn runs no line of its own: the batch stayed cancelling for ever."""

@@ -86,6 +86,7 @@ async def test_a_request_belongs_to_its_tenant(serve: Any) -> None:
             "emitted_tokens",
             "events",
             "dispatch",
+            "tenant",
             "model",
             "place",
             "queued",
@@ -189,7 +190,8 @@ async def test_ignored_fields_are_listed(serve: Any, say: Any) -> None:
 async def test_the_cluster_as_it_is(serve: Any) -> None:
     client, port = await serve()
     port.body = {"workers": [{"id": "w0"}], "kv_pages_shared": 3}
-    assert await (await client.get("/admin/cluster")).json() == port.body
+    view = await (await client.get("/admin/cluster")).json()
+    assert view == {**port.body, "tenants": []}
 
 
 async def test_a_bug_is_a_500_without_its_text(serve: Any, caplog: pytest.LogCaptureFixture) -> None:

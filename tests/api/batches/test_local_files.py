@@ -11,17 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.api.batches.lines import LineAnswer, result_line
+from blockwright.api.batches.lines import LineAnswer, LineRefused, line_hash, parse_line, result_line
 from blockwright.api.batches.local_files import (
+    MODEL_HASH,
+    REQUEST_HASH,
     BatchFileError,
     BatchInput,
     BatchOutput,
-    check_belongs,
+    compare,
     error_line,
     errors_path,
     said,
+    stale_sentence,
     summary,
 )
+
+MODELS = {"tiny": "11", "other": "22"}  # identities, the default one first
 
 
 def line(id: str = "a", **more: object) -> str:
@@ -41,9 +46,16 @@ def given(tmp_path: Path) -> Iterator[Callable[..., BatchInput]]:
         yield make
 
 
-def answered(id: str, tokens: int = 3) -> bytes:
+def answered(id: str, tokens: int = 3, request: str = "", model: str = "") -> bytes:
+    """The line of an output; ``request``: the line that was asked."""
     body = json.dumps({"usage": {"completion_tokens": tokens}}).encode()
-    return result_line("batch_req_1", id, LineAnswer(status=200, request_id="cmpl-1", body=body))
+    hashes = {REQUEST_HASH: line_hash(parse_line(request.encode()))} if request else {}
+    hashes |= {MODEL_HASH: model} if model else {}
+    return result_line("batch_req_1", id, LineAnswer(status=200, request_id="cmpl-1", body=body), more=hashes)
+
+
+def known(output: BatchOutput) -> dict[str, int]:
+    return {one.custom_id: one.tokens for one in output.answers}
 
 
 def test_lines_are_read_again_by_their_number(given: Callable[..., BatchInput]) -> None:
@@ -104,21 +116,114 @@ def test_what_is_answered_is_known_and_a_torn_last_line_is_cut(tmp_path: Path) -
     for torn in (b"", b'{"id": "batch', answered("b")[:-1]):
         path.write_bytes(whole + torn)
         again = BatchOutput(path)
-        assert again.done == {"a": 3, "c": 5}
+        assert known(again) == {"a": 3, "c": 5}
         again.append(answered("b"))
         again.close()
         assert path.read_bytes() == whole + answered("b")
 
 
-def test_an_output_of_another_input_is_not_appended_to(tmp_path: Path, given: Callable[..., BatchInput]) -> None:
-    output = BatchOutput(tmp_path / "out.jsonl")
-    output.append(answered("b"))
+def compared(folder: Path, given: BatchInput, *answers: bytes) -> tuple[dict[int, int], str]:
+    """Lines that are done, and what is said of the first answer that is not the input's."""
+    path = folder / "out.jsonl"
+    path.write_bytes(b"".join(answers))
+    with contextlib.closing(BatchOutput(path)) as output:
+        found = compare(given, output, MODELS)
+    return found.done, stale_sentence(found.stale).replace(f"{folder}/", "") if found.stale else ""
+
+
+def test_an_answer_belongs_to_its_request_wherever_that_stands(tmp_path: Path, given: Callable[..., BatchInput]) -> None:
+    a, b = line("a"), line("b", body={"prompt": "y", "model": "other", "max_tokens": 3})
+    spaced = json.dumps(
+        {"body": {"max_tokens": 3, "model": "other", "prompt": "y"}, "url": "/v1/completions", "method": "POST"}
+        | {"custom_id": "b"},
+        indent=None,
+        separators=(" , ", " : "),
+    )
+    answers = answered("a", 3, a, "11"), answered("b", 5, b, "22")
+    assert compared(tmp_path, given(a, b, line("c")), *answers) == ({0: 3, 1: 5}, "")
+    assert compared(tmp_path, given("{broken", spaced, line("c"), a), *answers) == ({1: 5, 3: 3}, "")
+
+
+CHANGED = "line 2 of in.jsonl ('a') has changed since out.jsonl got its answer"
+REMEDY = "; give --redo to drop it and answer what is left, or name another output"
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (line("a", body={"prompt": "z"}), CHANGED + REMEDY),
+        (line("a", body={"prompt": "x", "model": "other"}), CHANGED + REMEDY),
+        (line("a", body={"prompt": "x", "temperature": 0}), CHANGED + REMEDY),
+        (line("a", url="/v1/chat/completions", body={"prompt": "x"}), CHANGED + REMEDY),
+        (line("c"), "out.jsonl has an answer to 'a', which in.jsonl does not have" + REMEDY),
+        (line("a", method="GET"), "out.jsonl has an answer to 'a', which in.jsonl does not have" + REMEDY),
+    ],
+    ids=["prompt", "model", "sampling", "endpoint", "removed", "no request any more"],
+)
+def test_an_answer_of_another_request_is_refused(
+    tmp_path: Path, given: Callable[..., BatchInput], now: str, said: str
+) -> None:
+    answers = answered("b", 5, line("b"), "11"), answered("a", 3, line("a"), "11")
+    assert compared(tmp_path, given(line("b"), now), *answers) == ({0: 5}, said)
+
+
+def test_of_two_lines_with_one_id_the_first_is_answered(tmp_path: Path, given: Callable[..., BatchInput]) -> None:
+    first, second = line("a"), line("a", body={"prompt": "z"})
+    assert compared(tmp_path, given(first, second), answered("a", 3, first, "11")) == ({0: 3}, "")
+    _, said = compared(tmp_path, given(second, first), answered("a", 3, first, "11"))
+    assert said.startswith("line 1 of in.jsonl ('a') has changed")
+
+
+def test_an_answer_of_another_model_of_that_name_is_refused(tmp_path: Path, given: Callable[..., BatchInput]) -> None:
+    a, b, c = line("a"), line("b", body={"prompt": "x", "model": "other"}), line("c", body={"prompt": "x", "model": "gone"})
+    answers = answered("a", 3, a, "10"), answered("b", 4, b, "20"), answered("c", 5, c, "30")
+    done, said = compared(tmp_path, given(a, b, c), *answers)
+    assert done == {2: 5}, "of a model that is not served now there is nothing to compare"
+    assert said == (
+        "line 1 of in.jsonl ('a') was answered by another 'tiny' than this (weights, tokenizer, defaults, dtype or length "
+        "differ), and 1 more answer is like that; give --redo to drop them and answer what is left, or name another output"
+    )
+
+
+def test_an_output_without_hashes_is_not_trusted(tmp_path: Path, given: Callable[..., BatchInput]) -> None:
+    for old in (answered("a"), answered("a", 3, line("a")), answered("a", 3, "", "11")):
+        done, said = compared(tmp_path, given(line("a")), old)
+        assert not done
+        assert said.startswith("line 1 of out.jsonl, the answer to 'a', does not say which request it answers")
+        assert "--redo" in said
+
+
+def test_what_is_dropped_is_gone_at_once_and_the_rest_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.jsonl"
+    lines = [answered(id) for id in "abcd"]
+    path.write_bytes(b"".join(lines))
+    path.chmod(0o640)
+    output = BatchOutput(path)
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "replace", fails)
+        with pytest.raises(BatchFileError, match=r"out.jsonl cannot be written anew .*is as it was"):
+            output.drop({1})
+    assert path.read_bytes() == b"".join(lines)
+    output.drop({2, 4})
+    assert path.read_bytes() == lines[0] + lines[2]
+    assert path.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(BatchFileError, match="is written by another process"):
+        BatchOutput(path)
+    output.append(lines[1])
     output.close()
-    again = BatchOutput(tmp_path / "out.jsonl")
-    assert check_belongs(given("{broken", line("a"), line("b")), again) == {2: 3}
-    with pytest.raises(BatchFileError, match=r"has an answer to 'b', which .*in.jsonl does not have"):
-        check_belongs(given(line("a")), again)
-    again.close()
+    assert path.read_bytes() == lines[0] + lines[2] + lines[1]
+    assert [one.name for one in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_a_file_that_is_edited_while_it_is_answered_is_noticed(given: Callable[..., BatchInput]) -> None:
+    found = given(line("a"), line("b"))
+    found.path.write_text(found.path.read_text().replace('"x"', '"y"'))
+    with pytest.raises(LineRefused, match="another request"):
+        found.line(1)
 
 
 @pytest.mark.parametrize("text", ["hello", '{"custom_id": "a"}', "[]", line("a")])

@@ -33,6 +33,7 @@ async def test_a_full_disk_keeps_answers_until_there_is_room(
 
     await until(full)
     assert "full" in rig.desk.trouble
+    assert "full" in (await rig.view(id))["blockwright"]["waits"], "figures that are kept in memory, for none can be written"
     await rig.desk._thread.call(lambda: database.execute("PRAGMA max_page_count = 100000"))
 
     async def ended() -> bool:
@@ -41,6 +42,7 @@ async def test_a_full_disk_keeps_answers_until_there_is_room(
         return (await rig.view(id))["status"] == "completed"
 
     await until(ended)
+    assert "waits" not in (await rig.view(id))["blockwright"]
     assert len(await rig.lines((await rig.view(id))["output_file_id"])) == 20
     assert len(port.streams) == 20, "none was computed again"
 
@@ -122,3 +124,46 @@ async def test_what_else_lies_in_the_folder_is_nobodys_matter(start: Start, say:
     assert (await rig.ended(await rig.create([line("a")])))["status"] == "completed"
     assert (tmp_path / "mine").read_text() == "mine"
     assert {"lost+found", "pipe", "link"} < {*parts(tmp_path)}
+
+
+@pytest.mark.parametrize("failing", ["finalize", "finish", "begin", "open_batches"])
+async def test_what_fails_before_or_behind_the_answers_is_said_and_warned_of_once(
+    start: Start, say: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
+) -> None:
+    rig, _ = await start(say("x"))
+    store, broken = rig.desk._store, True
+    real = getattr(store, failing)
+    id = await rig.create([line(str(i)) for i in range(3)])
+
+    def fails(*given: Any, **more: Any) -> Any:
+        if broken:
+            raise OSError("database or disk is full")
+        return real(*given, **more)
+
+    monkeypatch.setattr(store, failing, fails)
+    seen = list[str]()
+
+    async def look(times: int) -> None:
+        for _ in range(times):
+            rig.clock.advance(2.0)
+            rig.time += 2.0
+            await rig.ref.look()
+            seen.append((await rig.view(id))["blockwright"].get("waits", ""))
+
+    async def said() -> bool:
+        await look(1)
+        return bool(seen[-1])
+
+    await until(said)
+    await look(20)
+    assert seen[-1] == "database or disk is full; free some space below batch_dir"
+    assert sum("disk is full" in one.getMessage() for one in caplog.records if one.levelname == "WARNING") == 1
+    broken = False
+
+    async def ended() -> bool:
+        await look(1)
+        return (await rig.view(id))["status"] == "completed"
+
+    await until(ended)
+    await look(1)
+    assert seen[-1] == ""

@@ -52,7 +52,7 @@ async def test_what_a_node_does_is_seen(serve: Any, say: Any) -> None:
         "dropped": 0,
     }
     console = Console(width=200, file=io.StringIO(), record=True)
-    console.print(actors_tables(view))
+    console.print(actors_tables(view).fitted(console))
     (line,) = [line.split() for line in console.export_text().splitlines() if line.startswith("w0/slow")]
     assert line == ["w0/slow#1", "Slow", "work", "1500", "ms", "2", "0", "1500", "ms", "0", "1", "0", "0"]
     slow.gate.set()
@@ -87,7 +87,7 @@ async def test_actors_are_shown_below_their_supervisors() -> None:
         (0, "head", "$node", ""),
     ]
     console = Console(width=200, file=io.StringIO(), record=True)
-    console.print(actors_tables(view))
+    console.print(actors_tables(view).fitted(console))
     lines = {line.split()[0]: line for line in console.export_text().splitlines() if "/" in line}
     assert lines["head/inner#1"].startswith("  head/inner#1 ")
     assert " Supervisor " in lines["head/inner#1"]

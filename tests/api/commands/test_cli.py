@@ -16,7 +16,7 @@ TARGET = {"--api-key-file", "--model", "--set"}
 SCREEN = {"--api-key-file", "--interval", "--json", "--once", "--url"}
 FLAGS = {
     "batch plan": {"--model", "--profile", "--set"},
-    "batch run": {"--model", "--output", "--set"},
+    "batch run": {"--model", "--output", "--redo", "--set"},
     "bench": {
         *("--api-key-file", "--arrival", "--endpoint", "--input-len", "--json", "--max-concurrency", "--model"),
         *("--num-prompts", "--output-len", "--prefix-len", "--prompts", "--range-ratio", "--request-rate"),
@@ -31,8 +31,8 @@ FLAGS = {
     "explain": {"--api-key-file", "--json", "--last", "--url"},
     "apps": {"--api-key-file", "--json", "--url"},
     "apps add": {"--api-key-file", "--base", "--replace", "--url", "--wait"},
-    "apps remove": {"--api-key-file", "--url"},
-    "ps": SCREEN | {"--actors", "--join", "--requests"},
+    "apps remove": {"--api-key-file", "--default", "--url"},
+    "ps": SCREEN | {"--actors", "--join", "--requests", "--tenants"},
     "tagger show": set(),
     "tagger train": {"--held-out", "--output"},
     "top": SCREEN,

@@ -62,6 +62,7 @@ CLUSTER = {
     "routes": [route("base", "w0"), route("base", "w1"), route("tuned", "w0", "w1")],
     "parameter_bytes": 100,
     "saved_bytes": 60,
+    "default": "base",
     "autoscale": {
         "mode": "relief", "limit": 5.0, "workers": {"wanted": 2, "active": 1, "starting": 1, "draining": 0},
         "last": {"at": 7.0, "decision": "start w1", "why": "6 s measured, the limit is 5 s"},
@@ -86,12 +87,18 @@ def metrics(tokens: int, times: list[float]) -> str:
 
 def test_ps() -> None:
     view = ps_view(CLUSTER)
-    assert [line for line in ps_tables(view).renderables if isinstance(line, str)] == [
+    head = ps_tables(view).head
+    assert isinstance(head, Group)
+    assert [line for line in head.renderables if isinstance(line, str)] == [
+        "3 running, 6 waiting; 2 of 2 workers ready",
         "3 models in 100 B instead of 160 B (38% saved)",
+        "in memory, as the kernels read them: 10 B to 40 B on each of 2 workers",
+        "requests without a model go to base",
         "",
         "",
         "autoscale (relief, 5 s): 2 workers wanted, 1 starting",
         "  start w1: 6 s measured, the limit is 5 s",
+        "",
     ]
     assert [(one["id"], one["base"]) for one in view["applications"]] == [("base", None), ("tuned", "base"), ("other", None)]
     assert [one["replicas"] for one in view["applications"]] == [[["w0"], ["w1"]], [["w0", "w1"]], []]
@@ -227,6 +234,7 @@ def test_batches_that_run_are_told_by_model() -> None:
     assert other["model"] == "other"
     assert top_view(nothing, nothing)["batches"] == []
     out = io.StringIO()
-    Console(file=out, width=100).print(top_tables(view))
+    paper = Console(file=out, width=100)
+    paper.print(top_tables(view).fitted(paper))
     assert "BATCHES OF" in out.getvalue()
     assert "97%" in out.getvalue()

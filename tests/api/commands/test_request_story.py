@@ -57,6 +57,10 @@ def test_every_event_is_a_sentence() -> None:
     assert lines[-1] == "    1.000 s  failover  ######"
 
 
+def test_the_tenant_is_named_if_there_is_one() -> None:
+    assert report({**VIEW, "model": "tiny", "tenant": "team-a"})[0] == "cmpl-1 of tiny, tenant team-a: finished"
+
+
 def test_one_that_waits_says_where_and_fits_80_columns() -> None:
     waiting = {"id": f"cmpl-gw0-{'f' * 24}", "model": "demo-checkpoint", "state": "waiting", "place": 6, "queued": 12}
     lines = report({**VIEW, **waiting, "starts_in": 15.4})

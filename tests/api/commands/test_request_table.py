@@ -19,7 +19,7 @@ def line(**more: Any) -> dict[str, Any]:
 
 def printed(data: list[dict[str, Any]], width: int) -> list[str]:
     paper = Console(file=io.StringIO(), width=width)
-    paper.print(request_tables({"data": data}))
+    paper.print(request_tables({"data": data}).fitted(paper))
     return paper.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -34,6 +34,13 @@ def test_ids_are_whole_and_places_are_told() -> None:
     assert max(map(len, narrow)) <= 80
     assert ID in "".join(part.split()[0] for part in narrow[1:2])
     assert printed([], 80) == ["no requests yet"]
+
+
+def test_a_column_has_the_tenants_if_there_are_any() -> None:
+    told = printed([line(tenant="team-a"), line(tenant="")], 120)[2:]
+    assert told[0].split()[:3] == ["REQUEST", "TENANT", "MODEL"]
+    assert [row.split()[1] for row in told[1:]] == ["team-a", "-"]
+    assert "TENANT" not in printed([line(tenant="")], 120)[2]
 
 
 def test_all_that_run_are_shown_and_few_that_ended() -> None:

@@ -1,66 +1,14 @@
-"""Tables on a terminal: refreshed until q or Ctrl-C, and nothing of the kind where nobody looks."""
+"""Tables of ps and top: groups of equal adapters, and numbers as people read them."""
 
 from __future__ import annotations
 
 import io
-import json
-import sys
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from rich.console import Group
+from rich.console import Console
 
-from blockwright.api.commands.tables import milliseconds, show, size
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def views() -> Iterator[dict[str, Any]]:
-    yield from ({"n": number} for number in range(99))
-
-
-def render(view: Any) -> Group:
-    return Group(f"look {view['n']}")
-
-
-def test_a_terminal_is_refreshed_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, waits = views(), []
-
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("time.sleep", wait)
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    with pytest.raises(KeyboardInterrupt):
-        show(lambda: next(looks), render, of="http://there", once=False, as_json=False, interval=0.5)
-    assert waits == [0.5, 0.5, 0.5]
-    shown = terminal.getvalue()
-    assert [shown.count(f"look {number}") > 0 for number in range(4)] == [True, True, True, False]
-    assert shown.count("http://there, ") == 3
-    assert "every 0.5 s; q quits" in shown
-    assert shown.index("\x1b[?1049h") < shown.index("look 0") < shown.index("\x1b[?1049l"), "a screen of its own"
-
-
-@pytest.mark.parametrize(("once", "terminal"), [(True, Terminal()), (False, io.StringIO())])
-def test_once(monkeypatch: pytest.MonkeyPatch, once: bool, terminal: io.StringIO) -> None:
-    monkeypatch.setattr(sys, "stdout", terminal)
-    looks = views()
-    assert show(lambda: next(looks), render, of="http://there", once=once, as_json=False, interval=1.0) == 0
-    assert terminal.getvalue().strip() == "look 0"
-
-
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    looks = views()
-    assert show(lambda: next(looks), render, of="http://there", once=False, as_json=True, interval=1.0) == 0
-    assert json.loads(capsys.readouterr().out) == {"n": 0}
+from blockwright.api.commands.screen import Scroll, screen
+from blockwright.api.commands.tables import idle_groups, milliseconds, ps_tables, size, top_tables
 
 
 def test_numbers_for_people() -> None:
@@ -72,3 +20,56 @@ def test_numbers_for_people() -> None:
         "5.0 TiB",
     ]
     assert (milliseconds(None), milliseconds(0.0214)) == ("-", "21 ms")
+
+
+def model(id: str, **more: Any) -> dict[str, Any]:
+    plain = {
+        "id": id, "base": "base", "adapter": True, "busy": False, "state": "ready", "replicas": [["w0"], ["w1"]],
+        "memory": {"own": 1024, "shared": 9}, "kv": {"bytes": 0, "shared": 0}, "requests": {"running": 0, "waiting": 0},
+        "max_length": 64,
+    }  # fmt: skip
+    return {**plain, **more}
+
+
+def test_equal_idle_adapters_are_a_group() -> None:
+    adapters = [model(f"lora{n:02}", replicas=[["w1"], ["w0"]][:: 1 if n % 2 else -1]) for n in range(22)]
+    others = [
+        model("base", adapter=False, base=None),
+        model("copy", adapter=False),
+        model("busy", busy=True),
+        *(model(f"odd{n}", memory={"own": n, "shared": 9}) for n in range(5)),
+        *(model(f"late{n}", state="on demand", replicas=[], base=None) for n in range(4)),
+    ]
+    single, groups = idle_groups([*others[:4], *adapters, *others[4:]])
+    assert [one["id"] for one in single] == ["base", "copy", "busy", "odd0", "odd1", "odd2", "odd3", "odd4"]
+    assert groups == [
+        "lora00 ... lora21: 22 idle adapters of base; ready on w0, w1; 1.0 KiB each",
+        "late0 ... late3: 4 idle adapters; on demand; 1.0 KiB each",
+    ]
+    assert idle_groups(adapters[:3]) == (adapters[:3], []), "three are no group"
+
+
+def test_twenty_four_models_fit_80_columns_and_24_lines() -> None:
+    worker = {
+        "id": "w0", "state": "ready", "device": "cpu", "numerics": "n", "pid": 7, "restarts": 0, "blocks": 1,
+        "memory": {"parameters": 9, "kv": 1, "cached": 0, "free": 3},
+        "running": 1, "waiting": 0, "parameters": 9, "kv_used": 0.1, "kv_cached": 0.2, "cache_hits": 0.3,
+    }  # fmt: skip
+    rates = dict.fromkeys(("tokens_per_s", "prompt_tokens_per_s", "kv_used", "shared", "cache_hits"), 0.5)
+    rates |= {"ttft_p50": None, "ttft_p95": 0.2, "running": 0, "waiting": 0}
+    models = [model("lora07", busy=True, **rates), *(model(f"lora{n:02}", **rates) for n in range(22) if n != 7)]
+    models += [model(name, adapter=False, base=None, **rates) for name in ("base", "full0", "full1")]
+    view = {
+        "applications": models, "workers": [worker, worker | {"id": "w1"}], "parameters": {"stored": 5, "saved": 7},
+        "autoscale": {"mode": "off"}, "overload": None, "batches": [],
+    }  # fmt: skip
+    for tables in (ps_tables, top_tables):
+        paper = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
+        paper.print(screen(paper, "http://there", tables(view), Scroll()), end="")
+        lines = [line.rstrip() for line in paper.file.getvalue().split("\n")]  # type: ignore[attr-defined]
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= 80
+        firsts = [line.split()[0] if line else "" for line in lines]
+        wanted = ["WORKER", "w0", "w1", "", "MODEL", "lora07", "base", "full0", "full1", "lora00"]
+        assert firsts[6:] == wanted, "workers first, then busy models, then the others"
+        assert lines[-1] == "lora00 ... lora21: 21 idle adapters of base; ready on w0, w1; 1.0 KiB each"

@@ -62,6 +62,7 @@ def test_what_is_said_of_what_was_added() -> None:
     added = AddedModel("t", "base", 1000 << 20, 21 << 20, 3, False)
     assert added_line(added) == "t: shares 98% of its blocks with base, +21.0 MiB"
     assert added_line(AddedModel("t", "base", 1000, 0, 0, True)) == "t: is there already"
+    assert added_line(AddedModel("t", "base", 1000, 10, 3, False, True)) == "t: on base; shares 99% of its blocks, +10 B"
     assert (
         added_line(AddedModel("t", "base", 1000, 9, 1, True)) == "t: is there already; 9 B were missing and are there again"
     )
@@ -184,7 +185,18 @@ def test_an_adapter_is_read_over_what_it_was_trained_on(checkpoint: Callable[...
     other = variant(base, tmp_path / "other", {"up_proj": doubled})
     adapter = make_adapter(other, tmp_path / "adapter")
     config = json.loads((adapter / "adapter_config.json").read_text())
-    for named, expected in (("acme/other", other), ("acme/unknown", base)):
+    for named, expected in (("acme/other", "o"), (str(base), base.name), (str(other) + "/", "o")):
+        (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": named}))
+        opened = open_checkpoints(make_settings(str(base), apps=[f"o={other}", f"a={adapter}"]))
+        assert opened.bases == {"a": expected}
+        assert opened.checkpoints["a"].path == opened.checkpoints[expected].path
+    for named, says in ((None, "names none"), ("acme/unknown", "names 'acme/unknown', which is none of them")):
         (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": named}))
         settings = make_settings(str(base), apps=[f"o={other}", f"a={adapter}"])
-        assert open_checkpoints(settings)["a"].path == expected
+        remedy = r"name its base: --set bases.a=NAME"
+        with pytest.raises(SettingsError, match=rf"2 models may be its base \({base.name}, o\).* {says}; {remedy}"):
+            open_checkpoints(settings)
+        named_one = make_settings(str(base), apps=[f"o={other}", f"a={adapter}"], sets=["bases.a=o"])
+        assert open_checkpoints(named_one).bases == {"a": "o"}
+        alone = make_settings(str(base), apps=[f"copy={base}", f"a={adapter}"])
+        assert open_checkpoints(alone).bases == {"a": base.name}, "two ids of one folder are one model"

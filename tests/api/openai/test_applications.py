@@ -33,6 +33,7 @@ async def test_an_application_is_added_replaced_and_removed(serve: Any, folder: 
             "name": "tuned",
             "path": str(folder),
             "state": "ready",
+            "base": None,
             "max_model_len": 64,
             "bytes": {"own": 21_000_000, "shared": 679_000_000},
             "summary": "shares 97% of its blocks, +20.0 MiB",
@@ -45,10 +46,42 @@ async def test_an_application_is_added_replaced_and_removed(serve: Any, folder: 
         NewApplication("org/tuned", str(folder), "tiny", replace=True, wait=0.0),
     ]
     gone = await client.delete("/admin/apps/org/tuned")
-    assert (gone.status, await gone.json()) == (200, {"name": "org/tuned", "state": "removed"})
+    assert (gone.status, await gone.json()) == (
+        200,
+        {
+            "name": "org/tuned",
+            "state": "removed",
+            "freed": 3 << 20,
+            "adapters": 0,
+            "default": "tiny",
+            "summary": "3.0 MiB freed; requests without a model go to tiny",
+        },
+    )
     slow = await client.delete("/admin/apps/slow")
-    assert (slow.status, await slow.json()) == (202, {"name": "slow", "state": "ending"})
+    answer = await slow.json()
+    assert (slow.status, answer["state"], answer["summary"][:18]) == (202, "ending", "3.0 MiB to be free")
     assert port.removed == [("org/tuned", 30.0), ("slow", 30.0)]
+
+
+async def test_what_follows_for_requests_without_a_model(serve: Any, folder: Path, roots: dict[str, str]) -> None:
+    client, port = await serve(settings=roots)
+    assert [one["default"] for one in (await (await client.get("/v1/models")).json())["data"]] == [True, False]
+    answer = await (await client.delete("/admin/apps/tiny")).json()
+    assert answer["default"] is None
+    assert answer["summary"] == (
+        "19 adapters keep its blocks, 0 B freed; it was the default: requests without a model are refused until tiny is "
+        "added again"
+    )
+    port.infos = port.infos[1:]
+    refused = await client.post("/tokenize", json={"prompt": "a"})
+    error = (await refused.json())["error"]
+    assert (refused.status, error["param"], error["code"]) == (400, "model", "no_default_model")
+    assert "the default, 'tiny', is not served; name one of org/other, add 'tiny' again" in error["message"]
+    assert (await client.get("/v1/models")).status == 200
+    answer = await (await client.delete("/admin/apps/gone?default=org/other")).json()
+    assert (answer["default"], port.default) == ("org/other", "org/other")
+    answer = await client.post("/tokenize", json={"prompt": "a"})
+    assert (answer.status, (await answer.json())["max_model_len"]) == (200, 16)
 
 
 async def test_nothing_is_said_of_what_is_not_known_yet(serve: Any, folder: Path, roots: dict[str, str]) -> None:
@@ -168,3 +201,26 @@ async def test_what_is_refused_behind_the_port_is_told(serve: Any, folder: Path,
         port.refuse = RequestRefused(why, "a sentence", param=param)
         answer = await client.post("/admin/apps", json={"name": "a", "path": str(folder)})
         assert (answer.status, (await answer.json())["error"]["param"]) == (status, param)
+
+
+async def test_an_adapter_of_the_folder_is_looked_for_when_it_is_asked_for(serve: Any) -> None:
+    client, port = await serve(
+        settings={"adapters": "/ada", "tenant_models": {"ann": "tiny"}, "api_keys": {"k": "ann", "o": "bob"}}
+    )
+    bob, ann = ({"Authorization": f"Bearer {key}"} for key in ("o", "k"))
+    body = {"model": "found", "prompt": "a"}
+    assert (await client.post("/tokenize", json=body, headers=ann)).status == 403
+    assert port.sought == [], "a key that may not use it brings nothing about"
+    assert (await client.post("/tokenize", json=body, headers=bob)).status == 200
+    assert (await client.post("/tokenize", json=body, headers=bob)).status == 200
+    assert port.sought == ["found"], "once"
+    assert (await client.post("/tokenize", json={**body, "model": "nobody"}, headers=bob)).status == 404
+    port.refuse = RequestRefused(Refusal.UNKNOWN_MODEL, "model 'bad' cannot be served: it lacks a tensor", param="model")
+    answer = await client.post("/v1/completions", json={**body, "model": "bad"}, headers=bob)
+    assert (answer.status, (await answer.json())["error"]["param"]) == (404, "model")
+
+
+async def test_without_a_folder_nothing_is_looked_for(serve: Any) -> None:
+    client, port = await serve()
+    assert (await client.post("/tokenize", json={"model": "found", "prompt": "a"})).status == 404
+    assert port.sought == []

@@ -227,3 +227,37 @@ async def test_token_ids_are_served_without_a_tokenizer(serve: Any, say: Any, tm
     answer = await client.post(URL, json={"prompt": "text", "max_tokens": 9})
     assert answer.status == 400
     assert "prompts are token ids" in (await answer.json())["error"]["message"]
+
+
+async def test_limits_and_more_of_the_checkpoint(serve: Any, say: Any, tmp_path: Any) -> None:
+    folder = make_folder(tmp_path / "tuned")
+    values = {
+        "min_p": 0.2,
+        "min_new_tokens": 2,
+        "min_length": 9,
+        "max_length": 12,
+        "stop_strings": ["x"],
+        "suppress_tokens": [9],
+    }
+    (folder / "generation_config.json").write_text(json.dumps(values))
+    client, port = await serve(say("the"), folder=folder)
+
+    async def asked(**fields: Any) -> Any:
+        answer = await client.post(URL, json={"prompt": [5, 6, 7], **fields})
+        assert answer.status == 200, await answer.text()
+        return port.streams[-1].generation
+
+    own = await asked()
+    assert (own.max_tokens, own.stop_strings, own.sampling.min_p) == (9, 1, 0.2)
+    assert (own.sampling.rules.min_tokens, own.sampling.rules.ends, own.sampling.rules.barred) == (6, [EOS], [[9]])
+    other = await asked(max_tokens=30, min_tokens=0, min_p=0, ignore_eos=True, top_p=0, stop=["a", "x"])
+    assert (other.max_tokens, other.stop_strings) == (30, 2)
+    assert (other.sampling.min_p, other.sampling.top_p, other.sampling.rules.min_tokens) == (0, 0, 0)
+    assert (await asked(prompt=[5] * 20)).max_tokens == 16, "a prompt that is longer is not limited by max_length"
+    assert (await asked(prompt=[[5] * 3, [5] * 8])).sampling.rules.min_tokens == 2
+    (folder / "generation_config.json").write_text('{"max_new_tokens": 7, "max_length": 5}')
+    client, port = await serve(say("the"), folder=folder)
+    assert (await asked()).max_tokens == 7
+    chat = {"messages": [{"role": "user", "content": "hi"}]}
+    await client.post("/v1/chat/completions", json=chat)
+    assert port.streams[-1].generation.max_tokens == 7

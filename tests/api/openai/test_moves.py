@@ -11,6 +11,7 @@ from blockwright.actors.gateway.port import MoveBegun, MovesBegun, RefusedChange
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ENDPOINTS
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.policies.requests.request_ownership import Viewer
 from blockwright.runtime import Node
 from blockwright.runtime.testing import Simulation
 
@@ -80,7 +81,7 @@ class Front:
     def __init__(self, answer: MovesBegun) -> None:
         self.answer = answer
 
-    def move(self, name: str, key: str, worker: str, route: str) -> MovesBegun:
+    def move(self, name: str, viewer: Viewer, worker: str, route: str) -> MovesBegun:
         return self.answer
 
 
@@ -96,7 +97,7 @@ def test_it_is_looked_for_in_every_process(found: MovesBegun, here: bool) -> Non
         await node.spawn(GatewayPeer(front, [name for name in fronts if name != node.name]), name="peer")
 
     async def ask(sim: Any) -> None:
-        answers.append(await sim.head.ref("g0/peer", GatewayPeer).move_anywhere("r", "", "w1", "", returns=MovesBegun))
+        answers.append(await sim.head.ref("g0/peer", GatewayPeer).move_anywhere("r", Viewer(), "w1", "", returns=MovesBegun))
 
     Simulation(seed=1, nodes=tuple(fronts), setup=setup).run(ask)
     assert answers == [found]

@@ -50,3 +50,18 @@ def test_text_after_the_stop_is_dropped() -> None:
 
 def test_a_stop_within_another_ends_first() -> None:
     assert scan(["abcd", "bc"], ["abcd"]) == ("a", "bc")
+
+
+@given(
+    st.lists(st.tuples(st.text("ab<", max_size=3), st.booleans()), max_size=12),
+    st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+def test_hidden_text_counts_and_is_left_out(pieces: list[tuple[str, bool]], stops: list[str]) -> None:
+    """As if everything were shown, with the hidden characters taken out of what is before the stop string."""
+    said = "".join(text for text, _ in pieces)
+    hidden = [is_hidden for text, is_hidden in pieces for _ in text]
+    plain, marked = StopScanner(stops), StopScanner(stops)
+    kept = len(plain.push(said) + plain.flush())
+    shown = "".join([*[marked.push(text, hidden=is_hidden) for text, is_hidden in pieces], marked.flush()])
+    assert marked.found == plain.found
+    assert shown == "".join(char for char, is_hidden in zip(said[:kept], hidden[:kept], strict=True) if not is_hidden)

@@ -14,6 +14,7 @@ from blockwright.api.errors import ApiError
 from blockwright.api.text.chat_template import ChatTemplate, Rendering
 from blockwright.api.text.tokenizer import TextCodec
 from blockwright.gpu.weights.checkpoint import CheckpointError
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 from blockwright.tests.checkpoints import write_tokenizer
 
 WHOLE = Rendering(begin=True, proceed=False, variables={}, longest=1000)
@@ -59,14 +60,14 @@ def test_texts(tmp_path: Path, config: dict[str, bool], processor: bool) -> None
         tokenizer.post_processor = TemplateProcessing(single="<s> $A", pair=None, special_tokens=[("<s>", 1)])
         tokenizer.enable_truncation(2)
         tokenizer.save(str(folder / "tokenizer.json"))
-    codec, reference = TextCodec.load(folder), oracle(folder)
+    codec, reference = TextCodec.load(CheckpointFiles(folder)), oracle(folder)
     for text in ("", "the end 🙂", "<s>odd</s> the"):
         for special in (True, False):
             assert codec.encode(text, special=special) == reference.encode(text, add_special_tokens=special)
 
 
 def test_a_long_text_leaves_the_interpreter_to_others(tmp_path: Path) -> None:
-    codec, text = TextCodec.load(folder_with(tmp_path)), "the in on " * 60_000
+    codec, text = TextCodec.load(CheckpointFiles(folder_with(tmp_path))), "the in on " * 60_000
 
     def turns() -> int:
         """Of this thread while another one encodes."""
@@ -94,8 +95,8 @@ def test_chats(tmp_path: Path, where: str) -> None:
     else:
         named = [{"name": "default", "template": TEMPLATE}, {"name": "rag", "template": "x"}]
         folder_with(tmp_path, chat_template=TEMPLATE if where == "config" else named)
-    codec = TextCodec.load(folder)
-    template = ChatTemplate.load(folder, codec.named)
+    codec = TextCodec.load(CheckpointFiles(folder))
+    template = ChatTemplate.load(CheckpointFiles(folder), codec.named)
     assert template is not None
     text = template.render(CHAT, WHOLE)
     reference = oracle(folder)
@@ -108,7 +109,7 @@ def test_chats(tmp_path: Path, where: str) -> None:
 @pytest.mark.parametrize("text", ["  and then", "so ", "a\n", "x"])
 def test_a_last_message_that_is_continued(tmp_path: Path, template: str, text: str) -> None:
     folder = folder_with(tmp_path, chat_template=template)
-    codec, chat = TextCodec.load(folder), [*CHAT, {"role": "assistant", "content": text}]
+    codec, chat = TextCodec.load(CheckpointFiles(folder)), [*CHAT, {"role": "assistant", "content": text}]
     want = oracle(folder).apply_chat_template(chat, tokenize=False, continue_final_message=True)
     assert ChatTemplate(template, codec.named).render(chat, replace(WHOLE, begin=False, proceed=True)) == want
     with pytest.raises(ApiError, match="does not print the last message"):
@@ -127,7 +128,7 @@ def test_templates_cannot_change_what_they_are_given() -> None:
 def test_an_end_token_in_the_vocabulary_is_hidden_even_if_the_file_does_not_mark_it(tmp_path: Path) -> None:
     Tokenizer(models.WordLevel({"a": 0, "[END]": 1}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "special_tokens_map.json").write_text('{"eos_token": {"content": "[END]"}}')
-    codec = TextCodec.load(tmp_path)
+    codec = TextCodec.load(CheckpointFiles(tmp_path))
     assert codec.special == {1}
     assert codec.decode([0, 1, 0]) == "a a"
     assert [codec.token_bytes(i) for i in (0, 1, 2)] == [b"a", b"[END]", b""]
@@ -137,20 +138,20 @@ def test_an_end_token_in_the_vocabulary_is_hidden_even_if_the_file_does_not_mark
     ("name", "text", "says"),
     [
         ("tokenizer.json", "{}", "cannot be loaded"),
-        ("tokenizer_config.json", "[]", "holds no JSON object"),
-        ("tokenizer_config.json", "{", "cannot be read"),
+        ("tokenizer_config.json", "[]", "holds a JSON list, not an object"),
+        ("tokenizer_config.json", "{", "is not valid JSON"),
     ],
 )
 def test_broken_files(tmp_path: Path, name: str, text: str, says: str) -> None:
     write_tokenizer(tmp_path)
     (tmp_path / name).write_text(text)
     with pytest.raises(CheckpointError, match=says) as caught:
-        TextCodec.load(tmp_path)
+        TextCodec.load(CheckpointFiles(tmp_path))
     assert str(tmp_path) in str(caught.value)
 
 
 def test_without_a_tokenizer_ids_have_no_text(tmp_path: Path) -> None:
-    codec = TextCodec.load(tmp_path)
+    codec = TextCodec.load(CheckpointFiles(tmp_path))
     assert "has no tokenizer.json, so prompts are token ids" in codec.missing
     assert codec.decode([3, 7]) == ""
     assert codec.token_bytes(3) == b""

@@ -14,7 +14,9 @@ from transformers.generation.logits_process import (
     MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
     NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
     SequenceBiasLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
 )
@@ -51,7 +53,7 @@ def processed(steps: list[Any], logits_V: np.ndarray, known: list[int]) -> np.nd
 
 def applied(rules: TokenRules, logits_V: np.ndarray, output: list[int]) -> np.ndarray:
     scores = logits_V.astype(np.float64)
-    RowRules(rules).apply(scores, np.asarray(output, dtype=np.int32))
+    RowRules(rules).apply(scores, np.asarray(output, dtype=np.int32), 0)
     return scores.astype(np.float32)
 
 
@@ -219,3 +221,42 @@ def test_any_logits_and_any_parameters_yield_a_token(
         token = draw(np.asarray(logits, dtype=np.float32), params, output)
         assert 0 <= token < V or token == NOT_FINITE
         assert chosen is None or token not in (0, 3)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 4), max_size=8),
+    st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3), min_size=1, max_size=4, unique_by=tuple),
+    st.integers(1, 4),
+)
+def test_rules_of_a_checkpoint_look_at_the_prompt_too(
+    prompt: list[int], output: list[int], sequences: list[list[int]], size: int
+) -> None:
+    logits_V, known = np.linspace(-2, 3, V).astype(np.float32), [*prompt, *output]
+
+    def ours(rules: TokenRules, virtual: int = 0) -> np.ndarray:
+        scores = logits_V.astype(np.float64)
+        RowRules(rules).apply(scores, np.asarray([-1] * virtual + known, dtype=np.int32), virtual + len(prompt))
+        return scores.astype(np.float32)
+
+    bias = [[ids, 0.5 + i] for i, ids in enumerate(sequences)]
+    pairs = [
+        (TokenRules(barred=sequences), NoBadWordsLogitsProcessor(sequences, None)),
+        (TokenRules(phrases=[(ids, weight) for ids, weight in bias]), SequenceBiasLogitsProcessor(bias)),
+        (TokenRules(no_repeat=size), NoRepeatNGramLogitsProcessor(size)),
+        (TokenRules(barred_first=[1, 3]), SuppressTokensAtBeginLogitsProcessor([1, 3], len(prompt))),
+    ]
+    for rules, theirs in pairs:
+        for virtual in (0, 3):
+            np.testing.assert_allclose(ours(rules, virtual), processed([theirs], logits_V, known), rtol=1e-6)
+    first = TokenRules(barred_first=[1, 3])
+    known = prompt
+    assert np.isneginf(ours(first)).nonzero()[0].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 5])
+def test_top_p_of_zero_takes_the_best_token_alone(top_k: int) -> None:
+    logits_V = np.linspace(0, 1, V).astype(np.float32)
+    for seed in range(20):
+        assert draw(logits_V, SamplingParams(top_p=0.0, top_k=top_k, temperature=2.0, seed=seed), []) == V - 1

@@ -16,6 +16,7 @@ from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.adapters import make_adapter
+from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.zoo.source import open_source
 
 Checkpoints = Callable[..., Path]
@@ -148,7 +149,7 @@ def renamed(tensors: dict[str, torch.Tensor], old: str, new: str) -> None:
             lambda t: renamed(t, "q_proj", "query"),
             "module model.layers.0.self_attn.query is not a linear module of the base",
         ),
-        (lambda t: renamed(t, "layers.2", "layers.9"), "module model.layers.9.* is not a linear module of the base"),
+        (lambda t: renamed(t, "layers.2", "layers.9"), "was made for another base: it has 10 layers, .* has 3"),
         (lambda t: renamed(t, "base_model.model.", ""), "does not begin with base_model.model."),
         (lambda t: t.pop(f"{Q}.lora_B.weight"), "has lora_A of model.layers.0.self_attn.q_proj alone"),
         (lambda t: t.clear(), "lacks lora_A and lora_B of"),
@@ -194,14 +195,63 @@ def test_a_pickle_is_never_loaded(folder: Folder, made: tuple[Path, Path]) -> No
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ('{"base_model_name_or_path": "meta-llama/Llama-3-8B"}', "Llama-3-8B"),
-        ('{"base_model_name_or_path": "/home/ann/base/"}', "base"),
+        ('{"base_model_name_or_path": "meta-llama/Llama-3-8B"}', "meta-llama/Llama-3-8B"),
+        ('{"base_model_name_or_path": "/home/ann/base/"}', "/home/ann/base/"),
+        ('{"config": {}, "model_name": "acme/base"}', "acme/base"),
         ('{"base_model_name_or_path": null}', ""),
         ('{"base_model_name_or_path": 7}', ""),
         ("{", ""),
     ],
 )
-def test_what_it_was_trained_on_is_a_name_without_folders(tmp_path: Path, text: str, name: str) -> None:
+def test_what_it_was_trained_on_is_told_as_it_stands(tmp_path: Path, text: str, name: str) -> None:
     (tmp_path / "adapter_config.json").write_text(text)
     assert trained_on(tmp_path) == name
     assert trained_on(tmp_path / "nothing") == ""
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "target"),
+    [(2, 5, ["q_proj", "v_proj"]), (5, 2, ["q_proj", "v_proj"]), (2, 5, r".*\.up_proj"), (5, 2, "all-linear")],
+)
+def test_an_adapter_of_a_deeper_or_flatter_base_is_told_so(tmp_path: Path, own: int, other: int, target: Any) -> None:
+    """Not that a tensor is lacking, or that a module is none of the base."""
+    its = make_checkpoint(tmp_path / "its", num_hidden_layers=own)
+    given = make_checkpoint(tmp_path / "given", num_hidden_layers=other)
+    adapter = make_adapter(its, tmp_path / "a", target_modules=target)
+    says = (
+        f"a was made for another base: it has {own} layers, given has {other}; name the base that the adapter was trained on"
+    )
+    with pytest.raises(CheckpointError, match=says):
+        open_source(adapter, given)
+    assert len(open_source(adapter, its).deltas) > 0
+    some = make_adapter(given, tmp_path / "some", target_modules=["q_proj"], layers_to_transform=[0])
+    assert len(open_source(some, given).deltas) == 1, "fewer layers, as its configuration says"
+
+
+def test_a_base_of_another_width_is_told_before_what_is_lacking(tmp_path: Path) -> None:
+    its, given = make_checkpoint(tmp_path / "its"), make_checkpoint(tmp_path / "given", hidden_size=96)
+    adapter = make_adapter(its, tmp_path / "a", target_modules=["q_proj", "v_proj"])
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, "target_modules": ["q_proj", "v_proj", "k_proj"]}))
+    with pytest.raises(CheckpointError, match=r"has shape .* where .* of the base .* ask for .*; name the base"):
+        open_source(adapter, given)
+
+
+def test_weight_tying_counts_where_it_changes_something(tmp_path: Path) -> None:
+    """Trainers set it whatever the adapter changes."""
+    for tied in (False, True):
+        base = make_checkpoint(tmp_path / f"base-{tied}", tie_word_embeddings=tied)
+        for name, more in (("layers", {}), ("head", {"modules_to_save": ["lm_head"]})):
+            adapter = make_adapter(base, tmp_path / f"{name}-{tied}", target_modules=["q_proj"], **more)
+            file = adapter / "adapter_config.json"
+            config = json.loads(file.read_text())
+            file.write_text(json.dumps({**config, "ensure_weight_tying": False}))
+            plain = [spec.component.id for spec in open_source(adapter, base).specs(16, "float32")]
+            file.write_text(json.dumps({**config, "ensure_weight_tying": True}))
+            if tied and more:
+                with pytest.raises(
+                    CheckpointError, match=r"ensure_weight_tying is true and the adapter changes lm_head.weight"
+                ):
+                    open_source(adapter, base)
+            else:
+                assert [spec.component.id for spec in open_source(adapter, base).specs(16, "float32")] == plain

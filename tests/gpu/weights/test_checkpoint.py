@@ -352,3 +352,45 @@ def test_a_file_that_shrinks_after_opening(copy: Callable[..., Path]) -> None:
 def test_needs_no_torch() -> None:
     code = "import sys, blockwright.gpu.weights.checkpoint; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def renamed(folder: Path, name: Callable[[str], str]) -> None:
+    """Give the tensors of a checkpoint other names."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {name(old): tensor for old, tensor in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"}
+    )
+
+
+@pytest.mark.parametrize("architecture", ["llama-tied", "gpt-neox", "qwen2"])
+@pytest.mark.parametrize("before", ["", "language_model.model.", "model.language_model."])
+def test_other_prefixes_of_names_are_the_same_model(copy: Callable[..., Path], architecture: str, before: str) -> None:
+    folder = copy(architecture)
+    original = [spec.component for spec in Checkpoint.open(folder).specs(16, "float32")]
+    own = "gpt_neox." if architecture == "gpt-neox" else "model."
+    outer = before.removesuffix(own) if before.endswith(own) else ""
+    renamed(folder, lambda name: before + name.removeprefix(own) if name.startswith(own) else outer + name)
+    assert [spec.component for spec in Checkpoint.open(folder).specs(16, "float32")] == original
+
+
+def test_a_checkpoint_of_the_model_without_its_head_is_what_transformers_loads(copy: Callable[..., Path]) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = copy("llama-tied", architectures=["LlamaModel"])
+    whole = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    original = [spec.component for spec in Checkpoint.open(folder).specs(16, "float32")]
+    renamed(folder, lambda name: name.removeprefix("model."))
+    theirs = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in whole.items())
+    assert [spec.component for spec in Checkpoint.open(folder).specs(16, "float32")] == original
+
+
+def test_a_tensor_under_another_name_is_named(copy: Callable[..., Path]) -> None:
+    folder = copy("llama")
+    renamed(folder, lambda name: f"tower.{name}" if ".layers.1." in name else name)
+    said = refusal(folder)
+    assert "lacks tensor model.layers.1." in said
+    assert "but has tower.model.layers.1." in said

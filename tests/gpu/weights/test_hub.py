@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import json
+import re
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,6 +84,39 @@ def test_config_comes_first_and_the_size_is_said(
     assert hub.asked == ["owner/name@None: config.json", "owner/name@None: all"]
     assert caplog.messages == ["owner/name has 2.0 GiB of weights, which need as much memory; fetching what the cache lacks"]
     assert "OSError: no such repository" in refusal("owner/nothing")
+
+
+@pytest.mark.parametrize(
+    ("free", "memory", "dtype", "says"),
+    [
+        (
+            1 << 30,
+            8 << 30,
+            "bfloat16",
+            "2.0 GiB of weights, of which 2.0 GiB are to be fetched, and the disk of .* has 1.0 GiB free",
+        ),
+        (8 << 30, 1 << 30, "bfloat16", "2.0 GiB of weights, which need 2.0 GiB of memory, and this machine has 1.0 GiB"),
+        (8 << 30, (1 << 30) - 4096, "float32", "which need 1.0 GiB of memory, and this machine has 1.0 GiB"),
+        (8 << 30, 1 << 30, "float32", ""),
+        (2 << 30, 2 << 30, "bfloat16", ""),
+    ],
+)
+def test_what_has_no_room_is_refused_before_it_is_fetched(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, memory: int, dtype: str, says: str
+) -> None:
+    folder = shutil.copytree(hub.repositories["name"], tmp_path / "copy")  # type: ignore[arg-type]
+    told = json.loads((folder / "config.json").read_text())
+    told.pop("torch_dtype", None)
+    (folder / "config.json").write_text(json.dumps(told | {"dtype": dtype}))
+    hub.repositories["name"] = folder
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+    monkeypatch.setattr("os.sysconf", lambda name: memory // 4096 if name == "SC_PHYS_PAGES" else 4096)
+    if not says:
+        Checkpoint.open("owner/name")
+        assert hub.asked[-1].endswith(": all")
+        return
+    assert re.search(says, refusal("owner/name"))
+    assert not hub.asked[-1].endswith(": all")
 
 
 @pytest.mark.parametrize(

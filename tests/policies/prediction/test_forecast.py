@@ -277,7 +277,7 @@ def test_what_is_still_to_come_is_the_mean_of_answers_that_are_as_long_already(r
 
 
 @pytest.mark.parametrize("replay", [MachineReplay, LazyReplay])
-def test_an_answer_without_an_estimate_ends_at_its_limit_also_where_it_is_known_how_wrong_estimates_are(
+def test_an_answer_without_an_estimate_ends_at_its_limit_where_errors_of_estimates_are_known(
     replay: type,
 ) -> None:
     """The mean of what is beyond nothing was a division by it, and the forecast failed."""

@@ -6,7 +6,7 @@ from blockwright.policies.requests.request_ownership import (
     NAME_LENGTH,
     NAMES,
     ChosenNames,
-    may_see,
+    Viewer,
     request_id,
     sequence_id,
     sequences_of,
@@ -21,11 +21,24 @@ def test_an_id_names_its_gateway_and_its_choices_are_found_by_it() -> None:
     assert sequences_of(request, [*ids, "cmpl-g1-abcd", "cmpl-g1-abcd/1"]) == ids
 
 
-def test_a_request_exists_for_the_key_that_made_it_alone() -> None:
-    assert may_see("alice", "alice")
-    assert may_see("", "")
-    assert not may_see("", "alice")
-    assert not may_see("bob", "alice")
+def test_a_request_exists_for_the_key_that_sent_it_and_for_admin_keys() -> None:
+    assert Viewer("alice").may_see("alice")
+    assert Viewer().may_see("")
+    assert not Viewer().may_see("alice")
+    assert not Viewer("bob").may_see("alice")
+    assert Viewer("root", everything=True).may_see("alice")
+
+
+def test_an_admin_key_finds_the_names_that_others_chose() -> None:
+    names, root = ChosenNames(), Viewer("root", everything=True)
+    names.note("alice", "job", "cmpl-1")
+    assert names.resolve(root, "job") == "cmpl-1"
+    names.note("bob", "job", "cmpl-2")
+    assert names.resolve(root, "job") == "cmpl-2", "the newest"
+    names.note("root", "job", "cmpl-3")
+    names.note("alice", "job", "cmpl-4")
+    assert names.resolve(root, "job") == "cmpl-3", "its own first"
+    assert names.resolve(root, "unheard-of") == "unheard-of"
 
 
 def test_names_belong_to_a_key_and_the_oldest_are_forgotten() -> None:
@@ -34,10 +47,10 @@ def test_names_belong_to_a_key_and_the_oldest_are_forgotten() -> None:
     names.note("bob", "job", "cmpl-2")
     names.note("alice", "job", "cmpl-3")
     names.note("alice", "x" * (NAME_LENGTH + 1), "cmpl-4")
-    assert (names.resolve("alice", "job"), names.resolve("bob", "job")) == ("cmpl-3", "cmpl-2")
-    assert names.resolve("carol", "job") == "job", "perhaps an id of ours"
-    assert names.resolve("alice", "x" * (NAME_LENGTH + 1)) == "x" * (NAME_LENGTH + 1)
+    assert (names.resolve(Viewer("alice"), "job"), names.resolve(Viewer("bob"), "job")) == ("cmpl-3", "cmpl-2")
+    assert names.resolve(Viewer("carol"), "job") == "job", "perhaps an id of ours"
+    assert names.resolve(Viewer("alice"), "x" * (NAME_LENGTH + 1)) == "x" * (NAME_LENGTH + 1)
     for i in range(NAMES):
         names.note("dave", f"n{i}", f"cmpl-n{i}")
-    assert names.resolve("bob", "job") == "job"
-    assert names.resolve("dave", "n0") == "cmpl-n0"
+    assert names.resolve(Viewer("bob"), "job") == "job"
+    assert names.resolve(Viewer("dave"), "n0") == "cmpl-n0"

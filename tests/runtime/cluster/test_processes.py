@@ -199,7 +199,46 @@ async def test_heartbeats_tell_how_a_node_fares(rig, until):
     await until(late)
 
 
-async def test_the_death_of_the_forkserver_takes_its_children_and_is_mended(rig, until):
+async def kill_the_forkserver(rig, until) -> None:
+    """And wait until another one is there."""
+    dead = rig.launcher._process.pid
+    os.kill(dead, signal.SIGKILL)
+    await until(lambda: rig.launcher._process.pid != dead and rig.launcher._connected.is_set())
+
+
+async def test_children_outlive_the_forkserver_and_are_watched_and_ended_without_it(rig, until):
+    await rig.launch("w0", "w1", "w2")
+    pids = {w: rig.hub.pid(w) for w in ("w0", "w1", "w2")}
+    for turn in range(2):
+        await kill_the_forkserver(rig, until)
+        assert [await rig.ref(w).add(1) for w in pids] == [turn + 1] * 3
+    assert rig.downs == []
+    assert {node.name: pid for node, pid in rig.launcher.list().items()} == pids
+    os.kill(pids["w0"], signal.SIGKILL)
+    await until(lambda: rig.downs == [Down("w0", 1, "exited -9")])
+    await rig.hub.kill("w1")
+    assert gone(pids["w1"])
+    await rig.launch("w0")
+    assert await rig.ref("w0").add(1) == 1
+    assert rig.hub.node.peers()["w0"].incarnation == 2
+    os.kill(pids["w2"], signal.SIGSTOP)  # at the end there is one that does not end by itself
+    await asyncio.wait_for(rig.launcher.stop(), PATIENCE)
+    assert gone(pids["w2"])
+
+
+async def test_what_is_killed_with_the_forkserver_is_seen_to_end(rig, until):
+    await rig.launch("w0", "w1")
+    for pid in (rig.hub.pid("w0"), rig.launcher._process.pid, rig.hub.pid("w1")):
+        os.kill(pid, signal.SIGKILL)
+    await until(lambda: len(rig.downs) == 2)
+    assert {(d.node, d.cause) for d in rig.downs} == {("w0", "exited -9"), ("w1", "exited -9")}
+    await rig.launch("w0")
+    assert await rig.ref("w0").add(1) == 1
+
+
+async def test_where_the_kernel_has_no_pidfds_children_die_with_the_forkserver(open_rig, until, monkeypatch):
+    monkeypatch.setattr("blockwright.runtime.cluster.processes.can_watch", lambda: False)
+    rig = await open_rig()
     await rig.launch("w0", "w1")
     pids = [rig.hub.pid(w) for w in ("w0", "w1")]
     os.kill(rig.launcher._process.pid, signal.SIGKILL)
@@ -208,6 +247,18 @@ async def test_the_death_of_the_forkserver_takes_its_children_and_is_mended(rig,
     await until(lambda: all(gone(pid) for pid in pids))
     await rig.launch("w0")
     assert await rig.ref("w0").add(1) == 1
+
+
+async def test_a_child_of_which_the_head_has_not_been_told_dies_with_the_forkserver(rig, until):
+    """At many moments of a launch: no process is left that the head does not know."""
+    for n in range(12):
+        launch = asyncio.create_task(rig.launch(f"w{n}"))
+        await asyncio.sleep(n * 0.002)
+        children = psutil.Process(rig.launcher._process.pid).children()
+        await kill_the_forkserver(rig, until)
+        await asyncio.gather(launch, return_exceptions=True)
+        known = {*rig.launcher.list().values()}
+        await until(lambda children=children, known=known: all(gone(one.pid) for one in children if one.pid not in known))
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5, 20, 200])
@@ -276,6 +327,8 @@ async def test_a_forkserver_that_cannot_be_replaced_is_an_error_at_launch(rig, m
     await rig.launch("w0")
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     os.kill(rig.launcher._process.pid, signal.SIGKILL)
+    await until(lambda: rig.launcher._broken)
+    os.kill(rig.hub.pid("w0"), signal.SIGKILL)
     await until(lambda: rig.downs != [])
     with pytest.raises(LaunchError, match="cannot be started again"):
         await rig.launch("w0")
@@ -296,7 +349,7 @@ def test_it_works_on_uvloop(tmp_path):
 
 
 HEAD = """
-import asyncio, json, signal, sys
+import asyncio, json, os, signal, sys
 from pathlib import Path
 from blockwright.runtime import run
 from blockwright.runtime.cluster.cluster import ClusterHead
@@ -312,6 +365,12 @@ async def main():
         await hub.wait_up(name)
     if sys.argv[2] == "stall":
         hub.node.ref("w0/counter").block.cast(60.0)
+    if sys.argv[2] == "orphans":
+        dead, stopped = launcher._process.pid, hub.pid("w1")
+        os.kill(stopped, signal.SIGSTOP)
+        os.kill(dead, signal.SIGKILL)
+        while launcher._process.pid == dead or not launcher._connected.is_set():
+            await asyncio.sleep(0.01)
     if sys.argv[2] == "drain":
         asked = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
@@ -371,7 +430,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "stall", "return", "drain", "group"])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "stall", "return", "drain", "group", "orphans"])
 def test_the_end_of_the_head_leaves_nothing(tmp_path, how):
     check_end(HEAD, tmp_path / "sockets", how)
 

@@ -1,0 +1,149 @@
+"""The file that keeps what was added, replaced and removed while a server ran, for its next start.
+
+Owns the file's form and how it is written: whole, beside the old one, and in its place by one rename, so that a crash at any
+moment leaves the old or the new one. Entries that cannot be read stay in it as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blockwright.actors.app_roots import check_name
+from blockwright.actors.config import Settings
+from blockwright.actors.gateway.port import NewApplication
+from blockwright.policies.requests.refusal import RequestRefused
+
+NAME = ".blockwright-apps.json"  # in the folder of the setting ``adapters``
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a file keeps.
+
+    added: by model id. removed: ids of models that are served no more though a setting or a folder has them. default: the
+    id that stands for requests without a model, where somebody has moved it. faults: a sentence for each entry that cannot
+    be read.
+    """
+
+    added: dict[str, NewApplication] = field(default_factory=dict)
+    removed: frozenset[str] = frozenset()
+    default: str = ""
+    faults: tuple[str, ...] = ()
+
+
+class ChangesFile:
+    """See the module. Of one server at a time; its methods are called on threads, one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, settings: Settings) -> ChangesFile | None:
+        """Return the file that the settings name; None where they name none."""
+        if settings.apps_file:
+            return cls(Path(settings.apps_file).expanduser().absolute())
+        return cls(Path(settings.adapters).expanduser().absolute() / NAME) if settings.adapters else None
+
+    def read(self) -> Changes:
+        """Return what can be read of it; nothing where there is no file."""
+        try:
+            raw = self._raw()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            return Changes(faults=(f"{self.path} cannot be read ({reason}); nothing of it is served, and it is kept",))
+        added, faults = dict[str, NewApplication](), list[str]()
+        for name, entry in raw["added"].items():
+            try:
+                added[name] = _entry(name, entry)
+            except ValueError as error:
+                faults.append(f"{self.path}: the entry {name[:60]!r} is not served, but kept: {error}")
+        default = raw["default"] if isinstance(raw["default"], str) else ""
+        return Changes(added, frozenset(map(str, raw["removed"])), default, tuple(faults))
+
+    def add(self, new: NewApplication, base: str) -> None:
+        """Keep an addition, or a new version; ``base``: what it was put on. Raise OSError where it cannot be written."""
+        raw = self._for_change()
+        entry: dict[str, Any] = {"path": new.path}
+        if base:
+            entry["base"] = base
+        if new.defaults:
+            entry["defaults"] = json.loads(new.defaults)
+        raw["added"][new.name] = entry
+        raw["removed"] = [name for name in raw["removed"] if name != new.name]
+        self._write(raw)
+
+    def remove(self, name: str, default: str) -> None:
+        """Keep a removal; ``default``: the id that stands for requests without a model from now on, "" as before. Raise
+        OSError where it cannot be written."""
+        raw = self._for_change()
+        raw["added"].pop(name, None)
+        raw["removed"] = [*(one for one in raw["removed"] if one != name), name]
+        raw["default"] = default or raw["default"]
+        self._write(raw)
+
+    def _raw(self) -> dict[str, Any]:
+        """Return the document, with all of its parts. Raise OSError, or ValueError where it is none of ours."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {"version": VERSION, "added": {}, "removed": [], "default": ""}
+        found = json.loads(text)
+        if not isinstance(found, dict) or found.get("version") != VERSION:
+            raise ValueError(f"it is no file of version {VERSION} of this kind")
+        raw = {"added": {}, "removed": [], "default": "", **found}
+        if not isinstance(raw["added"], dict) or not isinstance(raw["removed"], list):
+            raise ValueError("added is no object, or removed is no list")
+        return raw
+
+    def _for_change(self) -> dict[str, Any]:
+        """Return the document to change. One that cannot be read is put aside first, under a name that is free."""
+        try:
+            return self._raw()
+        except ValueError:
+            number = 1
+            while (aside := self.path.with_name(f"{self.path.name}.unreadable-{number}")).exists():
+                number += 1
+            os.replace(self.path, aside)
+            return self._raw()
+
+    def _write(self, raw: Mapping[str, Any]) -> None:
+        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        try:
+            with open(beside, "w", encoding="utf-8") as file:
+                file.write(json.dumps(raw, indent=1, ensure_ascii=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, self.path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _entry(name: str, entry: object) -> NewApplication:
+    """Return an entry as the request that it was made of. Raise ValueError."""
+    try:
+        check_name(name)
+    except RequestRefused as refused:
+        raise ValueError(refused.message) from None
+    if not isinstance(entry, dict):
+        raise ValueError("it is no object")
+    path, base, defaults = entry.get("path"), entry.get("base", ""), entry.get("defaults", {})
+    if not isinstance(path, str) or not os.path.isabs(path):
+        raise ValueError(f"path is {path!r}; give a folder from the root on")
+    if not isinstance(base, str):
+        raise ValueError(f"base is {base!r}; give a model id")
+    if not isinstance(defaults, dict):
+        raise ValueError("defaults is no object")
+    text = json.dumps(defaults, sort_keys=True) if defaults else ""
+    return NewApplication(name, path, base, defaults=text, on_demand=True)

@@ -1,0 +1,139 @@
+"""Applications that no setting names one by one: adapters of the folder ``adapters``, and what was added before a restart.
+
+Looks at the file system and changes nothing. Each is opened by itself, so that one that is broken keeps no other from being
+served; they are loaded when requests ask for them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from blockwright.actors.app_roots import check_name, folder_below
+from blockwright.actors.changes_file import Changes
+from blockwright.actors.checkpoints import Opened, located, stored_base
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.gateway.port import NewApplication
+from blockwright.actors.sizing import WorkerLimits, check_model, worker_limits
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
+from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base
+from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.zoo.source import open_source
+
+
+def roots_of(settings: Settings) -> str:
+    """Return the folders from which models may be added at run time, with commas between."""
+    return ",".join(filter(None, (settings.app_roots, settings.adapters)))
+
+
+def adapter_named(settings: Settings, name: str) -> NewApplication | None:
+    """Return the adapter of that name in the folder ``adapters``; None where there is none."""
+    try:
+        check_name(name)
+    except RequestRefused:
+        return None
+    if not settings.adapters or "/" in name:
+        return None
+    path = Path(os.path.realpath(Path(settings.adapters).expanduser())) / name
+    if not is_adapter(path):
+        return None
+    base, defaults = settings.bases.get(name, ""), settings.application_defaults.get(name, "")
+    return NewApplication(name, str(path), base, defaults=defaults, on_demand=True)
+
+
+def base_of(new: NewApplication, roots: str, wholes: Collection[WholeModel]) -> WholeModel | None:
+    """Return the model that the adapter ``new`` is put on; None for a whole checkpoint. Raise RequestRefused."""
+    folder = folder_below(roots, new.path)
+    if not is_adapter(folder):
+        if new.base:
+            message = f"{folder} is a whole checkpoint, which has no base; leave base out"
+            raise RequestRefused(Refusal.INVALID, message, param="base")
+        return None
+    try:
+        found = named_base(new.base, wholes) if new.base else choose_base(trained_on(folder), wholes)
+    except AmbiguousBase as ambiguous:
+        message = f"{folder} is an adapter; {ambiguous.why}; name its base (base, or --base)"
+        raise RequestRefused(Refusal.INVALID, message, param="base") from None
+    if found is None:
+        there = ", ".join(one.model for one in wholes)
+        why = f"base {new.base!r} is not a whole checkpoint that is served" if new.base else "no whole checkpoint is served"
+        remedy = f"name one of {there}" if there else "add the checkpoint that it was trained on first"
+        raise RequestRefused(Refusal.INVALID, f"{folder} is an adapter, but {why}; {remedy}", param="base")
+    return found
+
+
+def open_further(settings: Settings, opened: Opened, changes: Changes) -> tuple[Opened, list[str]]:
+    """Open what is served beside ``opened``; a sentence for each that is not served, or not as it was left."""
+    told = [*changes.faults, *_overruled(settings, changes)]
+    checkpoints, bases, defaults = dict(opened.checkpoints), dict(opened.bases), dict(opened.defaults)
+    models = {name: one.config for name, one in opened.checkpoints.items()}
+    limits = worker_limits(settings, models, None)
+    for new in _further(settings, changes, told):
+        try:
+            checkpoint, base = _open(new, settings, limits, checkpoints)
+        except RequestRefused as refused:
+            remedy = refused.message.replace("(base, or --base)", f"(--set bases.{new.name}=NAME)")
+            told.append(f"{new.name} is not served: {remedy}")
+        except (CheckpointError, SettingsError, OSError) as error:
+            told.append(f"{new.name} is not served: {error}")
+        else:
+            checkpoints[new.name], defaults[new.name] = checkpoint, new.defaults
+            bases |= {new.name: base} if base else {}
+    lazy = frozenset(checkpoints.keys() - opened.checkpoints.keys())
+    return replace(opened, checkpoints=checkpoints, bases=bases, defaults=defaults, on_demand=lazy), told
+
+
+def _open(
+    new: NewApplication, settings: Settings, limits: WorkerLimits, here: dict[str, Checkpoint]
+) -> tuple[Checkpoint, str]:
+    """Open one, and name its base. Raise RequestRefused, CheckpointError, SettingsError or OSError."""
+    wholes = [WholeModel(name, located(one)) for name, one in here.items() if one.source == one.path and not one.deltas]
+    base, folder = base_of(new, roots_of(settings) or new.path, wholes), os.path.realpath(new.path)
+    made = open_source(folder) if base is None else open_adapter(folder, here[base.model])
+    check_model(settings, limits, new.name, made.config)
+    return made, base.model if base is not None else stored_base(made, wholes) if made.deltas else ""
+
+
+def _further(settings: Settings, changes: Changes, told: list[str]) -> Iterator[NewApplication]:
+    """Yield what is to be served beside what the settings name, what was added first."""
+    taken = {*settings.applications}
+    for name, new in changes.added.items():
+        if name not in taken:
+            taken.add(name)
+            yield new
+    if not settings.adapters:
+        return
+    folder = Path(settings.adapters).expanduser()
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        told.append(f"adapters: {folder} cannot be listed ({error.strerror}); its adapters are served when it is there")
+        return
+    for name in names:
+        if name.startswith(".") or name in changes.removed or not is_adapter(folder / name):
+            continue
+        found = adapter_named(settings, name)
+        if found is None:
+            told.append(f"adapters: {folder / name} is not served: its name is no model id; rename the folder")
+        elif name not in taken:
+            yield found
+        elif name in settings.applications and os.path.realpath(settings.applications[name]) != found.path:
+            told.append(f"adapters: {folder / name} is not served: {name} is {settings.applications[name]} by the settings")
+    for name in sorted({*settings.application_defaults} - {*names, *taken}):
+        told.append(f"applications.{name} has no path, and {folder} has no adapter of that name yet")
+
+
+def _overruled(settings: Settings, changes: Changes) -> Iterator[str]:
+    """Yield a sentence for each change that a setting overrules."""
+    for name, path in settings.applications.items():
+        added = changes.added.get(name)
+        if added is not None and os.path.realpath(path) != os.path.realpath(added.path):
+            yield f"{name} was added from {added.path} while the server ran, but the settings name {path}, which is served"
+        elif name in changes.removed:
+            yield f"{name} was removed while the server ran, but the settings name it, so it is served"
+    if changes.default and settings.default_model not in ("", changes.default):
+        yield f"{changes.default} was made the default while the server ran, but default_model is {settings.default_model}"

@@ -1,0 +1,57 @@
+"""The identity of each served model: a hash of all that makes its answers what they are, whatever its name is.
+
+Enters: the components of its chain (configuration, every tensor, an adapter's delta), the number format that it computes
+in, the longest sequence, the defaults of sampling, and the files that make tokens of texts. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+from blockwright.actors.checkpoints import hash_applications, open_checkpoints
+from blockwright.actors.config import Settings
+from blockwright.actors.sizing import serving_dtype
+
+TEXT_FILES = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+)
+
+
+def model_identities(settings: Settings) -> dict[str, str]:
+    """Return 32 hexadecimal digits for each application, the default one first.
+
+    Reads every tensor: seconds of work for each gigabyte. Raises CheckpointError and SettingsError as a server's start does.
+    """
+    checkpoints = open_checkpoints(settings)
+    dtype = serving_dtype(settings, {name: checkpoint.config for name, checkpoint in checkpoints.items()})
+    found = {}
+    for application in hash_applications(checkpoints, settings):
+        checkpoint = checkpoints[application.name]
+        digest = hashlib.blake2b(digest_size=16)
+        for component in application.components:
+            digest.update(component.id)
+        settled = [dtype, application.max_length, dataclasses.asdict(checkpoint.generation)]
+        digest.update(json.dumps(settled, sort_keys=True).encode())
+        for name in TEXT_FILES:
+            digest.update(f"\0{name}\0".encode() + _content(checkpoint.path / name))
+        found[application.name] = digest.hexdigest()
+    return found
+
+
+def _content(path: Path) -> bytes:
+    """Return the hash of a file; nothing where there is none."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()

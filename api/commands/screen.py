@@ -1,0 +1,190 @@
+"""A screen that is refreshed: what is always shown above, a list that scrolls and can be filtered below.
+
+Owns the layout and the keys. The values are ``observe.py``'s and the tables ``tables.py``'s. A server that goes away, as in
+a restart, is said to be away; the last values stay until it answers again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.segment import Segment
+
+from blockwright.api.commands.keyboard import Keyboard
+from blockwright.api.program.results import RequestError
+
+Line = list[Segment]
+View = Mapping[str, Any]
+_LEAST = 4  # lines of the list that are shown however much there is above
+_ENDS = ("q", "Q", "end of input")
+_AWAY = (0, 500, 502, 503, 504)  # status of an answer, 0 without one: the server is not there, or not there yet
+
+
+@dataclass(frozen=True, slots=True)
+class Screenful:
+    """``head``: what is shown first and stays; ``body``: a list whose first line names its columns; ``short``: the same list
+    in fewer lines, for a screen that it does not fit."""
+
+    head: RenderableType
+    body: RenderableType
+    short: RenderableType | None = None
+
+    def fitted(self, console: Console) -> Group:
+        """Return all of it, in the short form if a person's terminal has too few lines for the long one."""
+        if self.short is not None and console.is_terminal:
+            lines = len(_lines(console, self.head)) + len(_lines(console, self.body))
+            if lines > console.height - 2:  # the command's own line, and the next prompt
+                return Group(self.head, self.short)
+        return Group(self.head, self.body)
+
+
+class Scroll:
+    """The part of a list that is shown, moved and filtered by keys. Pure."""
+
+    def __init__(self) -> None:
+        self.first, self.needle, self.typing = 0, "", False
+        self._page = 1
+
+    def press(self, key: str) -> bool:
+        """Apply a key; return whether it ends the screen."""
+        if key == "escape":
+            self.needle, self.typing, self.first = "", False, 0
+        elif key in ("up", "down", "page up", "page down", "home", "end"):
+            self._move(key)
+        elif key == "enter":
+            self.typing = False
+        elif self.typing and key != "end of input":
+            self.needle = (
+                self.needle[:-1] if key == "backspace" else self.needle + key * (len(key) == 1 and key.isprintable())
+            )
+            self.first = 0
+        elif key == "/":
+            self.typing = True
+        return (not self.typing and key in _ENDS) or key == "end of input"
+
+    def _move(self, key: str) -> None:
+        steps = {"up": -1, "down": 1, "page up": -self._page, "page down": self._page}
+        self.first = {"home": 0, "end": 1 << 30}.get(key, self.first + steps.get(key, 0))
+
+    def window(self, texts: list[str], room: int) -> tuple[list[int], str]:
+        """Return the places of the lines that are shown in ``room`` lines, and what is said below them."""
+        found = [place for place, text in enumerate(texts) if self.needle.lower() in text.lower()]
+        said = ""
+        if self.typing or self.needle:
+            cursor = "_" if self.typing else ""
+            said = f"filter: {self.needle}{cursor} ({len(found)} of {len(texts)} lines; Esc clears)"
+        if len(found) > room - bool(said):
+            room -= 1
+        self._page = max(1, room)
+        self.first = max(0, min(self.first, len(found) - room))
+        shown = found[self.first : self.first + max(room, 0)]
+        below = len(found) - self.first - len(shown)
+        if below or self.first:
+            more = f"and {below} more" if not self.first else f"{self.first} above, {below} below"
+            said = f"{more}; {said or 'arrows scroll, / filters'}"
+        return shown, said
+
+
+class _Lines:
+    """Lines that have been rendered."""
+
+    def __init__(self, lines: list[Line]) -> None:
+        self._lines = lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for number, line in enumerate(self._lines):
+            if number:
+                yield Segment.line()
+            yield from line
+
+
+def _lines(console: Console, shown: RenderableType) -> list[Line]:
+    return console.render_lines(shown, console.options, pad=False)
+
+
+def _plain(line: Line) -> str:
+    return "".join(segment.text for segment in line)
+
+
+def screen(console: Console, title: RenderableType, listing: Screenful, scroll: Scroll) -> RenderableType:
+    """Return a screenful: the title, the head, and as much of the list as has room."""
+    top = _lines(console, Group(title, "", listing.head))
+    body = _lines(console, listing.body)
+    height = console.height
+    if listing.short is not None and not (scroll.needle or scroll.typing) and len(top) + len(body) > height:
+        body = _lines(console, listing.short)
+    most = max(1, height - 1 - _LEAST)
+    if len(top) > most:  # the rest of the head scrolls with the list
+        top, rows = top[:most], top[most:] + body
+    else:
+        top, rows = top + body[:1], body[1:]
+    shown, said = scroll.window([_plain(line) for line in rows], height - len(top))
+    return _Lines(top + [rows[place] for place in shown] + ([[Segment(said)]] if said else []))
+
+
+def show(
+    view: Callable[[], View], render: Callable[[View], Screenful], *, of: str, once: bool, as_json: bool, interval: float
+) -> int:
+    """Print what ``view`` gives: as JSON, once as a table, or (where a person looks) again every ``interval`` seconds, below
+    the name ``of`` what is looked at."""
+    if as_json:
+        print(json.dumps(view(), indent=1))
+        return 0
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    if once or not sys.stdout.isatty():
+        console.print(render(view()).fitted(console))
+        return 0
+    looks, scroll = _Looks(view, of, interval), Scroll()
+    listing = render(looks.now())
+
+    def painted() -> RenderableType:
+        return screen(console, looks.title, listing, scroll)
+
+    with Keyboard() as keyboard, Live(painted(), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            until = time.monotonic() + interval
+            left = interval
+            while left > 0:
+                pressed = keyboard.pressed_within(left)
+                if any(scroll.press(key) for key in pressed):
+                    return 0
+                if not pressed:
+                    break
+                live.update(painted(), refresh=True)
+                left = until - time.monotonic()
+            listing = render(looks.now())
+            live.update(painted(), refresh=True)
+
+
+class _Looks:
+    """Looks at a server that may go away. ``title``: says when it was looked at, or since when it is away."""
+
+    def __init__(self, view: Callable[[], View], of: str, interval: float) -> None:
+        self._view, self._of, self._interval = view, of, interval
+        self._last: View | None = None
+        self._away = ""  # since when
+        self.title = ""
+
+    def now(self) -> View:
+        """Return what is seen now, or what was seen last if the server is away. Raises RequestError for any other refusal,
+        and if the server was never there."""
+        at = time.strftime("%H:%M:%S")
+        try:
+            self._last = self._view()
+        except RequestError as error:
+            if self._last is None or error.status not in _AWAY:
+                raise
+            self._away = self._away or at
+            why = error.message.partition(";")[0]
+            self.title = f"{self._of} is away since {self._away}: {why}. Below is what was seen last; q quits"
+            return self._last
+        self._away = ""
+        self.title = f"{self._of}, {at}, every {self._interval:g} s; q quits"
+        return self._last

@@ -1,0 +1,46 @@
+// The workers: their state, what their memory holds, and behind a click the blocks that run there.
+
+import { $, bytes, node } from "./tools.js";
+
+const opened = new Set(); // workers whose blocks are shown
+
+function block(id, users, where) {
+  const shared = users.length > 1 ? ` \u00d7${users.length}` : "";
+  return node("span", { className: "block", title: `block ${id}\nof ${users.join(", ")}\non ${where}` }, id.slice(0, 6) + shared);
+}
+
+// uses: [[class, bytes]]; whole: bytes of the bar.
+export function bar(made, uses, whole) {
+  made.replaceChildren(...uses.map(([name, size, title]) => {
+    const part = node("i", { className: name, title: title || "" });
+    part.style.width = `${whole ? (100 * size) / whole : 0}%`;
+    return part;
+  }));
+  return made;
+}
+
+function row(worker, group, users) {
+  const m = worker.memory, { running, waiting } = worker.queue;
+  const restarts = worker.restarts ? `, restarted ${worker.restarts === 1 ? "once" : `${worker.restarts} times`}` : "";
+  const head = node("div", {}, node("b", {}, worker.id),
+    node("span", { className: `chip ${worker.state === "ready" ? "good" : "bad"}` }, worker.state),
+    ...(group.group ? [node("span", { className: "chip" }, `${group.state} ${group.group}`)] : []),
+    node("span", { className: "quiet" }, `${running} running, ${waiting} waiting${restarts}`),
+    node("span", { className: "quiet right" }, `${bytes(m.budget - m.free)} of ${bytes(m.budget)}`));
+  const title = `parameters ${bytes(m.parameters)}, KV in use ${bytes(m.kv)}, cached ${bytes(m.cached)}, free ${bytes(m.free)}`;
+  const uses = bar(node("div", { className: "bar", title }), ["parameters", "kv", "cached"].map((use) => [use, m[use], title]), m.budget);
+  const count = worker.blocks.length;
+  const cells = node("div", { className: "cells" }, ...worker.blocks.map((id) => block(id, users[id] || [], worker.id)));
+  const blocks = node("details", { open: opened.has(worker.id) },
+    node("summary", { className: "quiet" }, `${count} block${count === 1 ? "" : "s"}; pid ${worker.pid}`), cells);
+  blocks.addEventListener("toggle", () => (blocks.open ? opened.add(worker.id) : opened.delete(worker.id)));
+  const made = node("div", { className: "worker" }, head, uses, blocks);
+  made.dataset.worker = worker.id;
+  made.dataset.state = worker.state;
+  made.dataset.group = group.group || "";
+  return made;
+}
+
+export function drawWorkers(view, users) {
+  $("workers").replaceChildren(...view.workers.map((worker) => row(worker, view.overload?.workers[worker.id] || {}, users)));
+}

@@ -1,0 +1,111 @@
+"""Tenants: the weight, the use, the limits and the KV memory of each, for ``/admin/cluster`` and as Prometheus families.
+
+A tenant is the account that requests are counted on: that of an API key or, without keys, a model. Pure: what the processes
+have counted, what the limiter knows and what workers hold comes in as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from blockwright.actors.config import Settings
+from blockwright.actors.gateway.peers import TenantUse
+from blockwright.policies.requests.account import is_offline_account
+from blockwright.policies.requests.rate_limit import EVERYBODY, Standing
+
+Standings = Mapping[str, Mapping[str, Standing]]  # tenant -> limit -> how it stands
+
+
+def key_tenants(settings: Settings) -> list[str]:
+    """Return the tenants that have keys, by name; without keys only "", whose limits are those of all requests together."""
+    return sorted({*settings.api_keys.values(), *settings.admin_keys.values()}) or [""]
+
+
+def tenants_view(
+    settings: Settings, cluster: Mapping[str, Any], uses: Iterable[Mapping[str, TenantUse]], standings: Standings
+) -> list[dict[str, Any]]:
+    """Return ``tenants`` of ``/admin/cluster``, by name: those that have keys (without keys: the models), and any other that
+    has used something. ``cluster``: its body so far; ``uses``: of each process."""
+    used = _added(uses)
+    workers = cluster.get("workers", ())
+    held = _held(workers, "kv_by_tenant")
+    keys = [tenant for tenant in key_tenants(settings) if tenant]
+    known = keys or [one["model"] for one in cluster.get("applications", {}).values()]
+    limited = [tenant for tenant, limits in standings.items() if limits]
+    hits = _held(workers, "kv_cap_hits")
+    return [
+        {
+            "tenant": name,
+            "weight": None if is_offline_account(name) or not name else _own(settings.tenant_weights, name, 1),
+            "requests": {
+                "running": used[name].running if name in used else 0,
+                "waiting": used[name].waiting if name in used else 0,
+                "started": used[name].requests if name in used else 0,
+            },
+            "refused": used[name].refused if name in used else {},
+            "tokens": used[name].tokens if name in used else 0,
+            "kv": {"bytes": held.get(name, 0), "cap": _cap(settings, name, workers), "cap_hits": hits.get(name, 0)},
+            "limits": {
+                limit: {"allowed": one.limit, "used": one.limit - one.remaining, "reset": round(one.reset, 3)}
+                for limit, one in standings.get(name, {}).items()
+            },
+        }
+        for name in sorted({*known, *used, *held, *limited})
+    ]
+
+
+def _added(uses: Iterable[Mapping[str, TenantUse]]) -> dict[str, TenantUse]:
+    """Return the sums over all processes."""
+    total: dict[str, TenantUse] = {}
+    for process in uses:
+        for name, use in process.items():
+            total[name] = total[name].beside(use) if name in total else use
+    return total
+
+
+def _held(workers: Sequence[Mapping[str, Any]], field: str) -> dict[str, int]:
+    """Return a number of each tenant over all workers."""
+    total: dict[str, int] = {}
+    for worker in workers:
+        for tenant, amount in (worker.get(field) or {}).items():
+            total[tenant] = total.get(tenant, 0) + amount
+    return total
+
+
+def _own(values: Mapping[str, Any], tenant: str, default: Any) -> Any:
+    return values.get(tenant, values.get(EVERYBODY, default))
+
+
+def _cap(settings: Settings, tenant: str, workers: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the most bytes of KV that a tenant may hold on all workers, as each of them reckons it; None: no cap."""
+    shares = settings.tenant_kv_share
+    share = shares.get(tenant) if is_offline_account(tenant) else _own(shares, tenant, None)
+    if share is None or not tenant:
+        return None
+    rooms = [worker["memory"]["budget"] - worker["memory"]["parameters"] for worker in workers]
+    return sum(int(share * room) for room in rooms)
+
+
+def tenant_families(tenants: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield what ``/admin/cluster`` has of tenants and no process has counted."""
+    label = ["tenant"]
+    weight = GaugeMetricFamily("blockwright:tenant_weight", "A tenant's weight in the fair share of workers.", labels=label)
+    cap = GaugeMetricFamily(
+        "blockwright:tenant_kv_cap_bytes", "Most KV memory that a tenant may hold, on all workers.", labels=label
+    )
+    limits = [*label, "limit"]
+    allowed = GaugeMetricFamily("blockwright:tenant_limit", "What a tenant's limit allows.", labels=limits)
+    used = GaugeMetricFamily("blockwright:tenant_limit_used", "What of it is used now.", labels=limits)
+    for one in tenants:
+        name = one["tenant"]
+        if one["weight"] is not None:
+            weight.add_metric([name], one["weight"])
+        if one["kv"]["cap"] is not None:
+            cap.add_metric([name], one["kv"]["cap"])
+        for limit, standing in one["limits"].items():
+            allowed.add_metric([name, limit], standing["allowed"])
+            used.add_metric([name, limit], standing["used"])
+    yield from (weight, cap, allowed, used)

@@ -1,0 +1,90 @@
+"""The setting ``applications``: of each model its path, or a table with its path, its base and the defaults of its requests.
+
+Owns how paths and tables of a file, of flags and of ``--set applications.NAME.KEY=value`` become one entry for each model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from blockwright.actors.app_roots import check_name
+from blockwright.actors.config import SettingsError
+from blockwright.policies.nearest import suggestion
+from blockwright.policies.requests.refusal import RequestRefused
+
+_TEXTS = ("path", "base")
+
+
+class Typed(str):
+    """A value as it was typed on a command line, where all values are text."""
+
+
+def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
+    """Put into ``values`` the fields of ``Settings`` that applications consist of. ``named``: paths of the command line.
+
+    Raise SettingsError, naming the entry and its key.
+    """
+    given = {**named, **values.get("applications", {})}
+    for name in given.keys() - named.keys():
+        check_model_id(name, f"applications.{name[:60]}")
+    if not any(isinstance(value, dict) or (isinstance(value, Typed) and "." in name) for name, value in given.items()):
+        values["applications"] = {name: _text(f"applications.{name}", path) for name, path in given.items()}
+        return
+    from blockwright.api.errors import ApiError  # brings aiohttp, for those alone that need it
+    from blockwright.api.openai.model_defaults import DEFAULTS, checked_defaults, value_of
+
+    known = (*_TEXTS, *(one.name for one in DEFAULTS))
+    paths, bases, defaults = dict[str, str](), dict[str, str](), dict[str, str]()
+    for name, table in _tables(given, known).items():
+        where = f"applications.{name}"
+        for key in table.keys() - {*known}:
+            raise SettingsError(f"there is no setting {where}.{key}; {suggestion(key, sorted(known))}")
+        if "path" in table:
+            paths[name] = _text(f"{where}.path", table["path"])
+        elif not values.get("adapters"):  # where there is such a folder, it may be in that
+            raise SettingsError(f"{where} has no path; give {where}.path, a checkpoint folder or hub id")
+        if "base" in table:
+            bases[name] = _text(f"{where}.base", table["base"])
+        own = {key: value for key, value in table.items() if key not in _TEXTS}
+        own = {key: value_of(key, str(one)) if isinstance(one, Typed) else one for key, one in own.items()}
+        try:
+            defaults[name] = checked_defaults(own, f"{where}.")
+        except ApiError as error:
+            raise SettingsError(error.message) from None
+    values["applications"] = paths
+    values["bases"] = {**bases, **values.get("bases", {})}
+    values["application_defaults"] = {name: text for name, text in defaults.items() if text}
+
+
+def _tables(given: Mapping[str, Any], known: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the entries of each model, in the order in which models were first named.
+
+    A name with a dot that was typed is a model and a key of it, unless no such model is given and there is no such key, or
+    a folder of that path: then it is the name of a model.
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for entry, value in given.items():
+        name, dot, key = entry.rpartition(".")
+        if isinstance(value, dict):
+            tables.setdefault(entry, {}).update(value)
+        elif isinstance(value, Typed) and dot and (key in known or (name in given and not Path(value).is_dir())):
+            tables.setdefault(name, {})[key] = value
+        else:
+            tables.setdefault(entry, {})["path"] = value
+    return tables
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise SettingsError(f"{name} is {value!r}; give text")
+    return str(value)
+
+
+def check_model_id(name: str, where: str) -> None:
+    """Apply the rule for what is added at run time. The name of a folder that is given alone is taken as it is."""
+    try:
+        check_name(name)
+    except RequestRefused as refused:
+        raise SettingsError(f"{where}: {refused.message}") from None

@@ -1,0 +1,222 @@
+"""The budget of work that a chat template takes its steps from, and the prices of what templates do.
+
+A step is about a microsecond: a turn of a loop, a call, or ``UNITS`` units. A unit is about a nanosecond, as copying a
+character takes. Prices are upper bounds, known before the work is done, so that no single call keeps the interpreter lock
+for long: Python's own code gives it away every few milliseconds, a filter in C only at its end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from jinja2.utils import Namespace
+
+STEPS, PER_MESSAGE = 200_000, 1000  # of one conversation, and more for each message of it
+UNITS = 1024  # of a step
+PER_CHARACTER = 16  # units for each character of the messages: for so many passes over all of them
+MOST_CHARACTERS = 20_000_000  # of one value
+MOST_UNITS = 64_000_000  # of one call
+MOST_BITS = 4096  # of an integer
+ITEM = 256  # units of an item of a list, besides its own
+_DEFAULT = 16  # units of a character, for filters and methods that are not listed
+_NUMBERS = re.compile(r"\d+")
+_BLANKS = " \t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+
+# units of a character of a text, whatever the other arguments
+LINEAR = {
+    **dict.fromkeys(("startswith", "endswith", "strip", "lstrip", "rstrip", "trim", "removeprefix", "removesuffix"), 1),
+    **dict.fromkeys(("find", "rfind", "index", "rindex", "count", "partition", "rpartition", "truncate", "string"), 4),
+    **dict.fromkeys(("escape", "e", "forceescape", "safe", "capitalize", "encode", "decode", "isascii"), 16),
+    **dict.fromkeys(("upper", "lower", "casefold", "swapcase", "striptags", "int", "float", "wordcount"), 96),
+    **dict.fromkeys(("title", "urlencode"), 512),
+    "urlize": 4096,
+    "pprint": 2048,
+}
+# filters that walk the items of a list and make nothing of what they hold: units of an item
+SHALLOW = {
+    **dict.fromkeys(("attr", "count", "d", "default", "first", "items", "last", "length", "random"), 1),
+    **dict.fromkeys(("list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"), 512),
+}
+ORDERING = {"dictsort", "groupby", "max", "min", "sort", "unique"}  # compare items
+PADDING = {"center", "format", "format_map", "ljust", "rjust", "zfill"}  # print what they are given, and a width
+_CASELESS = {"upper", "lower", "capitalize", "casefold", "swapcase"}  # cheap where a text is ASCII
+
+
+class TooMuch(Exception):
+    """The template does more than it may: what follows its name in a sentence."""
+
+
+class TemplateBudget(threading.local):
+    """What a rendering in this thread may still do. Anything is allowed while none runs."""
+
+    left, all = math.inf, 0
+
+    def take(self, units: float, characters: float = 0) -> None:
+        """Take the steps of work of so many units, which makes a value of so many characters. Raises TooMuch."""
+        steps = 1 + units // UNITS
+        if characters > MOST_CHARACTERS and self.all:
+            shown = f"{characters:.0f}" if characters < 1e15 else "10^15 or more"
+            raise TooMuch(f"makes a value of {shown} characters, more than {MOST_CHARACTERS}")
+        if steps > self.left or (units > MOST_UNITS and self.all):
+            raise TooMuch(f"takes more than {self.all} steps (turns of loops, calls, {UNITS} characters of a value)")
+        self.left -= steps
+
+    def take_text(self, characters: float) -> None:
+        """Take the steps of making a text."""
+        self.take(characters, characters)
+
+    def weight(self, value: Any) -> float:
+        """Return about the characters of ``value`` printed, where an item counts as often as it is met; stop at too many."""
+        if isinstance(value, str):
+            return len(value)
+        total, rest = 0.0, [iter((value,))]
+        while rest and total <= min(self.left * UNITS, MOST_UNITS):
+            for one in rest[-1]:
+                inner: Collection[Any] = ()
+                if isinstance(one, str | bytes):
+                    total += len(one)
+                elif isinstance(one, int):
+                    total += one.bit_length() // 3
+                elif isinstance(one, Namespace):
+                    inner = [one._Namespace__attrs]
+                elif isinstance(one, Collection):
+                    inner = [*one, *one.values()] if isinstance(one, Mapping) else one
+                if inner:
+                    total += ITEM * len(inner)
+                    rest.append(iter(inner))
+                    break
+            else:
+                rest.pop()
+        return total
+
+    def listed(self, value: Any) -> Any:
+        """Return a list in place of a generator, whose length nothing tells; each item that it makes is paid for."""
+        if not isinstance(value, Iterator):
+            return value
+        found = []
+        for one in value:
+            self.take(ITEM)
+            found.append(one)
+        return found
+
+    def take_for(self, name: str, given: Sequence[Any]) -> None:
+        """Take the steps of the filter or method of that name with what it is given, a text or a list first."""
+        first = given[0] if given else ""
+        if name in SHALLOW:
+            self.take(SHALLOW[name] * length(first))
+        elif name in ORDERING:
+            self.take(2 * self.weight(first) + 2048 * length(first))
+        elif name == "wordwrap":
+            self.take(length(first) ** 2)
+        elif name in PADDING:
+            self._take_padded(given)
+        elif name == "round":
+            self.take(4096 * count(given[1]) if len(given) > 1 and isinstance(given[1], int) else 0)
+        elif isinstance(first, str) and name in _TEXTS:
+            units, characters = _TEXTS[name](first, given[1:], self.weight)
+            self.take(units, characters)
+        elif name in LINEAR:
+            cheap = name in _CASELESS and isinstance(first, str) and first.isascii()
+            self.take((1 if cheap else LINEAR[name]) * self.weight(first))
+        else:
+            sizes = [max(1.0, count(one) if isinstance(one, int) else self.weight(one)) for one in given]
+            size = sizes[0] * max([1.0, *sizes[1:]])
+            self.take(_DEFAULT * size, size)
+
+    def _take_padded(self, given: Sequence[Any]) -> None:
+        """Take the steps of a format or a padded text: its own length, all widths in it, what it prints where it says so."""
+        form, rest = given[0], given[1:]
+        widths = sum(count(one) for one in rest if isinstance(one, int))
+        printed = max([0.0, *(self.weight(one) for one in rest)])
+        if isinstance(form, str):
+            if re.search(r"%[^%a-zA-Z]*\*|\{[^{}]*\{", form):
+                widths = math.inf  # a width that stands elsewhere
+            widths += sum(float(found) for found in _NUMBERS.findall(form))
+            printed *= max(1, form.count("%") + form.count("{"))
+        self.take_text(self.weight(form) + widths + printed)
+
+
+def count(number: int) -> float:
+    """Return an integer as a float that is large enough for any bound."""
+    return float(min(abs(number), 1 << 60))
+
+
+def length(value: Any) -> int:
+    """Return the number of items of a text or collection, 0 of anything else."""
+    return len(value) if isinstance(value, Collection) else 0
+
+
+def check_integer(bits: float) -> None:
+    """Raise TooMuch for an integer of more bits than ``MOST_BITS``."""
+    if bits > MOST_BITS:
+        shown = f"{bits:.0f}" if bits < 1e15 else "10^15 or more"
+        raise TooMuch(f"makes an integer of {shown} bits, more than {MOST_BITS}")
+
+
+Weigh = Callable[[Any], float]
+Price = tuple[float, float]  # units, and characters of the text that is made
+
+
+def _replaced(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    """Price ``replace`` by what it makes: it finds ``old`` so often, and ``new`` takes its place."""
+    old, new = (str(one) for one in (*rest, "", "")[:2])
+    found = text.count(old)
+    return len(text) + 16.0 * found, len(text) + float(found) * max(0, len(new) - len(old))
+
+
+def _split(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    separator = next((one for one in rest if isinstance(one, str)), "")
+    parts = text.count(separator) if separator else sum(map(text.count, _BLANKS))
+    return 4.0 * len(text) + ITEM * parts, len(text)
+
+
+def _joined(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    """Price the method ``join``, whose text stands between the items."""
+    items = rest[0] if rest else ()
+    made = weigh(items) + float(len(text)) * length(items)
+    return made, made
+
+
+def _joined_by(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    """Price the filter ``join`` of a text: its characters are the items."""
+    made = len(text) * (1.0 + max([0.0, *map(weigh, rest)]))
+    return made + ITEM * len(text), made
+
+
+def _expanded(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    made = len(text) + text.count("\t") * max([8.0, *(count(one) for one in rest if isinstance(one, int))])
+    return made, made
+
+
+def _translated(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    table = rest[0] if rest else {}
+    longest = max([1.0, *map(weigh, table.values())]) if isinstance(table, Mapping) else weigh(table)
+    return 96.0 * len(text) + len(text) * longest, len(text) * longest
+
+
+def _indented(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    lines = 1.0 + sum(map(text.count, _BLANKS[2:]))
+    made = len(text) + lines * max([4.0, *(count(one) if isinstance(one, int) else weigh(one) for one in rest)])
+    return made + ITEM * lines, made
+
+
+def _items_of_text(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    return 96.0 * len(text), len(text)
+
+
+_TEXTS: dict[str, Callable[[str, Sequence[Any], Weigh], Price]] = {
+    "replace": _replaced,
+    "split": _split,
+    "rsplit": _split,
+    "splitlines": _split,
+    "expandtabs": _expanded,
+    "translate": _translated,
+    "indent": _indented,
+    "list": _items_of_text,
+    "str.join": _joined,
+    "join": _joined_by,
+}

@@ -1,0 +1,97 @@
+"""The small files that a served model's front is made of: an adapter's own, and its base's for what is missing there.
+
+Reads texts and JSON objects. Knows nothing of what they mean, except which of them describe a whole tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.model.fields import LONGEST, Fields
+from blockwright.gpu.regular_file import read_regular
+
+LONGEST_TEXT = 128 << 20  # bytes: tokenizers of large vocabularies have some thirty million
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+TEMPLATE, GENERATION = "chat_template.jinja", "generation_config.json"
+SPECIAL_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
+OF_TOKENIZER = (TOKENIZER, TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS)
+MERGED = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS, GENERATION)  # key by key
+OF_FRONT = (*OF_TOKENIZER, TEMPLATE, GENERATION, "config.json")  # all that is read to serve a model's texts
+
+
+def read_text(path: Path) -> str | None:
+    """Return the text of a file, None where there is no such file. Raises CheckpointError for one that is no text."""
+    try:
+        return read_regular(path, LONGEST_TEXT).decode("utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except CheckpointError:
+        raise
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); download the checkpoint again") from None
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """Return a JSON object of a folder, empty where there is no such file. Raises CheckpointError if it is no object."""
+    path = folder / name
+    return Fields.read(path).values if path.exists() else {}
+
+
+class CheckpointFiles:
+    """The files of one model, from its folders: first the adapter's, if it is one, last the base's."""
+
+    def __init__(self, *folders: Path) -> None:
+        self.folders = folders
+
+    def find(self, name: str) -> Path:
+        """Return the first file of that name; where there is none, the path in the base's folder."""
+        return next((path for folder in self.folders if (path := folder / name).is_file()), self.folders[-1] / name)
+
+    def merged(self, name: str) -> dict[str, Any]:
+        """Return one JSON object of all folders: a key that the first folder lacks comes from the next."""
+        made: dict[str, Any] = {}
+        for folder in self.folders:
+            made = read_json(folder, name) | made
+        return made
+
+    def of_tokenizer(self) -> CheckpointFiles:
+        """Return the files that the tokenizer is made of.
+
+        A folder with both tokenizer.json and its configuration holds a whole tokenizer, so nothing is mixed into it.
+        """
+        for i, folder in enumerate(self.folders):
+            if all((folder / name).is_file() for name in (TOKENIZER, TOKENIZER_CONFIG)):
+                return CheckpointFiles(*self.folders[: i + 1])
+        return self
+
+    def chat_template(self) -> tuple[Path, Any]:
+        """Return a file with a chat template, the first folder's, and the template: a text, a list of named ones, or None.
+
+        A file of its own goes before the tokenizer's configuration.
+        """
+        for folder in self.folders:
+            if (text := read_text(folder / TEMPLATE)) is not None:
+                return folder / TEMPLATE, text
+            if (found := read_json(folder, TOKENIZER_CONFIG).get("chat_template")) is not None:
+                return folder / TOKENIZER_CONFIG, found
+        return self.folders[-1] / TEMPLATE, None
+
+    def flattened(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Return the files of these names as one folder would hold them that needs no other."""
+        made: dict[str, bytes] = {}
+        for name in names:
+            files = self.of_tokenizer() if name in OF_TOKENIZER else self
+            there = [folder / name for folder in files.folders if (folder / name).is_file()]
+            if len(there) > 1 and name in MERGED:
+                made[name] = json.dumps(files.merged(name), indent=1, ensure_ascii=False).encode()
+            elif there:
+                made[name] = read_regular(there[0], LONGEST)
+        if len(self.folders) > 1 and (template := self.chat_template()[1]) is not None:
+            made.pop(TEMPLATE, None)
+            if isinstance(template, str):
+                made[TEMPLATE] = template.encode()
+        return made

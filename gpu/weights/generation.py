@@ -1,0 +1,127 @@
+"""generation_config.json: the defaults of an answer, and the names of what is not applied.
+
+``APPLIED`` fields count here. ``SILENT`` ones change neither tokens nor lengths of a decoder without beams.
+Every other field, also one that no library knows, is named unless it has a value that changes nothing. Reads no other file.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from blockwright.gpu.model.config import GenerationDefaults, ModelConfig, WeightedTokens
+from blockwright.gpu.model.fields import LARGEST, Fields
+from blockwright.gpu.weights.checkpoint_files import GENERATION, CheckpointFiles
+
+APPLIED = (
+    *("bad_words_ids", "begin_suppress_tokens", "do_sample", "eos_token_id", "max_length", "max_new_tokens", "min_length"),
+    *("min_new_tokens", "min_p", "no_repeat_ngram_size", "repetition_penalty", "sequence_bias", "stop_strings"),
+    *("suppress_tokens", "temperature", "top_k", "top_p"),
+)
+SILENT = (
+    *("_from_model_config", "assistant_confidence_threshold", "assistant_early_exit", "assistant_ensemble_weight"),
+    *("assistant_lookbehind", "bos_token_id", "cache_config", "cache_implementation", "compile_config"),
+    *("continuous_batching_config", "decoder_start_token_id", "disable_compile", "early_stopping", "is_assistant"),
+    *("length_penalty", "low_memory", "max_cache_len", "max_matching_ngram_size", "num_assistant_tokens"),
+    *("num_assistant_tokens_schedule", "output_attentions", "output_hidden_states", "output_logits", "output_scores"),
+    *("pad_token_id", "prefill_chunk_size", "prompt_lookup_num_tokens", "remove_invalid_values", "renormalize_logits"),
+    *("return_dict_in_generate", "speculation_type", "target_lookbehind", "transformers_version", "use_cache", "use_mtp"),
+)
+NEUTRAL: dict[str, tuple[Any, ...]] = {  # of fields that are not applied, the values that change nothing
+    "diversity_penalty": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "epsilon_cutoff": (0, 1),
+    "eta_cutoff": (0, 1),
+    "guidance_scale": (1,),
+    "num_beam_groups": (1,),
+    "num_beams": (1,),
+    "num_return_sequences": (1,),
+    "penalty_alpha": (0,),
+    "token_healing": (False,),
+    "typical_p": (1,),
+}
+
+
+def read_generation(files: CheckpointFiles, config: ModelConfig) -> GenerationDefaults:
+    """Return what generation_config.json says, else the values that change nothing and config.json's end tokens.
+
+    Token ids beyond the vocabulary are left out. Raises CheckpointError for a value of the wrong type.
+    """
+    fields = Fields(files.find(GENERATION), files.merged(GENERATION))
+    ends = fields.token_ids("eos_token_id", config.eos_token_ids)
+    return GenerationDefaults(
+        temperature=fields.number_within("temperature", 1.0, 0.0, math.inf),
+        top_p=fields.number_within("top_p", 1.0, 0.0, 1.0),
+        top_k=fields.integer("top_k", 0, least=0),
+        min_p=fields.number_within("min_p", 0.0, 0.0, 1.0),
+        repetition_penalty=fields.number_within("repetition_penalty", 1.0, 0.0, math.inf, above=True),
+        do_sample=fields.flag("do_sample") if fields.has("do_sample") else None,
+        eos_token_ids=ends,
+        min_length=fields.integer("min_length", 0, least=0),
+        min_new_tokens=fields.integer("min_new_tokens", 0, least=0),
+        max_length=fields.integer("max_length", 0, least=0),
+        max_new_tokens=fields.integer("max_new_tokens", 0, least=0),
+        no_repeat_ngram=fields.integer("no_repeat_ngram_size", 0, least=0),
+        suppressed=_known(fields.token_ids("suppress_tokens"), config),
+        suppressed_first=_known(fields.token_ids("begin_suppress_tokens"), config),
+        banned=_banned(fields, config, ends),
+        biases=_biases(fields, config),
+        stop_strings=_stop_strings(fields),
+        unapplied=_unapplied(fields),
+    )
+
+
+def _known(ids: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
+    return tuple(token for token in ids if token < config.vocabulary)
+
+
+def _is_sequence(value: object) -> bool:
+    """Return whether it is a list of token ids, at least one."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i <= LARGEST for i in value)
+    )
+
+
+def _banned(fields: Fields, config: ModelConfig, ends: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the sequences of ``bad_words_ids``. An end token by itself is never banned, as in transformers."""
+    given = fields.values.get("bad_words_ids")
+    if given is None:
+        return ()
+    if not isinstance(given, list) or not all(_is_sequence(one) for one in given):
+        raise fields.wrong("bad_words_ids", "a list of lists of token ids")
+    lone = {(end,) for end in ends}
+    return tuple(ids for ids in map(tuple, given) if ids not in lone and max(ids) < config.vocabulary)
+
+
+def _biases(fields: Fields, config: ModelConfig) -> tuple[WeightedTokens, ...]:
+    given = fields.values.get("sequence_bias")
+    if given is None:
+        return ()
+    pairs = given if isinstance(given, list) else []
+    paired = all(isinstance(one, list) and len(one) == 2 and _is_sequence(one[0]) for one in pairs)
+    if not isinstance(given, list) or not paired:
+        raise fields.wrong("sequence_bias", "a list of pairs, each a list of token ids and a number")
+    read = [(tuple(ids), Fields(fields.source, {"sequence_bias": bias}).number("sequence_bias")) for ids, bias in pairs]
+    return tuple(WeightedTokens(ids, bias) for ids, bias in read if max(ids) < config.vocabulary)
+
+
+def _stop_strings(fields: Fields) -> tuple[str, ...]:
+    given = fields.values.get("stop_strings")
+    texts = [given] if isinstance(given, str) else given or []
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise fields.wrong("stop_strings", "a string or a list of strings")
+    return tuple(text for text in texts if text)
+
+
+def _unapplied(fields: Fields) -> tuple[str, ...]:
+    """Return the names of the fields that are set and neither applied nor without effect."""
+    found = []
+    for name, value in fields.values.items():
+        if value is None or name in APPLIED or name in SILENT or value in ([], {}, ""):
+            continue
+        if not any(value == neutral for neutral in NEUTRAL.get(name, ())):
+            found.append(name)
+    return tuple(sorted(found))

@@ -1,0 +1,124 @@
+"""The folder of adapters and the file of changes at a start: each entry for itself, and none that keeps others away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.actors.changes_file import Changes
+from blockwright.actors.checkpoints import hash_applications, open_checkpoints
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.further_applications import adapter_named, open_further
+from blockwright.actors.gateway.port import NewApplication
+from blockwright.tests.adapters import make_adapter
+from blockwright.tests.checkpoints import make_checkpoint
+from blockwright.tests.zoo.models import doubled, variant
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``base``, ``tuned`` of equal shape, and two adapters of base in ``ada``."""
+    root = tmp_path_factory.mktemp("models")
+    base = make_checkpoint(root / "base", "llama")
+    variant(base, root / "tuned", {"up_proj": doubled})
+    for number, name in enumerate(("ann", "bob")):
+        make_adapter(base, root / "ada" / name, number)
+        name_base(root / "ada" / name, "acme/base")
+    return root
+
+
+def name_base(adapter: Path, base: str | None) -> None:
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": base}))
+
+
+def opened(models: Path, changes: Changes | None = None, **settings: Any) -> tuple[dict[str, str], list[str], Settings, Any]:
+    """What is served beside ``base``, with its base; what is told."""
+    values = {"applications": {"base": str(models / "base")}, "adapters": str(models / "ada"), **settings}
+    made = Settings(**values)
+    found, told = open_further(made, open_checkpoints(made), changes or Changes())
+    return {name: found.bases.get(name, "") for name in sorted(found.on_demand)}, told, made, found
+
+
+def test_every_adapter_of_the_folder_is_served_on_demand(models: Path) -> None:
+    (models / "ada" / "notes").mkdir(exist_ok=True)
+    (models / "ada" / ".hidden").mkdir(exist_ok=True)
+    defaults = {"ann": '{"system": "x"}'}
+    served, told, settings, found = opened(models, application_defaults=defaults)
+    assert (served, told) == ({"ann": "base", "bob": "base"}, [])
+    made = {one.name: one for one in hash_applications(found, settings)}
+    assert {name: (one.on_demand, one.base_model, one.defaults) for name, one in made.items()} == {
+        "base": (False, "", ""),
+        "ann": (True, "base", '{"system": "x"}'),
+        "bob": (True, "base", ""),
+    }
+
+
+def test_one_that_cannot_be_served_is_told_and_the_others_are_served(models: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ada"
+    for name in ("ann", "torn", "-odd", "vague"):
+        make_adapter(models / "base", folder / name)
+        name_base(folder / name, "" if name == "vague" else "base")
+    (folder / "torn" / "adapter_model.safetensors").write_bytes(b"{")
+    (folder / "away").symlink_to(models / "ada" / "ann")
+    both = {name: str(models / name) for name in ("base", "tuned")}
+    served, told, *_ = opened(models, applications=both, adapters=str(folder))
+    assert served == {"ann": "base"}
+    assert len(told) == 4
+    text = "\n".join(told)
+    assert "its name is no model id; rename the folder" in text
+    assert "torn is not served: " in text
+    assert "away is not served: path" in text
+    assert "2 models may be its base (base, tuned), and its own configuration names none; name its base" in text
+    assert "(--set bases.vague=NAME)" in text
+    served, told, *_ = opened(models, applications=both, adapters=str(folder), bases={"vague": "tuned"})
+    assert (served["vague"], len(told)) == ("tuned", 3)
+    assert opened(models, adapters=str(tmp_path / "nothing"))[1] == [
+        f"adapters: {tmp_path / 'nothing'} cannot be listed (No such file or directory); its adapters are served when it is "
+        "there"
+    ]
+
+
+def test_what_was_changed_before_a_restart(models: Path) -> None:
+    """Settings win, with a sentence; what an operator removed from the folder stays away."""
+    added = {
+        name: NewApplication(name, str(models / path), base, on_demand=True)
+        for name, path, base in (
+            ("v", "ada/ann", "base"),
+            ("t", "tuned", ""),
+            ("base", "tuned", ""),
+            ("gone", "nothing", ""),
+        )
+    }
+    changes = Changes(added, frozenset({"bob"}), faults=("an entry is not served",))
+    served, told, *_ = opened(models, changes, app_roots=str(models))
+    assert served == {"ann": "base", "t": "", "v": "base"}
+    assert told[0] == "an entry is not served"
+    assert told[1].startswith("base was added from ")
+    assert told[1].endswith(f"but the settings name {models / 'base'}, which is served")
+    assert told[2].startswith("gone is not served: there is no folder ")
+    assert len(told) == 3
+    served, told, *_ = opened(models, Changes(removed=frozenset({"base"})), adapters="", apps_file="/x")
+    assert (served, told) == ({}, ["base was removed while the server ran, but the settings name it, so it is served"])
+    _, told, *_ = opened(models, Changes(added={"t": added["t"]}), app_roots="")
+    assert "is not below a root of app_roots" in told[0], "roots that are narrower than they were hold, too"
+
+
+def test_an_adapter_is_found_by_the_name_of_its_folder_alone(models: Path) -> None:
+    settings = Settings(applications={"base": "/b"}, adapters=str(models / "ada"), bases={"ann": "base"})
+    found = adapter_named(settings, "ann")
+    assert found == NewApplication("ann", str(models / "ada" / "ann"), "base", on_demand=True)
+    for name in ("nobody", "../ada/ann", "ann/", "./ann", "..", ".", "", "/etc", "ann/../bob", "notes", "a" * 300, "a\0b"):
+        assert adapter_named(settings, name) is None, name
+    assert adapter_named(Settings(applications={"base": "/b"}), "ann") is None
+
+
+def test_settings_may_name_what_the_folder_has() -> None:
+    more = {"bases": {"x": "a"}, "default_model": "x", "tenant_weights": {"x": 2}}
+    Settings(applications={"a": "/a"}, adapters="/ada", **more)
+    for name, value in more.items():
+        with pytest.raises(SettingsError, match=name):
+            Settings(applications={"a": "/a"}, **{name: value})

@@ -1,0 +1,87 @@
+"""One definition of waiting: after each step a gateway counts as running what workers run, and all else as waiting."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from blockwright.actors.gateway.port import Generation
+from blockwright.actors.gateway.record import RequestRecord
+from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.policies.sweep.events import Preempted, Progressed, TokensEmitted
+from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, pipeline, replica, submission
+
+BASE = chain("base")
+
+
+class WatchedWorld(World):
+    """A world whose gateway keeps records as the live one does."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        self.records: dict[str, RequestRecord] = {}
+        self.preempted = self.most = 0
+        super().__init__(*args, **more)
+
+    def ask(self, name: str, prompt: list[int], new: int, route: str, arrival: float) -> None:
+        generation = Generation(
+            id=name,
+            application="base",
+            prompt=prompt,
+            max_tokens=new,
+            stop_tokens=[],
+            sampling=SamplingParams(temperature=0.0),
+        )
+        record = self.records[name] = RequestRecord(generation, len(self.records), arrival, "base")
+        record.start(self.routes[route], arrival)
+        self.submit(submission(name, prompt, len(prompt) + new, route, arrival=arrival))
+
+    def collect(self, worker: FakeWorker) -> bool:
+        take = worker.state.take_effects
+        worker.state.take_effects = lambda: self._heard(take())  # type: ignore[method-assign]
+        try:
+            return super().collect(worker)
+        finally:
+            worker.state.take_effects = take  # type: ignore[method-assign]
+
+    def _heard(self, effects: list[Any]) -> list[Any]:
+        for effect in effects:
+            match effect:
+                case Preempted(_, request):
+                    self.records[request].preempted(1.0)
+                    self.preempted += 1
+                case Progressed():
+                    self.records[effect.request].progressed(effect.computed, effect.cached, 1.0, 0.0)
+                case TokensEmitted():
+                    self.records[effect.request].plan_seen(1.0, 0.0)
+                    self.records[effect.request].extend(effect, 1.0)
+                    if effect.finish:
+                        del self.records[effect.request]
+        return effects
+
+    def _move(self, kind: str, what: object) -> bool:
+        moved = super()._move(kind, what)
+        states = [worker.state for worker in self.workers.values()]
+        waiting = sum(record.waits for record in self.records.values())
+        assert waiting == sum(state.awaiting for state in states)
+        assert len(self.records) - waiting == sum(state.running for state in states)
+        self.most = max(self.most, waiting)
+        return moved
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("workers", [["w0"], ["w0", "w1"]])
+def test_gateway_and_workers_agree_while_memory_is_short(workers: list[str], seed: int) -> None:
+    route = replica("w0", BASE) if len(workers) == 1 else pipeline(workers, BASE)
+    world = WatchedWorld(workers, [BASE], [route], budget=11 * 64 * 1024, chunk_size=8, max_rows=8, sweep_tokens=64)
+    chance = random.Random(seed)
+    for i in range(10):
+        shared = [1] * 8 if i % 2 else []
+        prompt = shared + [chance.randrange(40) for _ in range(chance.randint(1, 18))]
+        world.ask(f"r{i}", prompt, 14, route.id, float(i))
+    world.run(seed)
+    assert not world.records
+    assert world.preempted or len(workers) > 1
+    assert world.most > 0
+    world.assert_quiet()

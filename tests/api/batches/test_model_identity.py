@@ -1,0 +1,61 @@
+"""Identities of models: another one for whatever changes an answer, the same for what does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blockwright.actors.config import Settings
+from blockwright.api.batches.model_identity import model_identities
+
+DEMO = Path(__file__).parents[3] / "examples" / "demo-checkpoint"
+
+
+def copied(folder: Path) -> Path:
+    made = folder / "demo"
+    shutil.copytree(DEMO, made)
+    return made
+
+
+def one(path: Path, **more: object) -> str:
+    return model_identities(Settings(applications={"demo": str(path)}, **more))["demo"]  # type: ignore[arg-type]
+
+
+def json_field(name: str, **fields: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / name
+        found = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(found | fields))
+
+    return change
+
+
+def weights(folder: Path) -> None:
+    path = next(folder.glob("*.safetensors"))
+    raw = bytearray(path.read_bytes())
+    raw[-3] ^= 1  # the lowest bits of a number
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [weights, json_field("generation_config.json", temperature=0.5), json_field("tokenizer_config.json", chat_template="x")],
+    ids=["weights", "sampling defaults", "chat template"],
+)
+def test_what_changes_answers_changes_the_identity(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    before = one(DEMO)
+    folder = copied(tmp_path)
+    assert one(folder) == before, "a copy is the same model"
+    change(folder)
+    assert one(folder) != before
+
+
+def test_settings_that_shape_answers_are_in_it_and_others_are_not() -> None:
+    before = one(DEMO)
+    assert one(DEMO, workers=2, memory=64 << 20, chunk_size=16) == before
+    assert one(DEMO, dtype="float32") != before
+    assert one(DEMO, max_model_len=64) != before

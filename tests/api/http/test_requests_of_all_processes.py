@@ -1,0 +1,83 @@
+"""Requests of several gateway processes: a key finds its own in each of them, and an admin key finds all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blockwright.actors.gateway.peers import GatewayPeer
+from blockwright.actors.gateway.port import RequestLine, RequestView
+from blockwright.api.http.context import Front
+from blockwright.policies.requests.request_ownership import ChosenNames, Viewer
+from blockwright.runtime import Node
+from blockwright.runtime.testing import Simulation
+
+ROOT = Viewer("root", everything=True)
+ANN, BOB = Viewer("ann"), Viewer("bob")
+
+
+class Port:
+    """A gateway with requests of two keys."""
+
+    def __init__(self, lines: list[tuple[str, str, float, float | None]]) -> None:
+        self.lines, self.ended = lines, list[str]()
+
+    def describe(self, id: str) -> RequestView | None:
+        key = next((key for name, key, *_ in self.lines if name == id), None)
+        numbers = {"attempt": 1, "prompt_tokens": 1, "computed_tokens": 1, "emitted_tokens": 1}
+        return key and RequestView(id=id, state="running", home="w0", route=[], events=[], key=key, **numbers)  # type: ignore[return-value]
+
+    def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
+        return [
+            RequestLine(id, "m", "running" if ended is None else "finished", 0, 1, 1, 1, "w0", 1, age, key, ended)
+            for id, key, age, ended in self.lines
+            if viewer.may_see(key)
+        ][:most]
+
+    def cancel(self, id: str) -> bool:
+        self.ended.append(id)
+        return True
+
+
+def front(port: Port, names: ChosenNames) -> Front:
+    made = object.__new__(Front)
+    object.__setattr__(made, "port", port)
+    object.__setattr__(made, "names", names)
+    return made
+
+
+def test_all_processes_are_asked_and_the_latest_come_first() -> None:
+    ports = {
+        "g0": Port([("c-g0-2", "ann", 3.0, None), ("c-g0-1", "bob", 2.0, 9.0)]),
+        "g1": Port([("c-g1-2", "bob", 1.0, None), ("c-g1-1", "ann", 5.0, 4.0)]),
+    }
+    names = {name: ChosenNames() for name in ports}
+    names["g0"].note("bob", "c-g1-1", "c-g0-1")  # bob chose the id of ann's request at another gateway
+    names["g1"].note("ann", "job", "c-g1-1")
+    seen: dict[str, Any] = {}
+
+    async def setup(node: Node) -> None:
+        others = [name for name in ports if name != node.name]
+        await node.spawn(GatewayPeer(front(ports[node.name], names[node.name]), others), name="peer")
+
+    async def ask(sim: Any) -> None:
+        peer = sim.head.ref("g0/peer", GatewayPeer)
+        for who, viewer in (("root", ROOT), ("ann", ANN), ("bob", BOB)):
+            lines = await peer.requests_anywhere(viewer, 9, returns=list[RequestLine])
+            seen[who] = [line.id for line in lines]
+        seen["last"] = [line.id for line in await peer.requests_anywhere(ROOT, 1, returns=list[RequestLine])]
+        for name in ("c-g1-1", "job"):
+            found = await peer.describe_anywhere(name, ROOT, returns=RequestView | None)
+            seen[name] = (found.id, found.key)
+        seen["hidden"] = await peer.describe_anywhere("c-g1-2", ANN, returns=RequestView | None)
+        seen["kept"] = await peer.cancel_anywhere("c-g1-2", ANN, returns=bool)
+        seen["cancelled"] = await peer.cancel_anywhere("job", ROOT, returns=bool)
+        seen["misled"] = await peer.cancel_anywhere("c-g1-1", ROOT, returns=bool)
+
+    Simulation(seed=1, nodes=tuple(ports), setup=setup).run(ask)
+    assert seen["root"] == ["c-g1-2", "c-g0-2", "c-g1-1", "c-g0-1"]
+    assert seen["ann"] == ["c-g0-2", "c-g1-1"]
+    assert seen["bob"] == ["c-g1-2", "c-g0-1"]
+    assert seen["last"] == ["c-g1-2"]
+    assert seen["c-g1-1"] == seen["job"] == ("c-g1-1", "ann")
+    assert (seen["hidden"], seen["kept"], seen["cancelled"], seen["misled"]) == (None, False, True, True)
+    assert (ports["g0"].ended, ports["g1"].ended) == ([], ["c-g1-1", "c-g1-1"])

@@ -1,0 +1,145 @@
+"""Fields of other servers: what would choose or shape the answer is refused, never silently ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from blockwright.api.errors import ApiError
+from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS, parse_chat, parse_completion
+from blockwright.api.openai.foreign_fields import GENERATING
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def completion(**fields: Any) -> Any:
+    return parse_completion({"prompt": "x", **fields}, "warn")
+
+
+def chat(**fields: Any) -> Any:
+    return parse_chat({"messages": HELLO, **fields}, "warn")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("adapter_id", "dates", "an adapter is a model here: send model = 'dates'"),
+        ("lora", [{"id": 0, "scale": 1}], "an adapter is a model here: send model = its name"),
+        ("lora_request", {"lora_name": "x"}, "an adapter is a model here"),
+        ("lora_something_new", 1, "an adapter is a model here"),
+        ("adapterId", "dates", "send model = 'dates'"),
+        ("grammar", "root ::= x", "structured output is not supported yet"),
+        ("json_schema", {}, "structured output is not supported yet"),
+        ("format", "json", "structured output is not supported yet"),
+        ("guided_something_new", {"type": "object"}, "structured output is not supported yet"),
+        ("repeat_penalty", 1.1, "it is called repetition_penalty here: send repetition_penalty"),
+        ("n_predict", 7, "it is called max_tokens here"),
+        ("num_predict", -1, "it is called max_tokens here"),
+        ("stop_sequences", ["x"], "it is called stop here"),
+        ("no_stop_trim", True, "it is called include_stop_str_in_output here"),
+        ("decoder_input_details", True, "it is called prompt_logprobs here"),
+        ("do_sample", False, "temperature = 0"),
+        ("mirostat", 2, "the samplers here"),
+        ("mirostat_tau", 5, "the samplers here"),
+        ("typical_p", 0.5, "the samplers here"),
+        ("watermark", True, "the samplers here"),
+        ("dry_something_new", 1, "the samplers here"),
+        ("samplers", ["top_k"], "the samplers here"),
+        ("parameters", {"adapter_id": "dates"}, "its fields stand in the body itself"),
+        ("extra_body", {"top_k": 1}, "its fields stand in the body itself"),
+        ("system", "be brief", "a message of role system"),
+        ("think", False, 'chat_template_kwargs, such as {"enable_thinking": false}'),
+        ("thinking_token_budget", 9, "send max_tokens"),
+        ("images", ["x"], "only text"),
+    ],
+)
+def test_fields_of_other_servers_are_refused_with_our_name_for_them(name: str, value: Any, says: str) -> None:
+    for parse in (completion, chat):
+        with pytest.raises(ApiError, match=rf"^{name} \(.*\) is not supported by this server; ") as caught:
+            parse(**{name: value})
+        assert says in caught.value.message
+        assert (caught.value.param, caught.value.code) == (name, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({name: None} for name in ("adapter_id", "temprature", "mirostat", "format", "options")),
+        {"adapter_id": "", "lora": [], "grammar": "", "format": "", "watermark": False, "raw": False, "images": []},
+        {"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "typical_p": 1.0, "tfs_z": 1, "repeat_penalty": 1.0},
+        {"dry_multiplier": 0.0, "dry_base": 1.75, "xtc_probability": 0, "xtc_threshold": 0.1, "mirostat_mode": 0},
+        {"keep_alive": "5m", "cache_prompt": True, "id_slot": 3, "options": {"num_ctx": 4096, "num_thread": 4}},
+        {"max_tokens": 7, "n_predict": 7, "maxTokens": 7, "max_new_tokens": 7.0},
+        {"do_sample": True, "num_beams": 1, "wibble": 1, "features": {}, "requests": 1, "usage": {"include": True}},
+    ],
+)
+def test_what_asks_for_nothing_is_ignored_and_told(fields: dict[str, Any]) -> None:
+    for parse in (completion, chat):
+        assert parse(**fields).options.ignored == tuple(name for name in fields if name != "max_tokens")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("temprature", "temperature"),
+        ("Temperature", "temperature"),
+        ("max_token", "max_tokens"),
+        ("maxTokens", "max_tokens"),
+        ("max-tokens", "max_tokens"),
+        ("topP", "top_p"),
+        ("top-k", "top_k"),
+        ("sede", "seed"),
+        ("stops", "stop"),
+        ("presense_penality", "presence_penalty"),
+        ("modle", "model"),
+        ("logitBias", "logit_bias"),
+    ],
+)
+def test_misspelt_fields_are_refused_with_the_right_name(name: str, meant: str) -> None:
+    for parse in (completion, chat):
+        with pytest.raises(ApiError, match=f"^{name} is not a field of this endpoint; did you mean {meant}\\?$") as caught:
+            parse(**{name: 1})
+        assert (caught.value.param, caught.value.code) == (name, "unknown_parameter")
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "says"),
+    [
+        ({"temperature": 0}, "options.temperature", "send temperature in the body itself"),
+        ({"num_ctx": 1, "num_predict": 3}, "options.num_predict", "it is called max_tokens here"),
+        ({"mirostat": 1}, "options.mirostat", "the samplers here"),
+        ({"repeatPenalty": 2}, "options.repeatPenalty", "repetition_penalty"),
+    ],
+)
+def test_what_shapes_the_answer_within_a_group_is_refused(options: dict[str, Any], param: str, says: str) -> None:
+    for parse in (completion, chat):
+        with pytest.raises(ApiError, match=says) as caught:
+            parse(options=options)
+        assert caught.value.param == param
+
+
+def test_fields_of_the_other_endpoint_are_refused() -> None:
+    for parse, name, value in ((completion, "messages", HELLO), (chat, "prompt", "x"), (completion, "top_logprobs", 2)):
+        with pytest.raises(ApiError, match=f"^{name} "):
+            parse(**{name: value})
+
+
+def test_what_is_said_of_foreign_fields_names_fields_that_there_are() -> None:
+    known = {field.name for field in (*COMPLETION_FIELDS, *CHAT_FIELDS)}
+    assert {one.named for one in GENERATING.values() if one.named} <= known
+    for foreign in GENERATING.values():
+        assert {*foreign.switches} <= GENERATING.keys()
+
+
+def test_a_body_of_very_many_unknown_fields_is_compared_in_part() -> None:
+    body: dict[str, Any] = {f"unknown{n}": n for n in range(5000)} | {"n_predict": 3}
+    with pytest.raises(ApiError, match="max_tokens"):
+        completion(**body)
+
+
+def test_values_are_shown_as_json() -> None:
+    with pytest.raises(ApiError, match=r'^tools \(\[\{"type": "é", "strict": true\}\]\) is not supported'):
+        chat(tools=[{"type": "é", "strict": True}])
+    with pytest.raises(ApiError, match=r'^tools \(\["\\ud800"\]\) is not supported'):
+        chat(tools=["\ud800"])

@@ -1,0 +1,141 @@
+"""Nothing that a request, a template, a tokenizer or an adapter may be holds the loop of a gateway for more than 0.1 s.
+
+A probe ticks on the loop beside each. What it compares is processor time of the process between two ticks, for another
+program that has the core is no fault of ours; the best of five tries counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.weights.patterns import matches
+from blockwright.tests.api.fake_port import make_folder
+
+MOST = 0.1  # seconds
+JSON = {"Content-Type": "application/json"}
+LOOK_AHEAD = (
+    "{% for m in messages %}{% set ns = namespace(later=false) %}{% for k in messages[loop.index0 + 1:] %}"
+    "{% if k.role == 'user' %}{% set ns.later = true %}{% endif %}{% endfor %}{{ m.role }}: {{ m.content }}{% endfor %}"
+)
+EACH = "{% for m in messages %}{% set text = m.content %}{{ "
+TURNS: list[dict[str, Any]] = [{"role": ("user", "assistant")[i % 2], "content": "word"} for i in range(999)]
+
+
+async def longest_hold(work: Callable[[], Awaitable[object]]) -> float:
+    """Return the longest time, of this process's processors, between two ticks of the loop while ``work`` is done."""
+    longest, task = 0.0, asyncio.ensure_future(work())
+    before = time.process_time()
+    while not task.done():
+        await asyncio.sleep(0.001)
+        now = time.process_time()
+        longest, before = max(longest, now - before), now
+    await task
+    return longest
+
+
+async def check_free(work: Callable[[], Awaitable[object]]) -> None:
+    found = []
+    for _ in range(5):
+        found.append(await longest_hold(work))
+        if found[-1] < MOST:
+            return
+    assert min(found) < MOST, found
+
+
+BODIES: dict[str, Callable[[], str]] = {
+    "members": lambda: json.dumps({f"k{i}": 0 for i in range(300_000)}),
+    "lists": lambda: '{"prompt": [' + ",".join(["[]"] * 900_000) + "]}",
+    "nested": lambda: '{"prompt": ' + "[" * 1_000_000 + "]" * 1_000_000 + "}",
+    "nulls": lambda: '{"prompt": [' + ",".join(["null"] * 900_000) + "]}",
+    "floats": lambda: '{"prompt": [' + ",".join(["1.23456789012345"] * 300_000) + "]}",
+    "strings": lambda: '{"prompt": [' + ",".join(['"a"'] * 1_000_000) + "]}",
+    "token ids": lambda: json.dumps({"model": "tiny", "prompt": [list(range(8000))] * 30}),
+    "long numbers": lambda: '{"seed": [' + ",".join(["9" * 4000] * 1300) + "]}",
+    "a long text": lambda: json.dumps({"model": "tiny", "prompt": "one, two: [three] " * 60_000}),
+    "an escaped text": lambda: json.dumps({"model": "tiny", "prompt": 'a"\\,:[' * 60_000}),
+    "a broken text": lambda: '{"prompt": "' + '\\"' * 2_000_000 + ",:" * 100_000,
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+async def test_bodies(serve: Any, kind: str) -> None:
+    client, _ = await serve(settings={"max_model_len": 0})
+    body = BODIES[kind]().encode()
+    assert len(body) < 5_700_000
+
+    async def post() -> None:
+        for path in ("/v1/completions", "/tokenize"):
+            async with client.post(path, data=io.BytesIO(body), headers=JSON) as answer:
+                assert answer.status in (200, 400, 413), await answer.text()
+                await answer.read()
+
+    await check_free(post)
+
+
+TEMPLATES: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "look ahead": (LOOK_AHEAD, TURNS),
+    "wordwrap": ("{{ ('ab ' * 400000) | wordwrap(1) }}", TURNS[:1]),
+    "urlize": ("{{ ('http://a.b ' * 50000) | urlize }}", TURNS[:1]),
+    "pprint": ("{{ ([[0] * 10000] * 10) | pprint }}", TURNS[:1]),
+    "title": (EACH + "text | title }}{% endfor %}", [{"role": "user", "content": "ab " * 100_000}]),
+    "sort": (EACH + "text | sort | length }}{% endfor %}", [{"role": "user", "content": "ba" * 50_000}]),
+    "list": (EACH + "text | list | length }}{% endfor %}", [{"role": "user", "content": "é€" * 400_000}]),
+    "lower": (EACH + "text | lower | upper | length }}{% endfor %}", [{"role": "user", "content": "İß" * 400_000}]),
+    "split": (EACH + "text.split() | length }}{% endfor %}", [{"role": "user", "content": "a " * 500_000}]),
+    "replace": (EACH + "text.replace('a', 'bb') | length }}{% endfor %}", [{"role": "user", "content": "a" * 1_000_000}]),
+    "tojson": (EACH + "text | tojson | length }}{% endfor %}", [{"role": "user", "content": "<\x01" * 500_000}]),
+    "doubled": (
+        "{% set ns = namespace(x='ab') %}{% for i in range(30) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        TURNS[:1],
+    ),
+    "doubled lists": (
+        "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        TURNS[:1],
+    ),
+    "squared": (
+        "{% set ns = namespace(x=3) %}{% for i in range(24) %}{% set ns.x = ns.x * ns.x %}{% endfor %}"
+        "{% for i in range(40) %}{% set y = ns.x * ns.x %}{% endfor %}ok",
+        TURNS[:1],
+    ),
+    "slices": ("{% set x = 'x' * 9000000 %}{% for i in range(9999) %}{% set y = x[1:] %}{% endfor %}", TURNS[:1]),
+}
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+async def test_templates(serve: Any, tmp_path: Path, kind: str) -> None:
+    """At the load of a checkpoint, which may refuse it, and when a conversation is rendered."""
+    source, messages = TEMPLATES[kind]
+    folder = make_folder(tmp_path / "m")
+    (folder / "chat_template.jinja").write_text("{% if messages[0].content != 'hello' %}" + source + "{% endif %}")
+    client, _ = await serve(folder=folder)
+    body = json.dumps({"messages": messages}).encode()
+
+    async def post() -> None:
+        async with client.post("/tokenize", data=io.BytesIO(body), headers=JSON) as answer:
+            assert answer.status in (200, 400), await answer.text()
+            await answer.read()
+
+    await check_free(post)
+
+
+async def test_adapters() -> None:
+    """Expressions that name modules, which ``re`` may match for ever."""
+    patterns = ["(a*)*b", "(((a+)+)+)+$", "(a|aa)+", "(.*)*" * 20, "a{1,400}" * 30]
+
+    async def match() -> None:
+        for pattern in patterns:
+            try:
+                await asyncio.to_thread(matches, "adapter_config.json", pattern, "model.layers.0." + "a" * 60, anywhere=True)
+            except CheckpointError:
+                continue
+
+    await check_free(match)

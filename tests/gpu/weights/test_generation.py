@@ -1,0 +1,95 @@
+"""Every field of generation_config.json is applied, changes nothing, or is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockwright.gpu.errors import CheckpointError
+from blockwright.gpu.model.config import GenerationDefaults, ModelConfig, WeightedTokens
+from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
+from blockwright.gpu.weights.generation import APPLIED, NEUTRAL, SILENT, read_generation
+from blockwright.tests.api.fake_port import EOS, make_folder
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    return Checkpoint.open(make_folder(tmp_path_factory.mktemp("tiny"))).config
+
+
+def read(config: ModelConfig, *folders: Path) -> GenerationDefaults:
+    return read_generation(CheckpointFiles(*folders), config)
+
+
+def written(folder: Path, values: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "generation_config.json").write_text(json.dumps(values))
+    return folder
+
+
+def test_every_field_of_transformers_has_its_place(config: ModelConfig, tmp_path: Path) -> None:
+    from transformers import GenerationConfig
+
+    known = set(GenerationConfig().to_dict())
+    assert {*APPLIED, *SILENT} <= known
+    assert not {*APPLIED} & {*SILENT} | {*NEUTRAL} & {*APPLIED, *SILENT}
+    named = sorted(known - {*APPLIED, *SILENT})
+    assert {"typical_p", "num_beams", "forced_eos_token_id", "guidance_scale", "watermarking_config"} <= {*named}
+    for field in named:
+        assert read(config, written(tmp_path, {field: 3})).unapplied == (field,)
+        for neutral in (None, *NEUTRAL.get(field, ())):
+            assert read(config, written(tmp_path, {field: neutral})).unapplied == ()
+    silent = dict.fromkeys(SILENT, 7) | {"transformers_version": "5.0"}
+    assert read(config, written(tmp_path, silent)) == GenerationDefaults(eos_token_ids=(EOS,))
+    assert read(config, written(tmp_path, {"chat_format": "x", "top_k": 3})).unapplied == ("chat_format",)
+    saved = GenerationConfig()._get_default_generation_params()
+    assert read(config, written(tmp_path, saved)).unapplied == (), "what transformers takes for nothing"
+
+
+def test_applied_fields_are_read(config: ModelConfig, tmp_path: Path) -> None:
+    values = {
+        "min_p": 0.1, "min_length": 9, "min_new_tokens": 3, "max_length": 40, "max_new_tokens": 20,
+        "no_repeat_ngram_size": 2,
+        "suppress_tokens": [3, 4, 999, -1], "begin_suppress_tokens": [5], "stop_strings": ["a", "b"],
+        "bad_words_ids": [[3], [EOS], [4, 5], [999]], "sequence_bias": [[[7], 2.5], [[8, 9], -1]],
+    }  # fmt: skip
+    assert read(config, written(tmp_path, values)) == GenerationDefaults(
+        eos_token_ids=(EOS,), min_p=0.1, min_length=9, min_new_tokens=3, max_length=40, max_new_tokens=20, no_repeat_ngram=2,
+        suppressed=(3, 4), suppressed_first=(5,), stop_strings=("a", "b"), banned=((3,), (4, 5)),
+        biases=(WeightedTokens((7,), 2.5), WeightedTokens((8, 9), -1.0)),
+    )  # fmt: skip
+    assert read(config, written(tmp_path, dict.fromkeys(values))) == GenerationDefaults(eos_token_ids=(EOS,))
+    assert read(config, tmp_path / "none") == GenerationDefaults(eos_token_ids=(EOS,))
+
+
+def test_an_adapters_fields_go_before_its_bases(config: ModelConfig, tmp_path: Path) -> None:
+    base = written(tmp_path / "base", {"temperature": 0.5, "top_k": 5, "eos_token_id": [2, 7]})
+    adapter = written(tmp_path / "adapter", {"temperature": 0.9, "do_sample": False, "eos_token_id": 9})
+    made = read(config, adapter, base)
+    assert (made.temperature, made.top_k, made.do_sample, made.eos_token_ids) == (0.9, 5, False, (9,))
+    (adapter / "generation_config.json").unlink()
+    assert read(config, adapter, base) == read(config, base)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"bad_words_ids": [3]},
+        {"bad_words_ids": [[]]},
+        {"bad_words_ids": [["a"]]},
+        {"sequence_bias": {"3": 1}},
+        {"sequence_bias": [[[3], "x"]]},
+        {"suppress_tokens": ["a"]},
+        {"stop_strings": [3]},
+        {"min_p": 2},
+        {"min_new_tokens": -1},
+        {"no_repeat_ngram_size": 1.5},
+    ],
+)
+def test_values_of_the_wrong_type_are_refused(config: ModelConfig, tmp_path: Path, values: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match=f"{next(iter(values))} is .*; correct the file"):
+        read(config, written(tmp_path, values))
