@@ -10,7 +10,7 @@ from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.sweep import migration
 from blockwright.policies.sweep.events import PeerLost
-from blockwright.policies.sweep.page_events import PagesTaken
+from blockwright.policies.sweep.page_events import Export, PagesTaken, PageTarget
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.parts import parts
 from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission
@@ -111,6 +111,20 @@ def test_pages_that_come_leave_one_to_each_sequence_that_runs(running: int) -> N
     assert refused > 0 or not running
     where.run()
     where.assert_quiet()
+
+
+def test_pages_of_another_attempt_are_not_sent() -> None:
+    """What it has computed may be of other tokens: who asks means the attempt that it names."""
+    where = world(prefix_cache=False)
+    where.submit(submission("r", PROMPT, 40, "base@w0"))
+    turns(where, "w0", 6)
+    source = where.workers["w0"]
+    for attempt, sent in ((2, 0), (1, 4)):
+        asked = Export(
+            "head/gateway", "r", attempt, attempt, "base@w0", "", page_hashes(PROMPT, 4), 0, [PageTarget("w1", 0, 3)]
+        )
+        source.state.apply(asked, 0.0)
+        assert counted(source, "exported_pages") == sent
 
 
 @pytest.mark.parametrize("lower", [0, 1])
