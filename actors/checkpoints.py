@@ -66,13 +66,6 @@ def open_checkpoints(settings: Settings) -> Opened:
     return Opened(found, bases, frozenset(assumed), settings.application_defaults)
 
 
-def model_info(name: str, checkpoint: Checkpoint, length: int, created: int) -> ModelInfo:
-    """Return what a front knows of a checkpoint before it is served. ``length``: tokens of a sequence."""
-    adapter = str(checkpoint.source) if checkpoint.source != checkpoint.path else ""
-    context = length - checkpoint.virtual
-    return ModelInfo(name, str(checkpoint.path), context, created, False, virtual=checkpoint.virtual, adapter=adapter)
-
-
 def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
     """Return the model that an adapter is put on where no setting says it. Raise SettingsError."""
     try:
@@ -99,6 +92,22 @@ def stored_base(checkpoint: Checkpoint, wholes: Iterable[WholeModel]) -> str:
     base = read_chain(checkpoint.source).base
     beside = os.path.realpath(checkpoint.source.parent / base)
     return next((one.model for one in wholes if one.checkpoint == beside), base)
+
+
+def model_info(opened: Opened, name: str, length: int, created: int) -> ModelInfo:
+    """Return what a front knows of a checkpoint before it is served. ``length``: tokens of a sequence."""
+    checkpoint = opened.checkpoints[name]
+    return ModelInfo(
+        name,
+        os.path.realpath(checkpoint.path),
+        length - checkpoint.virtual,
+        created,
+        False,
+        virtual=checkpoint.virtual,
+        adapter=located(checkpoint) if checkpoint.source != checkpoint.path else "",
+        base=opened.bases.get(name, ""),
+        defaults=opened.defaults.get(name, ""),
+    )
 
 
 def hash_applications(opened: Opened, settings: Settings) -> list[Application]:

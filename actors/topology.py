@@ -362,14 +362,7 @@ def tell_of_nodes(
 
 def _models(opened: Opened, lengths: dict[str, int]) -> list[ModelInfo]:
     created = int(time.time())
-    return [
-        replace(
-            model_info(name, c, lengths[name], created),
-            base=opened.bases.get(name, ""),
-            defaults=opened.defaults.get(name, ""),
-        )
-        for name, c in opened.checkpoints.items()
-    ]
+    return [model_info(opened, name, lengths[name], created) for name in opened.checkpoints]
 
 
 def _tell_bases(opened: Opened) -> None:

@@ -253,7 +253,7 @@ def _chain(served: Served, last: Chain | None) -> Chain:
         checkpoint=one.base or one.checkpoint,
         created=one.created,
         place=served.place,
-        adapter=one.checkpoint if one.base else "",
         base=one.base_model,
         defaults=one.defaults,
+        adapter=one.checkpoint if one.base else "",
     )

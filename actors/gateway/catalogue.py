@@ -61,9 +61,9 @@ class Catalogue:
             rooms=tuple(room - virtual for room in table.rooms(application)),
             longest=max(0, table.room.get(application, 0) - virtual),
             virtual=virtual,
-            adapter=chain.adapter if chain is not None and chain.checkpoint else configured.adapter,
             base=chain.base if chain is not None else configured.base,
             defaults=chain.defaults if chain is not None else configured.defaults,
+            adapter=chain.adapter if chain is not None and chain.checkpoint else configured.adapter,
         )
 
     def virtual(self, model: str) -> int:

@@ -101,9 +101,9 @@ class Chain:
     checkpoint: str = ""  # folder of tokenizer, chat template and generation defaults
     created: int = 0  # when it was added, in seconds of Unix time
     place: int = 0  # among the models, which are listed in this order
-    adapter: str = ""  # folder of an adapter, whose own files of that kind count before the checkpoint's
     base: str = ""  # of an adapter: the id of the model that it was put on
     defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
+    adapter: str = ""  # folder of an adapter, whose own files of that kind count before the checkpoint's
 
     @property
     def served_as(self) -> str:

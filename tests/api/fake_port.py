@@ -93,9 +93,9 @@ class FakePort:
         self.drained: list[float] = []
         self.added: list[NewApplication] = []
         self.removed: list[tuple[str, float]] = []
+        self.sought: list[str] = []
         self.sequences: dict[str, Census] = {}  # by model
         self.accounts: dict[str, Census] = {}
-        self.sought: list[str] = []
         self.credit = [Credit(worker="w0", rows=4, positions=MAX_LENGTH * 4, room=MAX_LENGTH * 5)]
         self.grown = asyncio.Event()  # set: who waits for credit looks again
         self.quotas, self.now = Quotas({}), 0.0  # now: by both clocks
