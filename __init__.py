@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blockwright.api.program.client import Client
-    from blockwright.api.program.embedded import Cluster
-    from blockwright.api.program.generate import generate
-    from blockwright.api.program.results import Answer, Choice, Piece, RequestError
+    from .api.program.client import Client
+    from .api.program.embedded import Cluster
+    from .api.program.generate import generate
+    from .api.program.results import Answer, Choice, Piece, RequestError
 
 __all__ = ["Answer", "Choice", "Client", "Cluster", "Piece", "RequestError", "generate"]
 

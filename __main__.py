@@ -8,7 +8,7 @@ INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 def main() -> int:
     """Run the command line; return its exit code."""
     try:
-        from blockwright.api.commands.cli import main as run
+        from .api.commands.cli import main as run
 
         return run()
     except KeyboardInterrupt:

@@ -9,8 +9,8 @@ import os
 import re
 from pathlib import Path
 
-from blockwright.policies.nearest import nearest
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from ..policies.nearest import nearest
+from ..policies.requests.refusal import Refusal, RequestRefused
 
 NAME = re.compile(r"[A-Za-z0-9][\w.:@/-]{0,199}", re.ASCII)
 

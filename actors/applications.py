@@ -15,24 +15,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from blockwright.actors.app_roots import check_name, folder_below
-from blockwright.actors.changes_file import ChangesFile
-from blockwright.actors.checkpoints import application_of, located, stored_base
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.controller.actor import Controller
-from blockwright.actors.controller.messages import Application
-from blockwright.actors.further_applications import adapter_named, base_of, roots_of
-from blockwright.actors.gateway.port import ApplicationView, NewApplication, RefusedChange, RemovalView
-from blockwright.actors.sizing import WorkerLimits, check_model
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.adapter import open_adapter
-from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.cluster.adapter_base import WholeModel
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.errors import ActorDied, DeadlineExceeded, RemoteError
-from blockwright.zoo.source import open_source
+from ..gpu.errors import CheckpointError
+from ..gpu.weights.adapter import open_adapter
+from ..gpu.weights.checkpoint import Checkpoint
+from ..policies.cluster.adapter_base import WholeModel
+from ..policies.requests.refusal import Refusal, RequestRefused
+from ..runtime.actor.actor import Actor
+from ..runtime.actor.endpoint import endpoint
+from ..runtime.base.errors import ActorDied, DeadlineExceeded, RemoteError
+from ..zoo.source import open_source
+from .app_roots import check_name, folder_below
+from .changes_file import ChangesFile
+from .checkpoints import application_of, located, stored_base
+from .config import Settings, SettingsError
+from .controller.actor import Controller
+from .controller.messages import Application
+from .further_applications import adapter_named, base_of, roots_of
+from .gateway.port import ApplicationView, NewApplication, RefusedChange, RemovalView
+from .sizing import WorkerLimits, check_model
 
 log = logging.getLogger("blockwright.applications")
 LONGEST_WAIT = 600.0  # seconds that anybody is kept waiting for an application

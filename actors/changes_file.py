@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.app_roots import check_name
-from blockwright.actors.config import Settings
-from blockwright.actors.gateway.port import NewApplication
-from blockwright.policies.requests.refusal import RequestRefused
+from ..policies.requests.refusal import RequestRefused
+from .app_roots import check_name
+from .config import Settings
+from .gateway.port import NewApplication
 
 NAME = ".blockwright-apps.json"  # in the folder of the setting ``adapters``
 VERSION = 1

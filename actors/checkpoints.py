@@ -7,17 +7,17 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.controller.messages import Application
-from blockwright.actors.gateway.port import ModelInfo
-from blockwright.actors.sizing import max_lengths, serving_dtype
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
-from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
-from blockwright.zoo.records import read_chain
-from blockwright.zoo.source import open_source
+from ..gpu.errors import CheckpointError
+from ..gpu.model.config import ComponentSpec
+from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
+from ..gpu.weights.checkpoint import Checkpoint
+from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
+from ..zoo.records import read_chain
+from ..zoo.source import open_source
+from .config import Settings, SettingsError
+from .controller.messages import Application
+from .gateway.port import ModelInfo
+from .sizing import max_lengths, serving_dtype
 
 log = logging.getLogger("blockwright.cluster")
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from blockwright.policies.cluster.provisioning import MODES
-from blockwright.policies.prediction.dispatching import POLICIES
-from blockwright.policies.requests.account import SIDES, is_offline_account
+from ..policies.cluster.provisioning import MODES
+from ..policies.prediction.dispatching import POLICIES
+from ..policies.requests.account import SIDES, is_offline_account
 
 MOST_THREADS = 256  # of a worker: what the kernels take
 MOST = {  # beyond any machine: more is a slip, and would only be noticed when the tables for it are made

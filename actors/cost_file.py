@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.prediction.machines import LinkTimes
+from ..policies.plan.coefficients import Coefficients
+from ..policies.prediction.machines import LinkTimes
+from .config import Settings, SettingsError
 
 NUMBER = 4  # bytes of a number of a hidden state
 

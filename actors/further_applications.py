@@ -11,18 +11,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from blockwright.actors.app_roots import check_name, folder_below
-from blockwright.actors.changes_file import Changes
-from blockwright.actors.checkpoints import Opened, located, stored_base
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.gateway.port import NewApplication
-from blockwright.actors.sizing import WorkerLimits, check_model, worker_limits
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
-from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.zoo.source import open_source
+from ..gpu.errors import CheckpointError
+from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
+from ..gpu.weights.checkpoint import Checkpoint
+from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base
+from ..policies.requests.refusal import Refusal, RequestRefused
+from ..zoo.source import open_source
+from .app_roots import check_name, folder_below
+from .changes_file import Changes
+from .checkpoints import Opened, located, stored_base
+from .config import Settings, SettingsError
+from .gateway.port import NewApplication
+from .sizing import WorkerLimits, check_model, worker_limits
 
 
 def roots_of(settings: Settings) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from blockwright.actors.config import Settings, SettingsError
+from .config import Settings, SettingsError
 
 NAMES = ("request_log", "tagger_folder", "event_log")  # settings
 

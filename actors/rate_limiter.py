@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 
-from blockwright.actors.config import Settings
-from blockwright.policies.requests.rate_limit import Limits, Quotas, Standing, Verdict
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.down import Down
+from ..policies.requests.rate_limit import Limits, Quotas, Standing, Verdict
+from ..runtime.actor.actor import Actor
+from ..runtime.actor.endpoint import endpoint
+from ..runtime.base.down import Down
+from .config import Settings
 
 FIELDS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurrent_requests")
 

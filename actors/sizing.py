@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockwright.actors.config import LONGEST_CONTEXT, MOST_THREADS, Settings, SettingsError
-from blockwright.actors.cost_file import read_costs
-from blockwright.actors.worker.messages import WorkerConfig
-from blockwright.gpu.model.config import ModelConfig
-from blockwright.policies.binary_size import binary_size
-from blockwright.policies.memory.residence import VIRTUAL
+from ..gpu.model.config import ModelConfig
+from ..policies.binary_size import binary_size
+from ..policies.memory.residence import VIRTUAL
+from .config import LONGEST_CONTEXT, MOST_THREADS, Settings, SettingsError
+from .cost_file import read_costs
+from .worker.messages import WorkerConfig
 
 SHARE = 0.6  # of free memory that the workers may take together
 PROGRAM = 920 << 20  # bytes of address space of a worker with torch's libraries

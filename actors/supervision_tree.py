@@ -36,14 +36,14 @@
 
 from __future__ import annotations
 
-from blockwright.actors.config import OUTSTANDING, Settings
-from blockwright.actors.predictor.messages import NODE
-from blockwright.actors.rate_limiter import limits_of
-from blockwright.actors.sizing import worker_names
-from blockwright.policies.cluster.restart_policy import Backoff
-from blockwright.policies.prediction.dispatching import POLICIES
-from blockwright.runtime.supervisor import Child
-from blockwright.runtime.tree import Branch, ProcessSpec
+from ..policies.cluster.restart_policy import Backoff
+from ..policies.prediction.dispatching import POLICIES
+from ..runtime.supervisor import Child
+from ..runtime.tree import Branch, ProcessSpec
+from .config import OUTSTANDING, Settings
+from .predictor.messages import NODE
+from .rate_limiter import limits_of
+from .sizing import worker_names
 
 HEAD = "head"
 WORKER = "blockwright.actors.worker.main:start"

@@ -13,29 +13,41 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blockwright.actors.batches.port import BatchDesk
-from blockwright.actors.changes_file import ChangesFile
-from blockwright.actors.checkpoints import Opened, hash_applications, model_info, open_checkpoints
-from blockwright.actors.conditions import Published
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.controller.actor import Controller
-from blockwright.actors.controller.progress import Progress
-from blockwright.actors.controller.scaling import scaling_plan
-from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.cost_file import check_costs
-from blockwright.actors.further_applications import open_further
-from blockwright.actors.gateway.actor import Gateway
-from blockwright.actors.gateway.lengths import Lengths
-from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer, LocalFront
-from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Readiness, Service
-from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.gateway.tagging import check_tagging, make_tagging
-from blockwright.actors.log_folders import check_folders
-from blockwright.actors.predictor.messages import NODE
-from blockwright.actors.rate_limiter import limits_of
-from blockwright.actors.resources import address_space, cores, free_memory
-from blockwright.actors.sizing import max_lengths, widening, worker_configs, worker_limits
-from blockwright.actors.supervision_tree import (
+from ..gpu.model.config import ModelConfig
+from ..gpu.weights.checkpoint import Checkpoint
+from ..runtime.actor.ref import Ref
+from ..runtime.base.down import Down
+from ..runtime.base.errors import RuntimeFault
+from ..runtime.base.node_view import Measure
+from ..runtime.cluster.cluster import ClusterHead
+from ..runtime.cluster.inprocess import InProcessLauncher
+from ..runtime.cluster.launcher import Launcher
+from ..runtime.cluster.processes import ForkserverLauncher
+from ..runtime.tree import lines, start_tree
+from ..transport.errors import AddressError
+from .batches.port import BatchDesk
+from .changes_file import ChangesFile
+from .checkpoints import Opened, hash_applications, model_info, open_checkpoints
+from .conditions import Published
+from .config import Settings, SettingsError
+from .controller.actor import Controller
+from .controller.progress import Progress
+from .controller.scaling import scaling_plan
+from .controller.state import ControllerState
+from .cost_file import check_costs
+from .further_applications import open_further
+from .gateway.actor import Gateway
+from .gateway.lengths import Lengths
+from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
+from .gateway.port import GatewayPort, ModelInfo, Readiness, Service
+from .gateway.state import GatewayState
+from .gateway.tagging import check_tagging, make_tagging
+from .log_folders import check_folders
+from .predictor.messages import NODE
+from .rate_limiter import limits_of
+from .resources import address_space, cores, free_memory
+from .sizing import max_lengths, widening, worker_configs, worker_limits
+from .supervision_tree import (
     HEAD,
     PREDICTORS,
     WORKER,
@@ -45,20 +57,8 @@ from blockwright.actors.supervision_tree import (
     in_head,
     tree,
 )
-from blockwright.actors.worker.messages import WorkerConfig
-from blockwright.actors.worker_processes import worker_launcher
-from blockwright.gpu.model.config import ModelConfig
-from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.down import Down
-from blockwright.runtime.base.errors import RuntimeFault
-from blockwright.runtime.base.node_view import Measure
-from blockwright.runtime.cluster.cluster import ClusterHead
-from blockwright.runtime.cluster.inprocess import InProcessLauncher
-from blockwright.runtime.cluster.launcher import Launcher
-from blockwright.runtime.cluster.processes import ForkserverLauncher
-from blockwright.runtime.tree import lines, start_tree
-from blockwright.transport.errors import AddressError
+from .worker.messages import WorkerConfig
+from .worker_processes import worker_launcher
 
 log = logging.getLogger("blockwright.cluster")
 PREDICTORS_IN_PROCESS = "blockwright.actors.predictor.main:start_in_process"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blockwright.runtime.cluster.processes import ForkserverLauncher
+from ..runtime.cluster.processes import ForkserverLauncher
 
 
 def worker_launcher(directory: str) -> ForkserverLauncher:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from blockwright.api.errors import bad_request
+from .errors import bad_request
 
 Body = dict[str, Any]
 

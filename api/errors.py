@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from ..policies.requests.refusal import Refusal, RequestRefused
 
 _CODES = {
     400: "invalid_value",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockwright.policies.binary_size import binary_size
+from ..policies.binary_size import binary_size
 
 
 def saving(models: int, stored: int, saved: int) -> str:

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from blockwright.gpu.model.config import ComponentSpec
-from blockwright.policies.model.chain import KvLayout
+from ..policies.model.chain import KvLayout
+from .model.config import ComponentSpec
 
 SLICE = 256 << 10  # raw bytes packed in one step of a load: some 0.3 ms, less than any sweep that matters takes
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from blockwright.gpu.backend import Backend
-from blockwright.gpu.errors import ExecutorError
-from blockwright.policies.model.chain import KvLayout
-from blockwright.policies.plan.sweep_plan import PageImport
+from ..policies.model.chain import KvLayout
+from ..policies.plan.sweep_plan import PageImport
+from .backend import Backend
+from .errors import ExecutorError
 
 STEP = 1 << 20  # bytes of slots that are copied at once
 

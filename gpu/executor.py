@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from blockwright.gpu.backend import Backend, Batch
-from blockwright.gpu.errors import ExecutorError
-from blockwright.gpu.exchange import PageExchange
-from blockwright.gpu.hidden import HiddenStates
-from blockwright.gpu.memory import Arena
-from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.parameters import ResidentParameters
-from blockwright.gpu.sampling.sampler import sample, score_prompt
-from blockwright.gpu.tables import Tables
-from blockwright.policies.memory.residence import VIRTUAL
-from blockwright.policies.model.chain import Kind, KvLayout
-from blockwright.policies.plan.sweep_plan import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
+from ..policies.memory.residence import VIRTUAL
+from ..policies.model.chain import Kind, KvLayout
+from ..policies.plan.sweep_plan import MapGroup, Step, SweepPlan, SweepResult, TokenLogprob
+from .backend import Backend, Batch
+from .errors import ExecutorError
+from .exchange import PageExchange
+from .hidden import HiddenStates
+from .memory import Arena
+from .model.config import ComponentSpec
+from .parameters import ResidentParameters
+from .sampling.sampler import sample, score_prompt
+from .tables import Tables
 
 PARAMETERS = "parameters"
 REHEARSAL = -1  # the number of a run that is composed to see whether it can be

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from blockwright.gpu.errors import ExecutorError
+from .errors import ExecutorError
 
 
 class HiddenStates:

@@ -12,7 +12,7 @@ import mmap
 
 import torch
 
-from blockwright.gpu.errors import BackendError, ExecutorError
+from .errors import BackendError, ExecutorError
 
 MAP_NORESERVE = 0x4000  # Linux; the mmap module does not name it
 PROT_NONE, PROT_READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from blockwright.gpu.backend import SLICE, Backend, Packed, PackedPart
-from blockwright.gpu.errors import ExecutorError
-from blockwright.gpu.memory import Arena
-from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.weights.loader import HashedTensor, read_delta
-from blockwright.policies.memory.packed_tensor import TensorPiece
+from ..policies.memory.packed_tensor import TensorPiece
+from .backend import SLICE, Backend, Packed, PackedPart
+from .errors import ExecutorError
+from .memory import Arena
+from .model.config import ComponentSpec
+from .weights.loader import HashedTensor, read_delta
 
 ALIGNMENT = 64  # bytes, of packed tensors
 

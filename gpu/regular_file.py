@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from blockwright.gpu.errors import CheckpointError
+from .errors import CheckpointError
 
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 

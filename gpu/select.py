@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from blockwright.gpu.backend import Backend
-from blockwright.gpu.errors import BackendError
+from .backend import Backend
+from .errors import BackendError
 
 SETS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")  # of the native kernels, the best first
 REMEDY = "install gcc and install blockwright again (pip install --force-reinstall --no-deps WHEEL_OR_CHECKOUT)"
@@ -25,7 +25,7 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
         except (ImportError, OSError, BackendError) as error:
             if name == "native":
                 raise BackendError(f"the native back end does not load ({error}); choose torch or install gcc") from error
-    from blockwright.gpu.reference.backend import TorchBackend
+    from .reference.backend import TorchBackend
 
     return TorchBackend(dtype, threads)
 
@@ -44,7 +44,7 @@ def slow(name: str, backend: Backend, dtype: str, threads: int) -> str:
 
 
 def _native(dtype: str, threads: int, instruction_set: str) -> Backend:
-    from blockwright.gpu.native.backend import NativeBackend
+    from .native.backend import NativeBackend
 
     for one in SETS[SETS.index(instruction_set) : -1] if instruction_set else ():
         try:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockwright.gpu.errors import ExecutorError
-from blockwright.gpu.sampling.rules import RowRules
-from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import Edit, SetPages, SetSampling, WriteTokens
+from ..policies.plan.sampling import SamplingParams
+from ..policies.plan.sweep_plan import Edit, SetPages, SetSampling, WriteTokens
+from .errors import ExecutorError
+from .sampling.rules import RowRules
 
 SLICE = 4 << 20  # bytes that are copied between two sweeps
 Ints = NDArray[Any]

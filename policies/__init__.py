@@ -1,5 +1,5 @@
 """Every decision, and the data that decisions need. Pure: standard library only, no clock, sockets, tensors or logging."""
 
-from blockwright.policies.compiled import use_compiled
+from .compiled import use_compiled
 
 COMPILED = use_compiled(__path__[0])  # whether the hot rooms run in the form that mypyc compiled

@@ -7,14 +7,15 @@
 Knows nothing of models. Importing it loads neither torch nor aiohttp nor numpy.
 """
 
-from blockwright.policies.cluster.restart_policy import Backoff, Restart, Strategy
-from blockwright.runtime.actor.actor import Actor, Crash
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.actor.streams import Stream
-from blockwright.runtime.base.clock import LoopClock, ManualClock
-from blockwright.runtime.base.down import Down
-from blockwright.runtime.base.errors import (
+from ..policies.cluster.restart_policy import Backoff, Restart, Strategy
+from ..transport.clock import Clock
+from .actor.actor import Actor, Crash
+from .actor.endpoint import endpoint
+from .actor.ref import Ref
+from .actor.streams import Stream
+from .base.clock import LoopClock, ManualClock
+from .base.down import Down
+from .base.errors import (
     ActorDied,
     Away,
     CodecError,
@@ -27,15 +28,14 @@ from blockwright.runtime.base.errors import (
     RemoteError,
     RuntimeFault,
 )
-from blockwright.runtime.base.loop import run
-from blockwright.runtime.base.node_view import Measure, NodeView
-from blockwright.runtime.base.scope import current_traceparent, trace
-from blockwright.runtime.cluster.local_cluster import LocalCluster
-from blockwright.runtime.node.node import Node
-from blockwright.runtime.node.peers import Peer
-from blockwright.runtime.supervised import Supervised
-from blockwright.runtime.supervisor import Child, ChildState, Supervisor
-from blockwright.transport.clock import Clock
+from .base.loop import run
+from .base.node_view import Measure, NodeView
+from .base.scope import current_traceparent, trace
+from .cluster.local_cluster import LocalCluster
+from .node.node import Node
+from .node.peers import Peer
+from .supervised import Supervised
+from .supervisor import Child, ChildState, Supervisor
 
 __all__ = [
     "Actor",

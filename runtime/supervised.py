@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, overload
 
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.ref import HasRef
-from blockwright.runtime.base.errors import Away
-from blockwright.runtime.node.node import Node
+from .actor.actor import Actor
+from .actor.ref import HasRef
+from .base.errors import Away
+from .node.node import Node
 
 A = TypeVar("A", bound=Actor)
 

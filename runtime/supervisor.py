@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from blockwright.policies.cluster.restart_policy import Backoff, Plan, Restart, Restarts, Strategy, place
-from blockwright.runtime.actor.actor import Actor, Crash
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.clock import seconds
-from blockwright.runtime.base.down import Down, abnormal
-from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
-from blockwright.runtime.node.lifecycle import describe
-from blockwright.transport.clock import Timer
+from ..policies.cluster.restart_policy import Backoff, Plan, Restart, Restarts, Strategy, place
+from ..transport.clock import Timer
+from .actor.actor import Actor, Crash
+from .actor.endpoint import endpoint
+from .actor.ref import Ref
+from .base.clock import seconds
+from .base.down import Down, abnormal
+from .base.errors import NodeDown, RemoteError, RuntimeFault
+from .node.lifecycle import describe
 
 log = logging.getLogger("blockwright.runtime")
 AWAY = 0.25  # seconds until a node that refused a child, because it stops, is asked again

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from blockwright.policies.cluster.restart_policy import Backoff, Strategy
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.down import Down
-from blockwright.runtime.cluster.process import Nodes, Process
-from blockwright.runtime.node.actor_classes import load_class
-from blockwright.runtime.node.node import Node
-from blockwright.runtime.supervisor import Child, Supervisor
+from ..policies.cluster.restart_policy import Backoff, Strategy
+from .actor.actor import Actor
+from .actor.ref import Ref
+from .base.address import Address
+from .base.down import Down
+from .cluster.process import Nodes, Process
+from .node.actor_classes import load_class
+from .node.node import Node
+from .supervisor import Child, Supervisor
 
 log = logging.getLogger("blockwright.runtime")
 

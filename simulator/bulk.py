@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from blockwright.policies.cluster.chunk_order import LEAST, MOST, TARGET, Traffic
-from blockwright.policies.prediction.machines import BulkTimes, LinkTimes
+from ..policies.cluster.chunk_order import LEAST, MOST, TARGET, Traffic
+from ..policies.prediction.machines import BulkTimes, LinkTimes
 
 Link = tuple[str, str]  # sender, receiver
 Done = Callable[[], None]

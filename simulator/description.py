@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from blockwright.policies.cluster.provisioning import MODES
-from blockwright.policies.plan.coefficients import TERMS, Coefficients
-from blockwright.policies.prediction.dispatching import POLICIES
-from blockwright.policies.prediction.lengths import MORE
-from blockwright.simulator.record import Most, record
+from ..policies.cluster.provisioning import MODES
+from ..policies.plan.coefficients import TERMS, Coefficients
+from ..policies.prediction.dispatching import POLICIES
+from ..policies.prediction.lengths import MORE
+from .record import Most, record
 
 ARRIVALS = ("poisson", "gamma", "trace", "log")
 LAWS = ("constant", "exponential")

@@ -12,19 +12,19 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from blockwright.policies.model.chain import Route
-from blockwright.policies.prediction.candidate import Candidate, Forecast
-from blockwright.policies.prediction.dispatching import POLICIES, choose, drawn
-from blockwright.policies.prediction.forecast import Forecaster
-from blockwright.policies.prediction.instance import Instance
-from blockwright.policies.prediction.lengths import clipped
-from blockwright.policies.prediction.pipeline_instance import PipelineInstance
-from blockwright.policies.requests.admission import admit
-from blockwright.policies.requests.dispatch import choose as choose_route
-from blockwright.policies.requests.overload import Overload
-from blockwright.policies.sweep.events import Submission
-from blockwright.simulator.description import LEAST_WORK, DispatchSpec, LimitSpec, ModelSpec
-from blockwright.simulator.workload import Demand
+from ..policies.model.chain import Route
+from ..policies.prediction.candidate import Candidate, Forecast
+from ..policies.prediction.dispatching import POLICIES, choose, drawn
+from ..policies.prediction.forecast import Forecaster
+from ..policies.prediction.instance import Instance
+from ..policies.prediction.lengths import clipped
+from ..policies.prediction.pipeline_instance import PipelineInstance
+from ..policies.requests.admission import admit
+from ..policies.requests.dispatch import choose as choose_route
+from ..policies.requests.overload import Overload
+from ..policies.sweep.events import Submission
+from .description import LEAST_WORK, DispatchSpec, LimitSpec, ModelSpec
+from .workload import Demand
 
 MINUTE = 60.0
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from blockwright.policies.cluster.chunk_order import Traffic
-from blockwright.policies.model.chain import Component
-from blockwright.policies.overload.drop_plan import ParameterGroup, kv_bytes
-from blockwright.policies.overload.exchange_order import ExchangeOrder, StaleSequence
-from blockwright.simulator.bulk import BulkLinks
-from blockwright.simulator.groups import GroupDevice, Taken
+from ..policies.cluster.chunk_order import Traffic
+from ..policies.model.chain import Component
+from ..policies.overload.drop_plan import ParameterGroup, kv_bytes
+from ..policies.overload.exchange_order import ExchangeOrder, StaleSequence
+from .bulk import BulkLinks
+from .groups import GroupDevice, Taken
 
 
 @dataclass(slots=True)

@@ -9,23 +9,23 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from blockwright.policies.memory.worker_memory import WorkerMemory
-from blockwright.policies.model.chain import Block, Chain, Component, Kind, KvLayout, Route
-from blockwright.policies.model.lineage import page_hashes
-from blockwright.policies.model.runs import Span
-from blockwright.policies.overload.drop_plan import ParameterGroup, kv_bytes, nbytes
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.prediction.instance import Instance
-from blockwright.policies.prediction.instance_load import News
-from blockwright.policies.prediction.load import used_blocks
-from blockwright.policies.prediction.machines import LinkTimes
-from blockwright.policies.prediction.pipeline_instance import PipelineInstance
-from blockwright.policies.sweep.columns import FOREVER, Status
-from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import RoutesChanged, Submission
-from blockwright.policies.sweep.state import SweepState
-from blockwright.simulator.description import ModelSpec
-from blockwright.simulator.simulation import hops_of
+from ..policies.memory.worker_memory import WorkerMemory
+from ..policies.model.chain import Block, Chain, Component, Kind, KvLayout, Route
+from ..policies.model.lineage import page_hashes
+from ..policies.model.runs import Span
+from ..policies.overload.drop_plan import ParameterGroup, kv_bytes, nbytes
+from ..policies.plan.coefficients import Coefficients
+from ..policies.prediction.instance import Instance
+from ..policies.prediction.instance_load import News
+from ..policies.prediction.load import used_blocks
+from ..policies.prediction.machines import LinkTimes
+from ..policies.prediction.pipeline_instance import PipelineInstance
+from ..policies.sweep.columns import FOREVER, Status
+from ..policies.sweep.config import SweepConfig
+from ..policies.sweep.events import RoutesChanged, Submission
+from ..policies.sweep.state import SweepState
+from .description import ModelSpec
+from .simulation import hops_of
 
 
 def layered(model: ModelSpec, layers: int, page_size: int) -> tuple[Component, ...]:

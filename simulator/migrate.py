@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from blockwright.policies.cluster.chunk_order import Traffic
-from blockwright.policies.overload.demand import PERIOD
-from blockwright.policies.overload.migrating import FreenessReading, MigrationPair, migrated, migration_pairs
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.sweep.columns import Status
-from blockwright.simulator.description import Scenario
-from blockwright.simulator.groups import Taken
-from blockwright.simulator.moving import MovingSimulation
-from blockwright.simulator.simulation import Note
-from blockwright.simulator.workload import Demand
+from ..policies.cluster.chunk_order import Traffic
+from ..policies.overload.demand import PERIOD
+from ..policies.overload.migrating import FreenessReading, MigrationPair, migrated, migration_pairs
+from ..policies.plan.coefficients import Coefficients
+from ..policies.sweep.columns import Status
+from .description import Scenario
+from .groups import Taken
+from .moving import MovingSimulation
+from .simulation import Note
+from .workload import Demand
 
 
 class MigrateSimulation(MovingSimulation):

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.prediction.instance import Instance
-from blockwright.policies.prediction.machines import LinkTimes
-from blockwright.policies.sweep.events import Submission
-from blockwright.simulator.bulk import BulkLinks
-from blockwright.simulator.description import Scenario
-from blockwright.simulator.groups import GroupDevice, Taken, devices, take_one
-from blockwright.simulator.simulation import ClusterSimulation, Note
-from blockwright.simulator.workload import Demand
+from ..policies.plan.coefficients import Coefficients
+from ..policies.prediction.instance import Instance
+from ..policies.prediction.machines import LinkTimes
+from ..policies.sweep.events import Submission
+from .bulk import BulkLinks
+from .description import Scenario
+from .groups import GroupDevice, Taken, devices, take_one
+from .simulation import ClusterSimulation, Note
+from .workload import Demand
 
 Held = dict[str, list[int]]  # pages, by worker
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 
-from blockwright.policies.offline.prefix_tree import PrefixTree
+from ..policies.offline.prefix_tree import PrefixTree
 
 
 class PrefixCache:

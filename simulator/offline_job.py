@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blockwright.policies.offline.admission import OfflineFit
-from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.order import Unit
-from blockwright.policies.offline.prefix_tree import PrefixTree
-from blockwright.policies.offline.scanner import SIDES, DualScanner
-from blockwright.policies.offline.step_time import StepTime
-from blockwright.policies.offline.step_tokens import MOST, StepTokens
-from blockwright.simulator.offline_cache import PrefixCache
+from ..policies.offline.admission import OfflineFit
+from ..policies.offline.density import Costs
+from ..policies.offline.order import Unit
+from ..policies.offline.prefix_tree import PrefixTree
+from ..policies.offline.scanner import SIDES, DualScanner
+from ..policies.offline.step_time import StepTime
+from ..policies.offline.step_tokens import MOST, StepTokens
+from .offline_cache import PrefixCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

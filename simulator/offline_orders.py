@@ -12,14 +12,14 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from blockwright.policies.offline import baselines
-from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.estimates import PROBABILITY, Estimates, choose_samples
-from blockwright.policies.offline.order import OrderRules, Unit, Weigher, density_order
-from blockwright.policies.offline.prefix_tree import PrefixTree
-from blockwright.policies.offline.step_time import calibrated, ideal, sequential
-from blockwright.simulator.offline_job import Engine, OfflineJob
-from blockwright.simulator.offline_workload import OfflineWorkload
+from ..policies.offline import baselines
+from ..policies.offline.density import Costs
+from ..policies.offline.estimates import PROBABILITY, Estimates, choose_samples
+from ..policies.offline.order import OrderRules, Unit, Weigher, density_order
+from ..policies.offline.prefix_tree import PrefixTree
+from ..policies.offline.step_time import calibrated, ideal, sequential
+from .offline_job import Engine, OfflineJob
+from .offline_workload import OfflineWorkload
 
 OURS = "blockwright"
 FIRST_SHARE = 0.1  # of memory: for the left side while samples run

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.prefix_tree import WIDTH
+from ..policies.offline.density import Costs
+from ..policies.offline.prefix_tree import WIDTH
 
 NORMAL = NormalDist()
 SAMPLE = 2000  # quantiles of a source by which its means are told

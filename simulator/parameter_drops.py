@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from blockwright.policies.cluster.chunk_order import Traffic
-from blockwright.policies.overload.coordinator import (
+from ..policies.cluster.chunk_order import Traffic
+from ..policies.overload.coordinator import (
     BeginDrop,
     BeginRestore,
     CallForHelp,
@@ -25,23 +25,23 @@ from blockwright.policies.overload.coordinator import (
     OverloadRules,
     ResumePipeline,
 )
-from blockwright.policies.overload.demand import PERIOD, DemandReading
-from blockwright.policies.overload.drop_plan import DropPlanner, ParameterGroup, nbytes, replica
-from blockwright.policies.overload.restore import ParameterLoad, loads
-from blockwright.policies.overload.stages import component_seconds
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.prediction.instance import IDLE, Instance
-from blockwright.policies.prediction.pipeline_instance import PipelineInstance
-from blockwright.policies.requests.moving import homes
-from blockwright.policies.sweep.events import Submission
-from blockwright.simulator.description import Scenario
-from blockwright.simulator.exchange import Exchange, Paused
-from blockwright.simulator.groups import GroupDevice, SimulatedGroups, Taken, devices, layered, take_out
-from blockwright.simulator.migrate import MigrateSimulation
-from blockwright.simulator.moving import MovingSimulation
-from blockwright.simulator.simulation import ClusterSimulation, Note, sized
-from blockwright.simulator.swap import SwapSimulation
-from blockwright.simulator.workload import Demand
+from ..policies.overload.demand import PERIOD, DemandReading
+from ..policies.overload.drop_plan import DropPlanner, ParameterGroup, nbytes, replica
+from ..policies.overload.restore import ParameterLoad, loads
+from ..policies.overload.stages import component_seconds
+from ..policies.plan.coefficients import Coefficients
+from ..policies.prediction.instance import IDLE, Instance
+from ..policies.prediction.pipeline_instance import PipelineInstance
+from ..policies.requests.moving import homes
+from ..policies.sweep.events import Submission
+from .description import Scenario
+from .exchange import Exchange, Paused
+from .groups import GroupDevice, SimulatedGroups, Taken, devices, layered, take_out
+from .migrate import MigrateSimulation
+from .moving import MovingSimulation
+from .simulation import ClusterSimulation, Note, sized
+from .swap import SwapSimulation
+from .workload import Demand
 
 SHOWN = 240  # readings in a report, at most
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from blockwright.policies.cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
-from blockwright.simulator.description import ProvisioningSpec
+from ..policies.cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
+from .description import ProvisioningSpec
 
 
 @dataclass(frozen=True, slots=True)

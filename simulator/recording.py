@@ -10,16 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from blockwright.policies.plan.coefficients import TERMS, Coefficients
-from blockwright.policies.plan.cost import features
-from blockwright.policies.plan.fit import fit, predict
-from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.sweep.event_log import Applied, Began, Committed, Entry, Planned
-from blockwright.policies.sweep.events import Submission, TokensEmitted
-from blockwright.policies.sweep.state import SweepState
-from blockwright.simulator.description import DescriptionError, WorkloadSpec
-from blockwright.simulator.traces import TraceError
-from blockwright.simulator.workload import Demand
+from ..policies.plan.coefficients import TERMS, Coefficients
+from ..policies.plan.cost import features
+from ..policies.plan.fit import fit, predict
+from ..policies.plan.sweep_plan import SweepPlan
+from ..policies.sweep.event_log import Applied, Began, Committed, Entry, Planned
+from ..policies.sweep.events import Submission, TokensEmitted
+from ..policies.sweep.state import SweepState
+from .description import DescriptionError, WorkloadSpec
+from .traces import TraceError
+from .workload import Demand
 
 NEVER = float("inf")
 # Sweeps that it takes to fit terms: all of them, or a sweep and its tokens; fewer tell how long one takes on average.

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.prediction.instance import IDLE, Instance
-from blockwright.policies.prediction.machines import LinkTimes
-from blockwright.policies.prediction.pipeline_instance import PipelineInstance
-from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import RoutesChanged, Submission
-from blockwright.simulator.description import InstanceSpec, ModelSpec, Scenario
-from blockwright.simulator.entrance import Entrance, Placing
-from blockwright.simulator.provisioning import InstanceChange, Provisioner
-from blockwright.simulator.workload import Demand
+from ..policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
+from ..policies.plan.coefficients import Coefficients
+from ..policies.prediction.instance import IDLE, Instance
+from ..policies.prediction.machines import LinkTimes
+from ..policies.prediction.pipeline_instance import PipelineInstance
+from ..policies.sweep.config import SweepConfig
+from ..policies.sweep.events import RoutesChanged, Submission
+from .description import InstanceSpec, ModelSpec, Scenario
+from .entrance import Entrance, Placing
+from .provisioning import InstanceChange, Provisioner
+from .workload import Demand
 
 Note = Callable[[dict[str, Any]], None]  # one decision, or what became of a request
 _ARRIVAL, _DELIVERY, _END, _SAMPLE, _READY, _CALL = 0, 1, 2, 3, 4, 5  # of equal times in this order

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from blockwright.policies.cluster.chunk_order import Traffic
-from blockwright.policies.overload.swapping import SwappedSequence, SwapQueue
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.sweep.columns import Status
-from blockwright.policies.sweep.events import Submission
-from blockwright.simulator.description import Scenario
-from blockwright.simulator.groups import Taken
-from blockwright.simulator.moving import MovingSimulation
-from blockwright.simulator.simulation import Note
-from blockwright.simulator.workload import Demand
+from ..policies.cluster.chunk_order import Traffic
+from ..policies.overload.swapping import SwappedSequence, SwapQueue
+from ..policies.plan.coefficients import Coefficients
+from ..policies.sweep.columns import Status
+from ..policies.sweep.events import Submission
+from .description import Scenario
+from .groups import Taken
+from .moving import MovingSimulation
+from .simulation import Note
+from .workload import Demand
 
 WAITING = (Status.WAITING, Status.PARKED)
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from blockwright.policies.model.lineage import page_hashes
-from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.prediction.instance_load import STOP
-from blockwright.policies.prediction.lengths import clipped
-from blockwright.policies.sweep.events import Submission
-from blockwright.simulator.description import ModelSpec, WorkloadSpec
-from blockwright.simulator.traces import BLOCK, Clients, TraceError, TraceRequest, cut, has_rates, read_trace
+from ..policies.model.lineage import page_hashes
+from ..policies.plan.sampling import SamplingParams
+from ..policies.prediction.instance_load import STOP
+from ..policies.prediction.lengths import clipped
+from ..policies.sweep.events import Submission
+from .description import ModelSpec, WorkloadSpec
+from .traces import BLOCK, Clients, TraceError, TraceRequest, cut, has_rates, read_trace
 
 GREEDY = SamplingParams(temperature=0.0)
 OWN = 1 << 30  # token ids from here on are in prompts that share nothing

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from blockwright.transport.errors import AddressError
+from .errors import AddressError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _IDENTITY = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,63})#([1-9][0-9]{0,17})")

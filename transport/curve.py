@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils import z85
 
-from blockwright.transport.address import is_loopback, is_wildcard, tcp_parts
-from blockwright.transport.errors import AddressError, KeysError
-from blockwright.transport.roster import UNKNOWN, Roster
+from .address import is_loopback, is_wildcard, tcp_parts
+from .errors import AddressError, KeysError
+from .roster import UNKNOWN, Roster
 
 log = logging.getLogger("blockwright.transport")
 DOMAIN = b"blockwright"

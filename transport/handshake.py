@@ -20,9 +20,9 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 
-from blockwright.transport.address import PeerId, check_name, parse_identity
-from blockwright.transport.errors import AddressError, HandshakeRefused
-from blockwright.transport.wire import WireError
+from .address import PeerId, check_name, parse_identity
+from .errors import AddressError, HandshakeRefused
+from .wire import WireError
 
 VERSION = 3  # counts changes of frames, envelopes and encodings: nodes of different versions refuse each other
 GREETING, WELCOME, REFUSAL = b"\x03", b"\x04", b"\x05"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from blockwright.transport.address import PeerId
-from blockwright.transport.handshake import Admission
-from blockwright.transport.wire import Buffer
+from .address import PeerId
+from .handshake import Admission
+from .wire import Buffer
 
 UNREACHABLE = "unreachable"
 

@@ -9,12 +9,12 @@ import asyncio
 
 import zmq
 
-from blockwright.transport import handshake as greeting
-from blockwright.transport.address import split_key
-from blockwright.transport.curve import NodeKeys, check_endpoint
-from blockwright.transport.errors import AddressError, KeysError, PeerGone
-from blockwright.transport.handshake import Admission, JoinRequest
-from blockwright.transport.outbound import DISCONNECTED, LOST_EVENTS, open_connection, open_dealer, read_loss
+from . import handshake as greeting
+from .address import split_key
+from .curve import NodeKeys, check_endpoint
+from .errors import AddressError, KeysError, PeerGone
+from .handshake import Admission, JoinRequest
+from .outbound import DISCONNECTED, LOST_EVENTS, open_connection, open_dealer, read_loss
 
 SHOWN = 40  # characters shown of a bad address; it may be an invitation, whose secret comes later
 _NOBLOCK = int(zmq.NOBLOCK)

@@ -11,14 +11,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from blockwright.policies.cluster.chunk_order import Chunk, ChunkOrder, Traffic
-from blockwright.transport import link_wire, wire
-from blockwright.transport.address import PeerId
-from blockwright.transport.clock import Clock, Timer
-from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
-from blockwright.transport.shared_memory import SharedPool, Slot
-from blockwright.transport.transfer import OutgoingTransfer, Transfer, as_bytes
-from blockwright.transport.wire import Buffer
+from ..policies.cluster.chunk_order import Chunk, ChunkOrder, Traffic
+from . import link_wire, wire
+from .address import PeerId
+from .clock import Clock, Timer
+from .errors import MessageTooLarge, PeerGone, QueueFull
+from .shared_memory import SharedPool, Slot
+from .transfer import OutgoingTransfer, Transfer, as_bytes
+from .wire import Buffer
 
 __all__ = ["Link", "Slot", "Traffic", "Transfer"]
 QUEUE_MESSAGES = 8192

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.policies.cluster.chunk_order import URGENT_BYTES, URGENT_CHUNKS, Traffic
-from blockwright.transport import link_wire
-from blockwright.transport.link_wire import ArrivedChunk, Counts, Description
-from blockwright.transport.shared_memory import Attached
-from blockwright.transport.wire import WireError
+from ..policies.cluster.chunk_order import URGENT_BYTES, URGENT_CHUNKS, Traffic
+from . import link_wire
+from .link_wire import ArrivedChunk, Counts, Description
+from .shared_memory import Attached
+from .wire import WireError
 
 BUDGET = link_wire.MAX_MESSAGE  # bytes that messages of several chunks may take at a receiver
 _ALIGN = 64  # bytes; alignment of a buffer

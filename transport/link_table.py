@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from blockwright.policies.cluster.chunk_order import Traffic
-from blockwright.transport import link_wire
-from blockwright.transport.address import PeerId
-from blockwright.transport.clock import Clock, Timer
-from blockwright.transport.errors import PeerGone, QueueFull
-from blockwright.transport.link import Link, LinkCarrier
-from blockwright.transport.link_receiver import BUDGET, Arrivals, Budget
-from blockwright.transport.link_wire import ArrivedChunk, LinkOpen, Release, Released, Welcome
-from blockwright.transport.shared_memory import SharedPool, Slot, attach
-from blockwright.transport.transfer import SHARE_LEAST
-from blockwright.transport.wire import Buffer, WireError
+from ..policies.cluster.chunk_order import Traffic
+from . import link_wire
+from .address import PeerId
+from .clock import Clock, Timer
+from .errors import PeerGone, QueueFull
+from .link import Link, LinkCarrier
+from .link_receiver import BUDGET, Arrivals, Budget
+from .link_wire import ArrivedChunk, LinkOpen, Release, Released, Welcome
+from .shared_memory import SharedPool, Slot, attach
+from .transfer import SHARE_LEAST
+from .wire import Buffer, WireError
 
 log = logging.getLogger("blockwright.transport")
 ACK_COUNT, ACK_BYTES, ACK_DELAY = (

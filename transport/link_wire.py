@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from blockwright.policies.cluster.chunk_order import Traffic
-from blockwright.transport.wire import MAX_BODY, MAX_FRAME, MAX_FRAMES, Buffer, WireError
+from ..policies.cluster.chunk_order import Traffic
+from .wire import MAX_BODY, MAX_FRAME, MAX_FRAMES, Buffer, WireError
 
 OPEN, WELCOME, CHUNK, ACK, RELEASE, RELEASED = range(1, 7)
 _CLASSES = dict(enumerate(Traffic))

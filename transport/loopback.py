@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from blockwright.transport import wire
-from blockwright.transport.address import PeerId
-from blockwright.transport.errors import PeerGone
-from blockwright.transport.handshake import Lane
-from blockwright.transport.interface import Receiver
-from blockwright.transport.link_wire import link_class
-from blockwright.transport.wire import Buffer, Traffic
+from . import wire
+from .address import PeerId
+from .errors import PeerGone
+from .handshake import Lane
+from .interface import Receiver
+from .link_wire import link_class
+from .wire import Buffer, Traffic
 
 
 class Network:

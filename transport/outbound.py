@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from blockwright.transport import handshake as greeting
-from blockwright.transport import wire
-from blockwright.transport.address import split_key
-from blockwright.transport.curve import NodeKeys
-from blockwright.transport.errors import AddressError, HandshakeRefused, PeerGone, QueueFull
-from blockwright.transport.handshake import Greeting, Lane
-from blockwright.transport.wire import Buffer, WireError
+from . import handshake as greeting
+from . import wire
+from .address import split_key
+from .curve import NodeKeys
+from .errors import AddressError, HandshakeRefused, PeerGone, QueueFull
+from .handshake import Greeting, Lane
+from .wire import Buffer, WireError
 
 COPY_LIMIT = 64 << 10  # bytes; below, a copy is cheaper than sharing the buffer with libzmq's thread
 QUEUE_MESSAGES = 8192

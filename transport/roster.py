@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from blockwright.transport.address import PeerId
-from blockwright.transport.errors import KeysError
+from .address import PeerId
+from .errors import KeysError
 
 MEMBER, GUEST, UNKNOWN = "member", "guest", ""
 MOST_PAST = 4096  # keys remembered as refused for good; older ones become unknown

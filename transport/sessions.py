@@ -11,9 +11,9 @@ import contextlib
 import os
 import socket
 
-from blockwright.transport.address import PeerId
-from blockwright.transport.errors import HandshakeRefused
-from blockwright.transport.handshake import Greeting, Lane
+from .address import PeerId
+from .errors import HandshakeRefused
+from .handshake import Greeting, Lane
 
 MOST = 16384  # connections remembered; three for each peer
 MOST_PAST = 4096  # lives that are over and might still knock

@@ -21,10 +21,10 @@ import weakref
 from collections.abc import Callable
 from functools import lru_cache
 
-from blockwright.policies.memory.extents import Extents
-from blockwright.transport.address import PeerId
-from blockwright.transport.link_wire import NOTHING, Offer
-from blockwright.transport.wire import Buffer, WireError
+from ..policies.memory.extents import Extents
+from .address import PeerId
+from .link_wire import NOTHING, Offer
+from .wire import Buffer, WireError
 
 POOL_BYTES = 512 << 20  # at most; memory is taken as slots are first written
 GRANULE = 64 << 10

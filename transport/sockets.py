@@ -19,17 +19,17 @@ from pathlib import Path
 
 import zmq
 
-from blockwright.transport import handshake as greeting
-from blockwright.transport import wire
-from blockwright.transport.address import PeerId, ipc_endpoint, keyed, private_directory, remove_directory, split_key
-from blockwright.transport.curve import Authenticator, NodeKeys, check_endpoint
-from blockwright.transport.errors import AddressError, HandshakeRefused, KeysError, PeerGone
-from blockwright.transport.handshake import Greeting, JoinRequest, Lane
-from blockwright.transport.interface import UNREACHABLE, Receiver
-from blockwright.transport.outbound import HIGH_WATER, Outbound
-from blockwright.transport.roster import Roster
-from blockwright.transport.sessions import Sessions, Wires
-from blockwright.transport.wire import Batch, Buffer, WireError
+from . import handshake as greeting
+from . import wire
+from .address import PeerId, ipc_endpoint, keyed, private_directory, remove_directory, split_key
+from .curve import Authenticator, NodeKeys, check_endpoint
+from .errors import AddressError, HandshakeRefused, KeysError, PeerGone
+from .handshake import Greeting, JoinRequest, Lane
+from .interface import UNREACHABLE, Receiver
+from .outbound import HIGH_WATER, Outbound
+from .roster import Roster
+from .sessions import Sessions, Wires
+from .wire import Batch, Buffer, WireError
 
 log = logging.getLogger("blockwright.transport")
 DRAIN = 64  # messages in one wake-up; messages in a batch count one by one

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Sequence
 
-from blockwright.policies.cluster.chunk_order import Chunk, Traffic
-from blockwright.transport import link_wire
-from blockwright.transport.address import PeerId
-from blockwright.transport.errors import PeerGone
-from blockwright.transport.shared_memory import SharedPool, Slot
-from blockwright.transport.wire import Buffer
+from ..policies.cluster.chunk_order import Chunk, Traffic
+from . import link_wire
+from .address import PeerId
+from .errors import PeerGone
+from .shared_memory import SharedPool, Slot
+from .wire import Buffer
 
 SHARE_LEAST = 256 << 10  # bytes of a buffer from which a slot is cheaper than a frame
 FRAME = 1 << 20  # bytes; longer runs travel in frames of this size, which libzmq's allocator finds again

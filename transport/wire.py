@@ -17,8 +17,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from blockwright.policies.cluster.chunk_order import Traffic as Traffic
-from blockwright.transport.errors import MessageTooLarge, TransportError
+from ..policies.cluster.chunk_order import Traffic as Traffic
+from .errors import MessageTooLarge, TransportError
 
 Buffer = bytes | bytearray | memoryview  # contiguous
 Batch = Iterator[tuple[memoryview, list[memoryview]]]  # (body, buffers) of each message

@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import ComponentConfig, TensorRef
-from blockwright.gpu.model.deltas import DeltaConfig
-from blockwright.gpu.model.fields import shown
-from blockwright.gpu.weights.adapter import is_adapter, trained_on
-from blockwright.gpu.weights.checkpoint import Checkpoint, locate
-from blockwright.gpu.weights.checkpoint_files import OF_FRONT, CheckpointFiles
-from blockwright.gpu.weights.identity import begin_hash, pieces
-from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base
-from blockwright.zoo.disk import Disk, Step, Waiting, writing
-from blockwright.zoo.errors import StorageError, ZooError
-from blockwright.zoo.layout import CHAIN, Layout, check_name, tensor_header
-from blockwright.zoo.records import StoredChain, StoredComponent, StoredTensor, read_chain, stored_tensor
-from blockwright.zoo.source import open_source
-from blockwright.zoo.zoo import Zoo
+from ..gpu.errors import CheckpointError
+from ..gpu.model.config import ComponentConfig, TensorRef
+from ..gpu.model.deltas import DeltaConfig
+from ..gpu.model.fields import shown
+from ..gpu.weights.adapter import is_adapter, trained_on
+from ..gpu.weights.checkpoint import Checkpoint, locate
+from ..gpu.weights.checkpoint_files import OF_FRONT, CheckpointFiles
+from ..gpu.weights.identity import begin_hash, pieces
+from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base
+from .disk import Disk, Step, Waiting, writing
+from .errors import StorageError, ZooError
+from .layout import CHAIN, Layout, check_name, tensor_header
+from .records import StoredChain, StoredComponent, StoredTensor, read_chain, stored_tensor
+from .source import open_source
+from .zoo import Zoo
 
 Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
 

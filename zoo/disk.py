@@ -14,9 +14,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from blockwright.zoo.documents import encode, read_document
-from blockwright.zoo.errors import StorageError, ZooError
-from blockwright.zoo.layout import CHAIN, OWN, Layout
+from .documents import encode, read_document
+from .errors import StorageError, ZooError
+from .layout import CHAIN, OWN, Layout
 
 Step = Callable[[str], None]
 Waiting = Callable[[], None]  # is called once if another writer is to be waited for

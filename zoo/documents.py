@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from blockwright.gpu.model.fields import LONGEST, parse, shown
-from blockwright.gpu.regular_file import read_regular
-from blockwright.zoo.errors import ZooDamaged, ZooError
-from blockwright.zoo.layout import SCHEMA
+from ..gpu.model.fields import LONGEST, parse, shown
+from ..gpu.regular_file import read_regular
+from .errors import ZooDamaged, ZooError
+from .layout import SCHEMA
 
 T = TypeVar("T")
 

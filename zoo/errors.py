@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from blockwright.gpu.errors import CheckpointError
+from ..gpu.errors import CheckpointError
 
 _REMEDIES = {
     errno.ENOSPC: "free some room on that disk",

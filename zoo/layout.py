@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockwright.gpu.model.fields import shown
-from blockwright.gpu.weights.tensor_files import ITEM_BYTES
-from blockwright.zoo.errors import ZooError
+from ..gpu.model.fields import shown
+from ..gpu.weights.tensor_files import ITEM_BYTES
+from .errors import ZooError
 
 SCHEMA = 1
 CHAIN = "chain.json"

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockwright.zoo.disk import Step, Waiting, writing
-from blockwright.zoo.documents import encode, read_document
-from blockwright.zoo.errors import ZooDamaged
-from blockwright.zoo.zoo import Zoo
+from .disk import Step, Waiting, writing
+from .documents import encode, read_document
+from .errors import ZooDamaged
+from .zoo import Zoo
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from blockwright.gpu.model.config import ComponentConfig, GenerationDefaults, ModelConfig, TensorRef
-from blockwright.gpu.model.deltas import DeltaConfig
-from blockwright.gpu.model.fields import shown
-from blockwright.gpu.weights.checkpoint import KINDS
-from blockwright.gpu.weights.tensor_files import ITEM_BYTES
-from blockwright.zoo.documents import encode, from_fields, read_document
-from blockwright.zoo.errors import ZooDamaged
-from blockwright.zoo.layout import CHAIN, is_hash, tensor_bytes
+from ..gpu.model.config import ComponentConfig, GenerationDefaults, ModelConfig, TensorRef
+from ..gpu.model.deltas import DeltaConfig
+from ..gpu.model.fields import shown
+from ..gpu.weights.checkpoint import KINDS
+from ..gpu.weights.tensor_files import ITEM_BYTES
+from .documents import encode, from_fields, read_document
+from .errors import ZooDamaged
+from .layout import CHAIN, is_hash, tensor_bytes
 
 DELTA = "delta"
 CONFIGS: dict[str, type[ComponentConfig | DeltaConfig]] = {kind.value: config for config, kind in KINDS.items()}

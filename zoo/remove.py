@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockwright.gpu.regular_file import open_regular
-from blockwright.zoo.disk import Disk, Step, Waiting, writing
-from blockwright.zoo.errors import ZooDamaged, ZooError
-from blockwright.zoo.layout import CHAIN
-from blockwright.zoo.profiles import read_profile
-from blockwright.zoo.zoo import Zoo
+from ..gpu.regular_file import open_regular
+from .disk import Disk, Step, Waiting, writing
+from .errors import ZooDamaged, ZooError
+from .layout import CHAIN
+from .profiles import read_profile
+from .zoo import Zoo
 
 _OURS = re.compile(r"[0-9a-f]{64}(\.safetensors)?|[0-9a-f]{32}\.json")
 

@@ -11,18 +11,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import TensorRef
-from blockwright.gpu.regular_file import open_regular
-from blockwright.gpu.weights.adapter import is_adapter, open_adapter
-from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts
-from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
-from blockwright.gpu.weights.generation import read_generation
-from blockwright.gpu.weights.tensor_files import read_header
-from blockwright.zoo.disk import check_zoo, link_text
-from blockwright.zoo.errors import ZooDamaged, ZooError
-from blockwright.zoo.layout import CHAIN, TENSOR_NAME, Layout, check_name, data_offset
-from blockwright.zoo.records import StoredChain, StoredTensor, read_chain, read_component
+from ..gpu.errors import CheckpointError
+from ..gpu.model.config import TensorRef
+from ..gpu.regular_file import open_regular
+from ..gpu.weights.adapter import is_adapter, open_adapter
+from ..gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts
+from ..gpu.weights.checkpoint_files import CheckpointFiles
+from ..gpu.weights.generation import read_generation
+from ..gpu.weights.tensor_files import read_header
+from .disk import check_zoo, link_text
+from .errors import ZooDamaged, ZooError
+from .layout import CHAIN, TENSOR_NAME, Layout, check_name, data_offset
+from .records import StoredChain, StoredTensor, read_chain, read_component
 
 
 class Hold:

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.regular_file import open_regular
-from blockwright.gpu.weights.identity import NotFinite, hash_tensor
-from blockwright.gpu.weights.tensor_files import ITEM_BYTES, read_header
-from blockwright.zoo.disk import check_zoo, stamp
-from blockwright.zoo.errors import ZooDamaged, ZooError
-from blockwright.zoo.layout import TENSOR_NAME, Layout, tensor_header
-from blockwright.zoo.profiles import read_profile
-from blockwright.zoo.records import StoredChain, StoredTensor, read_chain, read_component
-from blockwright.zoo.source import check_links, place
+from ..gpu.errors import CheckpointError
+from ..gpu.regular_file import open_regular
+from ..gpu.weights.identity import NotFinite, hash_tensor
+from ..gpu.weights.tensor_files import ITEM_BYTES, read_header
+from .disk import check_zoo, stamp
+from .errors import ZooDamaged, ZooError
+from .layout import TENSOR_NAME, Layout, tensor_header
+from .profiles import read_profile
+from .records import StoredChain, StoredTensor, read_chain, read_component
+from .source import check_links, place
 
 Progress = Callable[[int, int], None]  # bytes hashed, bytes in all
 

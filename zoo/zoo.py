@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from blockwright.gpu.model.deltas import DeltaConfig
-from blockwright.gpu.model.fields import shown
-from blockwright.gpu.weights.checkpoint import component_of
-from blockwright.policies.model.chain import Block, Component
-from blockwright.policies.model.partition import cut_blocks
-from blockwright.zoo.disk import check_zoo, stamp
-from blockwright.zoo.errors import ZooDamaged, ZooError
-from blockwright.zoo.layout import CHAIN, Layout
-from blockwright.zoo.records import StoredChain, StoredComponent, StoredTensor, read_chain, read_component
+from ..gpu.model.deltas import DeltaConfig
+from ..gpu.model.fields import shown
+from ..gpu.weights.checkpoint import component_of
+from ..policies.model.chain import Block, Component
+from ..policies.model.partition import cut_blocks
+from .disk import check_zoo, stamp
+from .errors import ZooDamaged, ZooError
+from .layout import CHAIN, Layout
+from .records import StoredChain, StoredComponent, StoredTensor, read_chain, read_component
 
 T = TypeVar("T")
 

@@ -15,9 +15,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from blockwright.actors.batches.driver import NOMINAL, FeedDriver
-from blockwright.actors.batches.figures import figures_of
-from blockwright.actors.batches.messages import (
+from ...policies.offline.feed import OfflineFeed, PlacedRequest
+from ...policies.requests.load_failure import without_folders
+from ...runtime.actor.actor import Actor
+from ...runtime.actor.endpoint import endpoint
+from ...runtime.base.clock import Timer
+from .driver import NOMINAL, FeedDriver
+from .figures import figures_of
+from .messages import (
     BatchChecked,
     BatchEnded,
     BatchesSeen,
@@ -29,13 +34,8 @@ from blockwright.actors.batches.messages import (
     StopBatch,
     WriteBatch,
 )
-from blockwright.actors.batches.port import Answered, BatchDesk, BatchEnding, LineJob, LoadedBatch, NotNow
-from blockwright.actors.batches.state import BatchesState
-from blockwright.policies.offline.feed import OfflineFeed, PlacedRequest
-from blockwright.policies.requests.load_failure import without_folders
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.clock import Timer
+from .port import Answered, BatchDesk, BatchEnding, LineJob, LoadedBatch, NotNow
+from .state import BatchesState
 
 log = logging.getLogger(__name__)
 LOOK = 0.25  # seconds between looks at the store

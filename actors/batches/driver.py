@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from blockwright.actors.batches.port import Answered, NotNow
-from blockwright.actors.gateway.port import Credit, GatewayPort
-from blockwright.policies.offline.arranging import Arrangement
-from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.feed import OfflineFeed, PlacedRequest
-from blockwright.policies.offline.job_account import FeedProgress
-from blockwright.transport.clock import Clock
+from ...policies.offline.arranging import Arrangement
+from ...policies.offline.density import Costs
+from ...policies.offline.feed import OfflineFeed, PlacedRequest
+from ...policies.offline.job_account import FeedProgress
+from ...transport.clock import Clock
+from ..gateway.port import Credit, GatewayPort
+from .port import Answered, NotNow
 
 # Until workers have measured their own (BlendServe's example: Llama-3.1-8B on an A100). Densities are compared with each
 # other alone, so that it matters little.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from blockwright.policies.offline.job_account import FeedProgress
+from ...policies.offline.job_account import FeedProgress
 
 
 def figures_of(progress: Mapping[str, FeedProgress], waits: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:

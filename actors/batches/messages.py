@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.actors.batches.port import BatchEnding, OpenBatch
+from .port import BatchEnding, OpenBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from blockwright.actors.gateway.port import GatewayPort
-from blockwright.policies.offline.feed import OfflineRequest
+from ...policies.offline.feed import OfflineRequest
+from ..gateway.port import GatewayPort
 
 
 class BatchEnding(Enum):

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from blockwright.actors.batches.messages import (
+from ...policies.offline.batch_turns import again, due, next_to_prepare, next_to_run
+from .messages import (
     BatchChecked,
     BatchEffect,
     BatchEnded,
@@ -24,8 +25,7 @@ from blockwright.actors.batches.messages import (
     StopBatch,
     WriteBatch,
 )
-from blockwright.actors.batches.port import BatchEnding, OpenBatch
-from blockwright.policies.offline.batch_turns import again, due, next_to_prepare, next_to_run
+from .port import BatchEnding, OpenBatch
 
 
 class BatchStage(Enum):

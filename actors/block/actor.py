@@ -9,14 +9,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from blockwright.actors.block.messages import BlockStatus, LastUse
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom
-from blockwright.policies.cluster.block_life import BlockLife
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.errors import RemoteError
-from blockwright.transport.clock import Timer
+from ...policies.cluster.block_life import BlockLife
+from ...runtime.actor.actor import Actor
+from ...runtime.actor.endpoint import endpoint
+from ...runtime.actor.ref import Ref
+from ...runtime.base.errors import RemoteError
+from ...transport.clock import Timer
+from ..worker.messages import BlockLoaded, LoadBlock, NoRoom
+from .messages import BlockStatus, LastUse
 
 LOAD_TIMEOUT = 600.0  # seconds
 ANSWER: Any = BlockLoaded | NoRoom

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from blockwright.actors.block.actor import ANSWER, LOAD_TIMEOUT, BlockActor, BlockRefused
-from blockwright.actors.block.messages import BlockStatus, LastUse
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom
-from blockwright.policies.cluster.scaling import UNUSED, BlockPlace, PressedBlock, Queues, RouteQueue
-from blockwright.runtime.actor.actor import Actor, Crash
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.down import Down, abnormal
-from blockwright.runtime.base.errors import RemoteError
+from ...policies.cluster.scaling import UNUSED, BlockPlace, PressedBlock, Queues, RouteQueue
+from ...runtime.actor.actor import Actor, Crash
+from ...runtime.actor.endpoint import endpoint
+from ...runtime.actor.ref import Ref
+from ...runtime.base.down import Down, abnormal
+from ...runtime.base.errors import RemoteError
+from ..worker.messages import BlockLoaded, LoadBlock, NoRoom
+from .actor import ANSWER, LOAD_TIMEOUT, BlockActor, BlockRefused
+from .messages import BlockStatus, LastUse
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.policies.cluster.block_life import BlockStage
-from blockwright.policies.cluster.scaling import BlockUse
+from ...policies.cluster.block_life import BlockStage
+from ...policies.cluster.scaling import BlockUse
 
 
 @dataclass(frozen=True, slots=True)

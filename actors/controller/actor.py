@@ -16,32 +16,32 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from blockwright.actors.block.messages import BlockStatus
-from blockwright.actors.conditions import Conditions, Published
-from blockwright.actors.controller import messages as m
-from blockwright.actors.controller.demand_calls import perform
-from blockwright.actors.controller.draining import drain_worker
-from blockwright.actors.controller.history import History
-from blockwright.actors.controller.overload_calls import switch
-from blockwright.actors.controller.overload_groups import memory_groups, refusal, refused_workers
-from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder, OverloadTold
-from blockwright.actors.controller.overload_view import overload_view
-from blockwright.actors.controller.progress import Progress
-from blockwright.actors.controller.residency import not_served, serving, whole_models
-from blockwright.actors.controller.scaling_calls import scale
-from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.controller.view import application_view, cluster_view, removal_view
-from blockwright.actors.controller.worker_calls import ANSWER_TIMEOUT, WorkerCalls
-from blockwright.actors.gateway.port import ApplicationView, Census, DrainAnswered, RemovalView
-from blockwright.actors.predictor.messages import NODE as PREDICTORS
-from blockwright.actors.worker.messages import WorkerStatus
-from blockwright.policies.cluster.adapter_base import WholeModel
-from blockwright.policies.cluster.application_life import check_default
-from blockwright.policies.cluster.scaling import PressedBlock
-from blockwright.runtime.actor.actor import Actor, PeerInfo
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.cluster.process import Process
+from ...policies.cluster.adapter_base import WholeModel
+from ...policies.cluster.application_life import check_default
+from ...policies.cluster.scaling import PressedBlock
+from ...runtime.actor.actor import Actor, PeerInfo
+from ...runtime.actor.endpoint import endpoint
+from ...runtime.actor.ref import Ref
+from ...runtime.cluster.process import Process
+from ..block.messages import BlockStatus
+from ..conditions import Conditions, Published
+from ..gateway.port import ApplicationView, Census, DrainAnswered, RemovalView
+from ..predictor.messages import NODE as PREDICTORS
+from ..worker.messages import WorkerStatus
+from . import messages as m
+from .demand_calls import perform
+from .draining import drain_worker
+from .history import History
+from .overload_calls import switch
+from .overload_groups import memory_groups, refusal, refused_workers
+from .overload_messages import MemoryGroups, MemoryOrder, OverloadTold
+from .overload_view import overload_view
+from .progress import Progress
+from .residency import not_served, serving, whole_models
+from .scaling_calls import scale
+from .state import ControllerState
+from .view import application_view, cluster_view, removal_view
+from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
 
 log = logging.getLogger("blockwright.controller")
 VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from blockwright.actors.controller.messages import Application
-from blockwright.actors.controller.residency import PlannedRoute, Served, serving
-from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.cluster.application_life import Incumbent, RouteProgress, check_settled, replaces, verdict
+from ...policies.cluster.application_life import Incumbent, RouteProgress, check_settled, replaces, verdict
+from .messages import Application
+from .residency import PlannedRoute, Served, serving
+from .worker_record import WorkerRecord
 
 
 class Additions:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from blockwright.actors.controller.messages import Effect, Loaded, LoadFailed, LoadRefused, Room
-from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
-from blockwright.actors.controller.routes import Routes
-from blockwright.actors.controller.worker_record import WorkerRecord
+from .messages import Effect, Loaded, LoadFailed, LoadRefused, Room
+from .residency import PlannedRoute, Residency, Served
+from .routes import Routes
+from .worker_record import WorkerRecord
 
 
 class Pipelines(Protocol):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from blockwright.actors.controller.messages import (
+from ...policies.cluster.demand import Use, combined
+from ...runtime.actor.actor import ActorNode
+from ...runtime.base.clock import first_within
+from .messages import (
     AskUse,
     AwaitQuiet,
     DemandEffect,
@@ -15,10 +18,7 @@ from blockwright.actors.controller.messages import (
     Quiet,
     Used,
 )
-from blockwright.actors.controller.state import ControllerState
-from blockwright.policies.cluster.demand import Use, combined
-from blockwright.runtime.actor.actor import ActorNode
-from blockwright.runtime.base.clock import first_within
+from .state import ControllerState
 
 ASK_SECONDS = 1.0  # a gateway that is later than that is gone, or counts as having nothing
 QUIET_SECONDS = 3600.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from blockwright.actors.controller.messages import DrainWorker, ScalingEvent
-from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.gateway.port import DrainAnswered, RefusedChange
-from blockwright.policies.requests.refusal import Refusal
+from ...policies.requests.refusal import Refusal
+from ..gateway.port import DrainAnswered, RefusedChange
+from .messages import DrainWorker, ScalingEvent
+from .state import ControllerState
 
 
 def drain_worker(

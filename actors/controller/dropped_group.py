@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
-from blockwright.actors.gateway.switch_messages import SwitchFigures
-from blockwright.policies.model.chain import Hop
-from blockwright.policies.overload.coordinator import GroupState
+from ...policies.model.chain import Hop
+from ...policies.overload.coordinator import GroupState
+from ..gateway.switch_messages import SwitchFigures
+from .residency import PlannedRoute, Residency, Served
 
 
 class GroupStage(StrEnum):

@@ -11,8 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.actors.controller.messages import ResumeWorker, ScalingEffect, StartWorker, StopWorker, VacateWorker
-from blockwright.actors.controller.state import ControllerState
+from .messages import ResumeWorker, ScalingEffect, StartWorker, StopWorker, VacateWorker
+from .state import ControllerState
 
 KEPT = 200
 NAMED = 3  # models in a line; more are counted

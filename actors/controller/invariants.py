@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from blockwright.actors.controller.additions import Additions
-from blockwright.actors.controller.controller_parts import ControllerParts
-from blockwright.actors.controller.on_demand import OnDemand
-from blockwright.actors.controller.parameter_drops import ParameterDrops
-from blockwright.policies.model.chain import Block
+from ...policies.model.chain import Block
+from .additions import Additions
+from .controller_parts import ControllerParts
+from .on_demand import OnDemand
+from .parameter_drops import ParameterDrops
 
 
 class Counted(ControllerParts, Protocol):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from blockwright.actors.controller.additions import Additions
-from blockwright.actors.controller.controller_parts import ControllerParts
-from blockwright.actors.controller.messages import Effect, Fatal, LoadFailed
-from blockwright.actors.controller.on_demand import OnDemand
-from blockwright.actors.controller.residency import Residency, Served
-from blockwright.policies.requests.load_failure import LoadFailure, blocked, reasons, without_folders
+from ...policies.requests.load_failure import LoadFailure, blocked, reasons, without_folders
+from .additions import Additions
+from .controller_parts import ControllerParts
+from .messages import Effect, Fatal, LoadFailed
+from .on_demand import OnDemand
+from .residency import Residency, Served
 
 
 class FailingParts(ControllerParts, Protocol):

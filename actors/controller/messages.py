@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from blockwright.actors.controller.overload_messages import OverloadEffect as OverloadEffect
-from blockwright.actors.controller.overload_messages import OverloadEvent as OverloadEvent
-from blockwright.actors.worker.messages import LoadBlock, NoRoom
-from blockwright.policies.cluster.demand import Use
-from blockwright.policies.cluster.scaling import PressedBlock
-from blockwright.policies.model.chain import Component
+from ...policies.cluster.demand import Use
+from ...policies.cluster.scaling import PressedBlock
+from ...policies.model.chain import Component
+from ..worker.messages import LoadBlock, NoRoom
+from .overload_messages import OverloadEffect as OverloadEffect
+from .overload_messages import OverloadEvent as OverloadEvent
 
 
 @dataclass(frozen=True, slots=True)

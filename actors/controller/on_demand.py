@@ -11,22 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from blockwright.actors.controller.additions import is_known
-from blockwright.actors.controller.controller_parts import ControllerParts
-from blockwright.actors.controller.messages import (
-    ApplicationsWanted,
-    AskUse,
-    AwaitQuiet,
-    DemandEvent,
-    LoadFailed,
-    LoadRefused,
-    LookAgain,
-    LookLater,
-    Quiet,
-    Used,
-)
-from blockwright.actors.controller.residency import PlannedRoute
-from blockwright.policies.cluster.demand import (
+from ...policies.cluster.demand import (
     Coming,
     Occupant,
     Use,
@@ -38,8 +23,23 @@ from blockwright.policies.cluster.demand import (
     lacking_bytes,
     withheld,
 )
-from blockwright.policies.model.chain import Route
-from blockwright.policies.requests.dispatch import workers_of
+from ...policies.model.chain import Route
+from ...policies.requests.dispatch import workers_of
+from .additions import is_known
+from .controller_parts import ControllerParts
+from .messages import (
+    ApplicationsWanted,
+    AskUse,
+    AwaitQuiet,
+    DemandEvent,
+    LoadFailed,
+    LoadRefused,
+    LookAgain,
+    LookLater,
+    Quiet,
+    Used,
+)
+from .residency import PlannedRoute
 
 LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
 WITHHELD = "parameters are dropped there in a burst, and what they took is for KV"

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from blockwright.actors.controller.overload_messages import (
+from ...runtime.actor.actor import ActorNode
+from ...runtime.base.clock import first_within
+from ..gateway.switch_messages import SwitchFigures, SwitchRoutes
+from .overload_messages import (
     AwaitSwitched,
     LoadAgain,
     LoadLater,
@@ -16,11 +19,8 @@ from blockwright.actors.controller.overload_messages import (
     RoutesLeft,
     SwitchGateways,
 )
-from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.controller.worker_calls import ask_until_answered
-from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
-from blockwright.runtime.actor.actor import ActorNode
-from blockwright.runtime.base.clock import first_within
+from .state import ControllerState
+from .worker_calls import ask_until_answered
 
 LEAVE_SECONDS = 60.0  # of a gateway whose requests leave routes
 SWITCH_SECONDS = 120.0  # of one whose requests wait for their pages

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from blockwright.actors.controller.dropped_group import GroupStage, name_of, together
-from blockwright.actors.controller.on_demand import OnDemand
-from blockwright.actors.controller.overload_messages import (
+from ...policies.model.chain import Hop
+from ...policies.overload.alike import alike, united
+from ...policies.overload.coordinator import GroupState
+from ...policies.overload.drop_order import undroppable
+from ...policies.overload.drop_plan import GroupMember, ParameterGroup
+from .dropped_group import GroupStage, name_of, together
+from .on_demand import OnDemand
+from .overload_messages import (
     BreakOffRestore,
     DropParameters,
     HeldStage,
@@ -17,13 +22,8 @@ from blockwright.actors.controller.overload_messages import (
     ServingGroup,
     TrimParameters,
 )
-from blockwright.actors.controller.parameter_drops import OverloadParts, ParameterDrops, is_replica
-from blockwright.actors.controller.residency import Residency, Served
-from blockwright.policies.model.chain import Hop
-from blockwright.policies.overload.alike import alike, united
-from blockwright.policies.overload.coordinator import GroupState
-from blockwright.policies.overload.drop_order import undroppable
-from blockwright.policies.overload.drop_plan import GroupMember, ParameterGroup
+from .parameter_drops import OverloadParts, ParameterDrops, is_replica
+from .residency import Residency, Served
 
 
 class OverloadedParts(OverloadParts, Protocol):

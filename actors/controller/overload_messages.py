@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.actors.gateway.switch_messages import SwitchFigures
-from blockwright.policies.model.chain import Component, Hop
+from ...policies.model.chain import Component, Hop
+from ..gateway.switch_messages import SwitchFigures
 
 
 class OverloadEvent:

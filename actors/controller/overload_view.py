@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from blockwright.actors.controller.dropped_group import DroppedGroup, ParameterChange
-from blockwright.policies.overload.coordinator import GroupState
+from ...policies.overload.coordinator import GroupState
+from .dropped_group import DroppedGroup, ParameterChange
 
 CHANGES = ("drop", "trim", "restore", "break off", "rescue")
 FAILURES = ("worker_died", "no_room", "load_failed", "lacking")

@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from blockwright.actors.controller.controller_parts import ControllerParts
-from blockwright.actors.controller.dropped_group import DroppedGroup, GroupStage, ParameterChange, together
-from blockwright.actors.controller.messages import LoadRefused
-from blockwright.actors.controller.on_demand import WITHHELD
-from blockwright.actors.controller.overload_messages import (
+from ...policies.model.chain import Route
+from ..gateway.switch_messages import SwitchFigures
+from ..worker.messages import LoadBlock
+from .controller_parts import ControllerParts
+from .dropped_group import DroppedGroup, GroupStage, ParameterChange, together
+from .messages import LoadRefused
+from .on_demand import WITHHELD
+from .overload_messages import (
     AwaitSwitched,
     BreakOffRestore,
     DropParameters,
@@ -33,12 +36,9 @@ from blockwright.actors.controller.overload_messages import (
     SwitchGateways,
     TrimParameters,
 )
-from blockwright.actors.controller.placement import Placement
-from blockwright.actors.controller.residency import PlannedRoute, Served
-from blockwright.actors.controller.scaling import Scaling
-from blockwright.actors.gateway.switch_messages import SwitchFigures
-from blockwright.actors.worker.messages import LoadBlock
-from blockwright.policies.model.chain import Route
+from .placement import Placement
+from .residency import PlannedRoute, Served
+from .scaling import Scaling
 
 RETRY = 0.5  # seconds until a load for which there was no room is tried again
 KEPT = 100  # changes that are shown

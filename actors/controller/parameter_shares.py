@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from blockwright.actors.controller.messages import Application
+from .messages import Application
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from blockwright.actors.controller.messages import Application
-from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
-from blockwright.policies.cluster.assignment import (
+from ...policies.cluster.assignment import (
     WorkerRoom,
     page_of,
     routes_of_all,
     routes_on_new_worker,
     routes_where_it_fits,
 )
-from blockwright.policies.cluster.scaling import PressedBlock, scale_out
-from blockwright.policies.model.chain import Route
-from blockwright.policies.model.partition import cut_blocks
+from ...policies.cluster.scaling import PressedBlock, scale_out
+from ...policies.model.chain import Route
+from ...policies.model.partition import cut_blocks
+from .messages import Application
+from .residency import PlannedRoute, Residency, Served
 
 
 class Placement:

@@ -10,15 +10,15 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from blockwright.actors.controller.messages import Application
-from blockwright.actors.worker.messages import LoadBlock
-from blockwright.policies.cluster.adapter_base import WholeModel
-from blockwright.policies.cluster.application_life import first_missing, serving_one
-from blockwright.policies.cluster.demand import HopRoom
-from blockwright.policies.model.chain import Block, Hop, Route
-from blockwright.policies.requests.admission import capacity_tokens, cramped
-from blockwright.policies.requests.dispatch import UNKNOWN
-from blockwright.policies.requests.load_failure import LoadFailure
+from ...policies.cluster.adapter_base import WholeModel
+from ...policies.cluster.application_life import first_missing, serving_one
+from ...policies.cluster.demand import HopRoom
+from ...policies.model.chain import Block, Hop, Route
+from ...policies.requests.admission import capacity_tokens, cramped
+from ...policies.requests.dispatch import UNKNOWN
+from ...policies.requests.load_failure import LoadFailure
+from ..worker.messages import LoadBlock
+from .messages import Application
 
 
 @dataclass(slots=True, eq=False)

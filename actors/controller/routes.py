@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from blockwright.actors.controller.residency import PlannedRoute, Served
-from blockwright.policies.model.chain import Chain, Route
-from blockwright.policies.requests.dispatch import workers_of
-from blockwright.policies.requests.load_failure import LoadFailure
-from blockwright.policies.sweep.events import RoutesChanged
+from ...policies.model.chain import Chain, Route
+from ...policies.requests.dispatch import workers_of
+from ...policies.requests.load_failure import LoadFailure
+from ...policies.sweep.events import RoutesChanged
+from .residency import PlannedRoute, Served
 
 KEPT = 64  # publications that a difference can go back
 

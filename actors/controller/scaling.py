@@ -13,9 +13,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from blockwright.actors.config import Settings
-from blockwright.actors.controller.controller_parts import ControllerParts
-from blockwright.actors.controller.messages import (
+from ...policies.cluster.draining import needed_by, relied_on, spare
+from ...policies.cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
+from ...policies.requests.dispatch import workers_of
+from ..config import Settings
+from .controller_parts import ControllerParts
+from .messages import (
     DrainWorker,
     Idle,
     Observed,
@@ -28,12 +31,9 @@ from blockwright.actors.controller.messages import (
     VacateWorker,
     WorkerStopped,
 )
-from blockwright.actors.controller.placement import Placement
-from blockwright.actors.controller.residency import PlannedRoute, Residency
-from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.cluster.draining import needed_by, relied_on, spare
-from blockwright.policies.cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
-from blockwright.policies.requests.dispatch import workers_of
+from .placement import Placement
+from .residency import PlannedRoute, Residency
+from .worker_record import WorkerRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from blockwright.actors.controller.messages import (
+from ...runtime.actor.actor import ActorNode
+from ...runtime.base.errors import ActorDied
+from ...runtime.supervisor import Supervisor
+from .messages import (
     ScalingEffect,
     ScalingEvent,
     StartWorker,
@@ -15,10 +18,7 @@ from blockwright.actors.controller.messages import (
     VacateWorker,
     WorkerStopped,
 )
-from blockwright.actors.controller.state import ControllerState
-from blockwright.runtime.actor.actor import ActorNode
-from blockwright.runtime.base.errors import ActorDied
-from blockwright.runtime.supervisor import Supervisor
+from .state import ControllerState
 
 ANSWER_SECONDS = 5.0  # of a gateway, beyond the grace
 STOP_SECONDS = 60.0  # of a process that is killed

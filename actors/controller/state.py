@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from blockwright.actors.controller import messages as m
-from blockwright.actors.controller.additions import Additions
-from blockwright.actors.controller.invariants import check_state
-from blockwright.actors.controller.load_failures import LoadFailures
-from blockwright.actors.controller.on_demand import OnDemand
-from blockwright.actors.controller.parameter_drops import ParameterDrops
-from blockwright.actors.controller.placement import Placement
-from blockwright.actors.controller.residency import PlannedRoute, Residency, Served
-from blockwright.actors.controller.routes import Routes
-from blockwright.actors.controller.scaling import Scaling, ScalingPlan
-from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.policies.model.chain import Block, Route
-from blockwright.policies.requests.dispatch import workers_of
-from blockwright.policies.sweep.events import RoutesChanged
+from ...policies.model.chain import Block, Route
+from ...policies.requests.dispatch import workers_of
+from ...policies.sweep.events import RoutesChanged
+from . import messages as m
+from .additions import Additions
+from .invariants import check_state
+from .load_failures import LoadFailures
+from .on_demand import OnDemand
+from .parameter_drops import ParameterDrops
+from .placement import Placement
+from .residency import PlannedRoute, Residency, Served
+from .routes import Routes
+from .scaling import Scaling, ScalingPlan
+from .worker_record import WorkerRecord
 
 
 class ControllerState:

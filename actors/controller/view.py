@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from blockwright.actors.block.messages import BlockStatus
-from blockwright.actors.controller.messages import Application
-from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares, saving
-from blockwright.actors.controller.residency import Served, serving
-from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.controller.worker_record import WorkerRecord
-from blockwright.actors.gateway.port import ApplicationView, Census, RemovalView
-from blockwright.actors.worker.messages import WorkerStatus
-from blockwright.policies.cluster.adapter_base import WholeModel, shown_base
-from blockwright.policies.model.chain import Chain, bases
+from ...policies.cluster.adapter_base import WholeModel, shown_base
+from ...policies.model.chain import Chain, bases
+from ..block.messages import BlockStatus
+from ..gateway.port import ApplicationView, Census, RemovalView
+from ..worker.messages import WorkerStatus
+from .messages import Application
+from .parameter_shares import ParameterShares, holders, parameter_shares, saving
+from .residency import Served, serving
+from .state import ControllerState
+from .worker_record import WorkerRecord
 
 MEMORY = ("budget", "parameters", "kv", "cached", "free")  # of a worker; the last four make up the first
 

@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from blockwright.actors.controller import messages as m
-from blockwright.actors.worker.messages import BlockLoaded, NoRoom, WorkerStatus
-from blockwright.runtime.actor.actor import ActorNode
-from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.clock import first_within
-from blockwright.runtime.base.errors import NodeDown, RemoteError, RuntimeFault
-from blockwright.transport.clock import Clock
+from ...runtime.actor.actor import ActorNode
+from ...runtime.actor.ref import Ref
+from ...runtime.base.clock import first_within
+from ...runtime.base.errors import NodeDown, RemoteError, RuntimeFault
+from ...transport.clock import Clock
+from ..worker.messages import BlockLoaded, NoRoom, WorkerStatus
+from . import messages as m
 
 log = logging.getLogger("blockwright.controller")
 LOAD_TIMEOUT = 600.0  # of one block

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockwright.policies.cluster.restart_policy import EarlyDeaths
+from ...policies.cluster.restart_policy import EarlyDeaths
 
 
 @dataclass(slots=True)

@@ -17,15 +17,15 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from blockwright.actors.config import Settings
-from blockwright.actors.dispatcher.messages import Ask, Chosen
-from blockwright.actors.predictor.messages import Query, predictor_of
-from blockwright.policies.prediction.candidate import Candidate
-from blockwright.policies.prediction.dispatching import POLICIES, DispatchChoice, Targets, choose, drawn, rank
-from blockwright.policies.sweep.events import Submission
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.errors import DeadlineExceeded, RuntimeFault
+from ...policies.prediction.candidate import Candidate
+from ...policies.prediction.dispatching import POLICIES, DispatchChoice, Targets, choose, drawn, rank
+from ...policies.sweep.events import Submission
+from ...runtime.actor.actor import Actor
+from ...runtime.actor.endpoint import endpoint
+from ...runtime.base.errors import DeadlineExceeded, RuntimeFault
+from ..config import Settings
+from ..predictor.messages import Query, predictor_of
+from .messages import Ask, Chosen
 
 MINUTE = 60.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockwright.policies.prediction.candidate import Candidate
-from blockwright.policies.sweep.events import Submission
+from ...policies.prediction.candidate import Candidate
+from ...policies.sweep.events import Submission
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,26 @@ import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from blockwright.actors.conditions import Conditions
-from blockwright.actors.dispatcher.messages import Ask
-from blockwright.actors.gateway import messages as m
-from blockwright.actors.gateway.calls import Cancellations, ask, export, hold, submit
-from blockwright.actors.gateway.listing import described, listed
-from blockwright.actors.gateway.port import (
+from ...policies.cluster.demand import Use
+from ...policies.requests.overload import Held
+from ...policies.requests.rate_limit import Standing, Verdict
+from ...policies.requests.refusal import Refusal, RequestRefused
+from ...policies.requests.request_ownership import Viewer, sequences_of
+from ...policies.sweep.events import RoutesChanged, TokensEmitted
+from ...policies.sweep.offline_room import rooms_told
+from ...runtime.actor.actor import Actor, PeerInfo
+from ...runtime.actor.endpoint import endpoint
+from ...runtime.base.clock import Timer
+from ...runtime.base.errors import RuntimeFault
+from ...runtime.node.inspection import inspect_peers
+from ..conditions import Conditions
+from ..dispatcher.messages import Ask
+from ..rate_limiter import Limiter
+from ..worker.messages import SweepReport
+from . import messages as m
+from .calls import Cancellations, ask, export, hold, submit
+from .listing import described, listed
+from .port import (
     ApplicationView,
     Census,
     Credit,
@@ -37,27 +51,13 @@ from blockwright.actors.gateway.port import (
     Service,
     accepted,
 )
-from blockwright.actors.gateway.queue_position import QueuePositions
-from blockwright.actors.gateway.recoveries import Recoveries
-from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.gateway.stream import RequestStream
-from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
-from blockwright.actors.gateway.tagging import Tagging
-from blockwright.actors.gateway.vacating import switch, vacate
-from blockwright.actors.rate_limiter import Limiter
-from blockwright.actors.worker.messages import SweepReport
-from blockwright.policies.cluster.demand import Use
-from blockwright.policies.requests.overload import Held
-from blockwright.policies.requests.rate_limit import Standing, Verdict
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.request_ownership import Viewer, sequences_of
-from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
-from blockwright.policies.sweep.offline_room import rooms_told
-from blockwright.runtime.actor.actor import Actor, PeerInfo
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.clock import Timer
-from blockwright.runtime.base.errors import RuntimeFault
-from blockwright.runtime.node.inspection import inspect_peers
+from .queue_position import QueuePositions
+from .recoveries import Recoveries
+from .state import GatewayState
+from .stream import RequestStream
+from .switch_messages import SwitchFigures, SwitchRoutes
+from .tagging import Tagging
+from .vacating import switch, vacate
 
 TICK = 0.1  # seconds between looks at heartbeats and waiting requests
 FIND_SECONDS = 660.0  # for the answer whether an adapter is in the folder, which is read if it is

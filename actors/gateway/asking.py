@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import isfinite
 
-from blockwright.actors.dispatcher.messages import Ask, Chosen
-from blockwright.actors.gateway.decision import Decision
-from blockwright.actors.gateway.observations import Observations
-from blockwright.actors.gateway.port import DispatchFigures, ForecastPoint
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.policies.model.chain import Route
-from blockwright.policies.requests.dispatch import workers_of
-from blockwright.policies.sweep.events import Submission
+from ...policies.model.chain import Route
+from ...policies.requests.dispatch import workers_of
+from ...policies.sweep.events import Submission
+from ..dispatcher.messages import Ask, Chosen
+from .decision import Decision
+from .observations import Observations
+from .port import DispatchFigures, ForecastPoint
+from .record import RequestRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 
-from blockwright.actors.dispatcher.messages import Ask, Chosen
-from blockwright.actors.gateway.messages import Event, ExportAt, ExportUnsent, HoldAnswered, HoldAt, Submit, Unsent
-from blockwright.policies.sweep.page_events import Exported, HoldPages
-from blockwright.runtime.actor.actor import ActorNode
-from blockwright.runtime.base.errors import DeadlineExceeded, NodeDown, RuntimeFault
-from blockwright.runtime.base.scope import trace
+from ...policies.sweep.page_events import Exported, HoldPages
+from ...runtime.actor.actor import ActorNode
+from ...runtime.base.errors import DeadlineExceeded, NodeDown, RuntimeFault
+from ...runtime.base.scope import trace
+from ..dispatcher.messages import Ask, Chosen
+from .messages import Event, ExportAt, ExportUnsent, HoldAnswered, HoldAt, Submit, Unsent
 
 Handle = Callable[[Event], None]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from blockwright.actors.gateway.port import Generation, ModelInfo, Readiness
-from blockwright.policies.requests.admission import admit
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.routing_table import RoutingTable
-from blockwright.policies.sweep.events import RoutesChanged
+from ...policies.requests.admission import admit
+from ...policies.requests.refusal import Refusal, RequestRefused
+from ...policies.requests.routing_table import RoutingTable
+from ...policies.sweep.events import RoutesChanged
+from .port import Generation, ModelInfo, Readiness
 
 
 class Catalogue:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from blockwright.actors.dispatcher.messages import Chosen
-from blockwright.policies.prediction.candidate import Candidate, Forecast
+from ...policies.prediction.candidate import Candidate, Forecast
+from ..dispatcher.messages import Chosen
 
 SHOWN = 16  # candidates of a request that its view names; a thousand views are kept
 _TOLD = ("running", "waiting", "free_blocks", "total_blocks", "waiting_blocks", "cached_blocks", "in_flight")

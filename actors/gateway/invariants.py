@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from blockwright.actors.gateway.asking import Asking
-from blockwright.actors.gateway.move_under_way import MovedParts
-from blockwright.actors.gateway.moving import Moving
-from blockwright.actors.gateway.offline import OfflineBook
-from blockwright.actors.gateway.room_waits import RoomWaits
-from blockwright.actors.gateway.uses import Uses
-from blockwright.actors.gateway.workers import Workers
-from blockwright.policies.requests.overload import Overload
-from blockwright.policies.requests.queue import WaitingQueue
+from ...policies.requests.overload import Overload
+from ...policies.requests.queue import WaitingQueue
+from .asking import Asking
+from .move_under_way import MovedParts
+from .moving import Moving
+from .offline import OfflineBook
+from .room_waits import RoomWaits
+from .uses import Uses
+from .workers import Workers
 
 
 class CheckedParts(MovedParts, Protocol):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from blockwright.actors.gateway.port import Generation, LengthFigures
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.policies.prediction.lengths import Features, LengthEstimator, Lesson, features_of
+from ...policies.prediction.lengths import Features, LengthEstimator, Lesson, features_of
+from .port import Generation, LengthFigures
+from .record import RequestRecord
 
 MOST_LESSONS = 1024  # kept until they are taken; beyond, ends are not told
 

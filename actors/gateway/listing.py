@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from blockwright.actors.gateway.port import RequestLine, RequestView
-from blockwright.actors.gateway.queue_position import QueuePositions
-from blockwright.actors.gateway.state import GatewayState
-from blockwright.policies.requests.request_ownership import Viewer
+from ...policies.requests.request_ownership import Viewer
+from .port import RequestLine, RequestView
+from .queue_position import QueuePositions
+from .state import GatewayState
 
 
 def described(state: GatewayState, positions: QueuePositions, request: str, now: float) -> RequestView | None:

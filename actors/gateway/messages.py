@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.actors.dispatcher.messages import Ask, Chosen
-from blockwright.actors.gateway.port import Generation, MoveBegun, StreamNews
-from blockwright.actors.gateway.switch_messages import SwitchRoutes
-from blockwright.actors.worker.messages import Submission, SweepReport
-from blockwright.policies.model.chain import Route
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.requests.refusal import RequestRefused
-from blockwright.policies.sweep.events import RoutesChanged
-from blockwright.policies.sweep.offline_room import OfflineRoom
-from blockwright.policies.sweep.page_events import Export, Exported, HoldPages, Unhold
+from ...policies.model.chain import Route
+from ...policies.plan.coefficients import Coefficients
+from ...policies.requests.refusal import RequestRefused
+from ...policies.sweep.events import RoutesChanged
+from ...policies.sweep.offline_room import OfflineRoom
+from ...policies.sweep.page_events import Export, Exported, HoldPages, Unhold
+from ..dispatcher.messages import Ask, Chosen
+from ..worker.messages import Submission, SweepReport
+from .port import Generation, MoveBegun, StreamNews
+from .switch_messages import SwitchRoutes
 
 
 @dataclass(frozen=True, slots=True)

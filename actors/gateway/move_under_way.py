@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from blockwright.actors.gateway.messages import Effect, Move, Submit
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.policies.model.chain import Route
-from blockwright.policies.requests.dispatch import workers_of
-from blockwright.policies.requests.poison import Quarantine
-from blockwright.policies.requests.request_timeout import RequestTimeout
-from blockwright.policies.requests.routing_table import RoutingTable
+from ...policies.model.chain import Route
+from ...policies.requests.dispatch import workers_of
+from ...policies.requests.poison import Quarantine
+from ...policies.requests.request_timeout import RequestTimeout
+from ...policies.requests.routing_table import RoutingTable
+from .messages import Effect, Move, Submit
+from .record import RequestRecord
 
 
 def places(route: Route) -> str:

@@ -10,17 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blockwright.actors.gateway.messages import ExportAt, ExportUnsent, HoldAnswered, Move, Vacate
-from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay, places
-from blockwright.actors.gateway.pausing import Pausing
-from blockwright.actors.gateway.port import MoveBegun, MoveFigures
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.actors.gateway.switch_messages import SwitchRoutes
-from blockwright.actors.gateway.switching import Switching
-from blockwright.policies.model.chain import Route
-from blockwright.policies.model.lineage import page_hashes
-from blockwright.policies.requests.dispatch import workers_of
-from blockwright.policies.requests.moving import (
+from ...policies.model.chain import Route
+from ...policies.model.lineage import page_hashes
+from ...policies.requests.dispatch import workers_of
+from ...policies.requests.moving import (
     PATIENCE,
     Unmovable,
     begins_there,
@@ -29,10 +22,17 @@ from blockwright.policies.requests.moving import (
     overdue,
     page_targets,
 )
-from blockwright.policies.requests.rebalancing import Bound, rebalanced
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.sweep.events import Progressed
-from blockwright.policies.sweep.page_events import Export, Exported, PageTarget
+from ...policies.requests.rebalancing import Bound, rebalanced
+from ...policies.requests.refusal import Refusal, RequestRefused
+from ...policies.sweep.events import Progressed
+from ...policies.sweep.page_events import Export, Exported, PageTarget
+from .messages import ExportAt, ExportUnsent, HoldAnswered, Move, Vacate
+from .move_under_way import MovedParts, MoveUnderWay, places
+from .pausing import Pausing
+from .port import MoveBegun, MoveFigures
+from .record import RequestRecord
+from .switch_messages import SwitchRoutes
+from .switching import Switching
 
 
 class Moving:

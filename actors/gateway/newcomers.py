@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from blockwright.actors.gateway.catalogue import Catalogue
-from blockwright.actors.gateway.port import Generation
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.policies.requests.account import is_only_account
-from blockwright.policies.requests.overload import Overload
-from blockwright.policies.requests.queue import WaitingQueue
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.request_timeout import RequestTimeout
-from blockwright.policies.requests.routing_table import RoutingTable
+from ...policies.requests.account import is_only_account
+from ...policies.requests.overload import Overload
+from ...policies.requests.queue import WaitingQueue
+from ...policies.requests.refusal import Refusal, RequestRefused
+from ...policies.requests.request_timeout import RequestTimeout
+from ...policies.requests.routing_table import RoutingTable
+from .catalogue import Catalogue
+from .port import Generation
+from .record import RequestRecord
 
 
 class TakingParts(Protocol):

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Protocol
 
-from blockwright.actors.gateway.port import Credit
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.policies.model.chain import Route
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.requests.dispatch import open_routes
-from blockwright.policies.requests.offline_credit import OfflineShare, for_new, home_of, left, more
-from blockwright.policies.requests.poison import Quarantine
-from blockwright.policies.requests.routing_table import RoutingTable
-from blockwright.policies.sweep.offline_room import OfflineRoom
+from ...policies.model.chain import Route
+from ...policies.plan.coefficients import Coefficients
+from ...policies.requests.dispatch import open_routes
+from ...policies.requests.offline_credit import OfflineShare, for_new, home_of, left, more
+from ...policies.requests.poison import Quarantine
+from ...policies.requests.routing_table import RoutingTable
+from ...policies.sweep.offline_room import OfflineRoom
+from .port import Credit
+from .record import RequestRecord
 
 NONE = OfflineRoom((), 0, 0, 0)
 

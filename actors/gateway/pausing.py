@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from blockwright.actors.gateway.messages import HoldAnswered, HoldAt, Move, UnholdAt
-from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay, places
-from blockwright.policies.model.chain import Route
-from blockwright.policies.model.lineage import page_hashes
-from blockwright.policies.overload.exchange_order import ExchangeOrder, StaleSequence
-from blockwright.policies.requests.dispatch import workers_of
-from blockwright.policies.requests.moving import KEPT, stuck
-from blockwright.policies.sweep.page_events import HoldPages, PageTarget, Unhold
+from ...policies.model.chain import Route
+from ...policies.model.lineage import page_hashes
+from ...policies.overload.exchange_order import ExchangeOrder, StaleSequence
+from ...policies.requests.dispatch import workers_of
+from ...policies.requests.moving import KEPT, stuck
+from ...policies.sweep.page_events import HoldPages, PageTarget, Unhold
+from .messages import HoldAnswered, HoldAt, Move, UnholdAt
+from .move_under_way import MovedParts, MoveUnderWay, places
 
 ROOM = 1 << 40  # pages of a worker that has not said that it is full
 

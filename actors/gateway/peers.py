@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from blockwright.actors.config import Settings
-from blockwright.actors.gateway.port import ForecastPoint, ModelInfo, MovesBegun, RequestLine, RequestView
-from blockwright.actors.load_history import LoadRow, merged
-from blockwright.policies.requests.request_ownership import Viewer
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.errors import RuntimeFault
+from ...policies.requests.request_ownership import Viewer
+from ...runtime.actor.actor import Actor
+from ...runtime.actor.endpoint import endpoint
+from ...runtime.base.errors import RuntimeFault
+from ..config import Settings
+from ..load_history import LoadRow, merged
+from .port import ForecastPoint, ModelInfo, MovesBegun, RequestLine, RequestView
 
 log = logging.getLogger(__name__)
 PATIENCE = 2.0  # seconds

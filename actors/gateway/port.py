@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from blockwright.actors.histogram import Histogram
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.prediction.lengths import Accuracy
-from blockwright.policies.requests.account import account_of
-from blockwright.policies.requests.rate_limit import Standing, Verdict
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.request_ownership import Viewer
-from blockwright.policies.sweep.events import PromptScored, TokensEmitted
+from ...policies.plan.coefficients import Coefficients
+from ...policies.plan.sampling import SamplingParams
+from ...policies.prediction.lengths import Accuracy
+from ...policies.requests.account import account_of
+from ...policies.requests.rate_limit import Standing, Verdict
+from ...policies.requests.refusal import Refusal, RequestRefused
+from ...policies.requests.request_ownership import Viewer
+from ...policies.sweep.events import PromptScored, TokensEmitted
+from ..histogram import Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from blockwright.actors.gateway.port import Census, StreamProgress
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.policies.requests.routing_table import RoutingTable
+from ...policies.requests.routing_table import RoutingTable
+from .port import Census, StreamProgress
+from .record import RequestRecord
 
 FRESH = 0.5  # seconds
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from blockwright.actors.gateway.decision import Decision
-from blockwright.actors.gateway.port import Generation, RequestView
-from blockwright.policies.model.chain import VIRTUAL_TOKEN, Route
-from blockwright.policies.model.lineage import page_hashes
-from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.prediction.lengths import Features
-from blockwright.policies.requests.account import account_of, offline_account
-from blockwright.policies.requests.admission import YIELDED
-from blockwright.policies.requests.dispatch import Wanted, outstanding, workers_of
-from blockwright.policies.requests.poison import Deaths
-from blockwright.policies.requests.queue import Key
-from blockwright.policies.requests.routing_table import RoutingTable
-from blockwright.policies.requests.turned_away import TurnedAway, turned_away
-from blockwright.policies.requests.urgency import offline_urgency
-from blockwright.policies.sweep.events import PromptScored, Submission, TokensEmitted
+from ...policies.model.chain import VIRTUAL_TOKEN, Route
+from ...policies.model.lineage import page_hashes
+from ...policies.plan.sweep_plan import TokenLogprob
+from ...policies.prediction.lengths import Features
+from ...policies.requests.account import account_of, offline_account
+from ...policies.requests.admission import YIELDED
+from ...policies.requests.dispatch import Wanted, outstanding, workers_of
+from ...policies.requests.poison import Deaths
+from ...policies.requests.queue import Key
+from ...policies.requests.routing_table import RoutingTable
+from ...policies.requests.turned_away import TurnedAway, turned_away
+from ...policies.requests.urgency import offline_urgency
+from ...policies.sweep.events import PromptScored, Submission, TokensEmitted
+from .decision import Decision
+from .port import Generation, RequestView
 
 MAX_EVENTS = 128  # of one request's story; beyond it only the end is added
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockwright.actors.gateway.record import RequestRecord
+from .record import RequestRecord
 
 log = logging.getLogger(__name__)
 

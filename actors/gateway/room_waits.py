@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.policies.requests.dispatch import Wanted, lacking_room
-from blockwright.policies.requests.queue import WaitingQueue
-from blockwright.policies.requests.refusal import RequestRefused
-from blockwright.policies.requests.request_timeout import RequestTimeout
-from blockwright.policies.requests.routing_table import RoutingTable
+from ...policies.requests.dispatch import Wanted, lacking_room
+from ...policies.requests.queue import WaitingQueue
+from ...policies.requests.refusal import RequestRefused
+from ...policies.requests.request_timeout import RequestTimeout
+from ...policies.requests.routing_table import RoutingTable
+from .record import RequestRecord
 
 
 @dataclass(frozen=True, slots=True)

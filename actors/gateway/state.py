@@ -12,32 +12,32 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from blockwright.actors.dispatcher.messages import Chosen
-from blockwright.actors.gateway import messages as m
-from blockwright.actors.gateway.asking import Advice, Asking
-from blockwright.actors.gateway.catalogue import Catalogue
-from blockwright.actors.gateway.decision import Decision
-from blockwright.actors.gateway.invariants import check_state
-from blockwright.actors.gateway.lengths import Lengths
-from blockwright.actors.gateway.moving import Moving
-from blockwright.actors.gateway.newcomers import refusal
-from blockwright.actors.gateway.offline import OfflineBook
-from blockwright.actors.gateway.port import Generation, ModelInfo, RequestView
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.actors.gateway.room_waits import RoomWaits
-from blockwright.actors.gateway.switch_messages import SwitchRoutes
-from blockwright.actors.gateway.uses import Uses
-from blockwright.actors.gateway.workers import Workers
-from blockwright.actors.worker.messages import Exported, GatewayNews, Submission, SweepReport
-from blockwright.policies.model.chain import Route
-from blockwright.policies.requests.dispatch import dispatch, open_routes
-from blockwright.policies.requests.overload import Overload
-from blockwright.policies.requests.poison import Quarantine, outnumbered
-from blockwright.policies.requests.queue import WaitingQueue
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.request_timeout import RequestTimeout
-from blockwright.policies.requests.routing_table import RoutingTable
-from blockwright.policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, RoutesChanged, TokensEmitted
+from ...policies.model.chain import Route
+from ...policies.requests.dispatch import dispatch, open_routes
+from ...policies.requests.overload import Overload
+from ...policies.requests.poison import Quarantine, outnumbered
+from ...policies.requests.queue import WaitingQueue
+from ...policies.requests.refusal import Refusal, RequestRefused
+from ...policies.requests.request_timeout import RequestTimeout
+from ...policies.requests.routing_table import RoutingTable
+from ...policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, RoutesChanged, TokensEmitted
+from ..dispatcher.messages import Chosen
+from ..worker.messages import Exported, GatewayNews, Submission, SweepReport
+from . import messages as m
+from .asking import Advice, Asking
+from .catalogue import Catalogue
+from .decision import Decision
+from .invariants import check_state
+from .lengths import Lengths
+from .moving import Moving
+from .newcomers import refusal
+from .offline import OfflineBook
+from .port import Generation, ModelInfo, RequestView
+from .record import RequestRecord
+from .room_waits import RoomWaits
+from .switch_messages import SwitchRoutes
+from .uses import Uses
+from .workers import Workers
 
 KEEP = 1024  # ended requests that can still be looked up
 

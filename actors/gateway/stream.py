@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from blockwright.actors.gateway.port import StreamNews, StreamProgress
-from blockwright.actors.worker.held_news import joined
-from blockwright.policies.requests.refusal import RequestRefused
-from blockwright.policies.sweep.events import PromptScored, TokensEmitted
+from ...policies.requests.refusal import RequestRefused
+from ...policies.sweep.events import PromptScored, TokensEmitted
+from ..worker.held_news import joined
+from .port import StreamNews, StreamProgress
 
 
 class RequestStream:

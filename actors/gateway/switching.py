@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from blockwright.actors.gateway.messages import Move
-from blockwright.actors.gateway.move_under_way import MovedParts, MoveUnderWay
-from blockwright.actors.gateway.pausing import Pausing
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
-from blockwright.policies.model.chain import Route
-from blockwright.policies.overload.moving_back import MovingBack
-from blockwright.policies.requests.moving import deal
+from ...policies.model.chain import Route
+from ...policies.overload.moving_back import MovingBack
+from ...policies.requests.moving import deal
+from .messages import Move
+from .move_under_way import MovedParts, MoveUnderWay
+from .pausing import Pausing
+from .record import RequestRecord
+from .switch_messages import SwitchFigures, SwitchRoutes
 
 KEPT = 8  # switches whose figures can still be asked for
 UNKNOWN = 1 << 60  # tokens of a route that has not told

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from blockwright.actors.config import Settings
-from blockwright.actors.gateway.lengths import Lengths
-from blockwright.actors.tagger.actor import Tagger, TaggerModel, first_tagger
-from blockwright.actors.tagger.request_log import RequestLog
-from blockwright.policies.prediction.length_models import restored
-from blockwright.policies.prediction.lengths import Lesson
-from blockwright.runtime.actor.actor import ActorNode
-from blockwright.runtime.base.errors import RuntimeFault
+from ...policies.prediction.length_models import restored
+from ...policies.prediction.lengths import Lesson
+from ...runtime.actor.actor import ActorNode
+from ...runtime.base.errors import RuntimeFault
+from ..config import Settings
+from ..tagger.actor import Tagger, TaggerModel, first_tagger
+from ..tagger.request_log import RequestLog
+from .lengths import Lengths
 
 SECONDS = 1.0  # between two exchanges, and for an answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from blockwright.policies.cluster.demand import Use
+from ...policies.cluster.demand import Use
 
 
 class Uses:

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from blockwright.actors.gateway.messages import Event, Unsent, Vacate
-from blockwright.actors.gateway.record import RequestRecord
-from blockwright.actors.gateway.state import GatewayState
-from blockwright.actors.gateway.switch_messages import SwitchRoutes
-from blockwright.policies.requests.routing_table import RoutingTable
-from blockwright.runtime.base.clock import Clock, first_within
+from ...policies.requests.routing_table import RoutingTable
+from ...runtime.base.clock import Clock, first_within
+from .messages import Event, Unsent, Vacate
+from .record import RequestRecord
+from .state import GatewayState
+from .switch_messages import SwitchRoutes
 
 Until = Callable[[Callable[[], bool]], Coroutine[Any, Any, None]]
 

@@ -6,9 +6,9 @@ an incarnation that was replaced, are fenced.
 
 from __future__ import annotations
 
-from blockwright.actors.gateway.messages import Acknowledge, Replay
-from blockwright.actors.report_sequence import ReportSequence
-from blockwright.actors.worker.messages import SweepReport
+from ..report_sequence import ReportSequence
+from ..worker.messages import SweepReport
+from .messages import Acknowledge, Replay
 
 
 class Workers:

@@ -15,20 +15,20 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from blockwright.actors.config import Settings
-from blockwright.actors.controller.overload_messages import MemoryGroups, MemoryOrder
-from blockwright.actors.cost_file import read_costs
-from blockwright.actors.memory.orders import ModelMemory, order_of
-from blockwright.policies.overload.coordinator import OverloadRules
-from blockwright.policies.overload.demand import PERIOD
-from blockwright.policies.overload.group_reading import group_readings
-from blockwright.policies.overload.pool_reading import PoolReading
-from blockwright.policies.overload.telling import Telling
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.runtime.actor.actor import Actor, PeerInfo
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.errors import RuntimeFault
-from blockwright.transport.clock import Timer
+from ...policies.overload.coordinator import OverloadRules
+from ...policies.overload.demand import PERIOD
+from ...policies.overload.group_reading import group_readings
+from ...policies.overload.pool_reading import PoolReading
+from ...policies.overload.telling import Telling
+from ...policies.plan.coefficients import Coefficients
+from ...runtime.actor.actor import Actor, PeerInfo
+from ...runtime.actor.endpoint import endpoint
+from ...runtime.base.errors import RuntimeFault
+from ...transport.clock import Timer
+from ..config import Settings
+from ..controller.overload_messages import MemoryGroups, MemoryOrder
+from ..cost_file import read_costs
+from .orders import ModelMemory, order_of
 
 log = logging.getLogger("blockwright.memory")
 ASK_SECONDS = 1.0  # of a worker that is late: its group is left out

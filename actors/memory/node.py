@@ -5,9 +5,9 @@ Asks the worker, beside which it lives, when somebody asks it; at rest it does n
 
 from __future__ import annotations
 
-from blockwright.policies.overload.pool_reading import PoolReading
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.endpoint import endpoint
+from ...policies.overload.pool_reading import PoolReading
+from ...runtime.actor.actor import Actor
+from ...runtime.actor.endpoint import endpoint
 
 
 class NodeMemory(Actor):

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blockwright.actors.controller.overload_messages import (
-    BreakOffRestore,
-    DropParameters,
-    MemoryGroups,
-    MemoryLacks,
-    MemoryOrder,
-    RestoreParameters,
-    ServingGroup,
-    TrimParameters,
-)
-from blockwright.policies.model.chain import Component
-from blockwright.policies.overload.coordinator import (
+from ...policies.model.chain import Component
+from ...policies.overload.coordinator import (
     BeginDrop,
     BeginRestore,
     CallForHelp,
@@ -25,12 +15,22 @@ from blockwright.policies.overload.coordinator import (
     OverloadRules,
     ResumePipeline,
 )
-from blockwright.policies.overload.demand import DemandReading
-from blockwright.policies.overload.drop_plan import DropPlanner, GroupMember, ParameterGroup
-from blockwright.policies.overload.group_reading import as_packed
-from blockwright.policies.overload.pool_reading import PoolReading
-from blockwright.policies.overload.stages import component_seconds
-from blockwright.policies.plan.coefficients import Coefficients
+from ...policies.overload.demand import DemandReading
+from ...policies.overload.drop_plan import DropPlanner, GroupMember, ParameterGroup
+from ...policies.overload.group_reading import as_packed
+from ...policies.overload.pool_reading import PoolReading
+from ...policies.overload.stages import component_seconds
+from ...policies.plan.coefficients import Coefficients
+from ..controller.overload_messages import (
+    BreakOffRestore,
+    DropParameters,
+    MemoryGroups,
+    MemoryLacks,
+    MemoryOrder,
+    RestoreParameters,
+    ServingGroup,
+    TrimParameters,
+)
 
 
 class ModelMemory:

@@ -18,21 +18,21 @@ from collections.abc import Callable
 from statistics import quantiles
 from typing import Any
 
-from blockwright.actors.predictor.messages import Query, predictor_of
-from blockwright.actors.worker.feed_format import read_batch
-from blockwright.policies.prediction.candidate import Candidate, Forecast
-from blockwright.policies.prediction.course import Present
-from blockwright.policies.prediction.forecast import Forecaster
-from blockwright.policies.prediction.in_flight import InFlight
-from blockwright.policies.prediction.load import candidate_at
-from blockwright.policies.prediction.machines import LinkTimes
-from blockwright.policies.prediction.replica import Learned, Replica, ReplicaError
-from blockwright.policies.sweep.event_log import Applied, Began
-from blockwright.policies.sweep.events import Cancelled, Submission
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.clock import Timer
-from blockwright.runtime.base.errors import NodeDown, NoSuchActor, RuntimeFault
+from ...policies.prediction.candidate import Candidate, Forecast
+from ...policies.prediction.course import Present
+from ...policies.prediction.forecast import Forecaster
+from ...policies.prediction.in_flight import InFlight
+from ...policies.prediction.load import candidate_at
+from ...policies.prediction.machines import LinkTimes
+from ...policies.prediction.replica import Learned, Replica, ReplicaError
+from ...policies.sweep.event_log import Applied, Began
+from ...policies.sweep.events import Cancelled, Submission
+from ...runtime.actor.actor import Actor
+from ...runtime.actor.endpoint import endpoint
+from ...runtime.base.clock import Timer
+from ...runtime.base.errors import NodeDown, NoSuchActor, RuntimeFault
+from ..worker.feed_format import read_batch
+from .messages import Query, predictor_of
 
 log = logging.getLogger(__name__)
 RETRY = 0.1  # seconds until a feed that ended is asked for again, if its worker does not come before

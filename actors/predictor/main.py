@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from blockwright.actors.config import Settings
-from blockwright.actors.cost_file import read_links
-from blockwright.actors.logs import set_up
-from blockwright.actors.sizing import worker_names
-from blockwright.actors.supervision_tree import dispatchers, inside_predictors
-from blockwright.runtime.node.node import Node
-from blockwright.runtime.tree import start_inside
+from ...runtime.node.node import Node
+from ...runtime.tree import start_inside
+from ..config import Settings
+from ..cost_file import read_links
+from ..logs import set_up
+from ..sizing import worker_names
+from ..supervision_tree import dispatchers, inside_predictors
 
 
 async def start(node: Node, settings: Settings) -> None:

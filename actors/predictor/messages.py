@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.policies.sweep.events import Submission
+from ...policies.sweep.events import Submission
 
 NODE = "predictors"  # where the predictors of a host are
 

@@ -11,8 +11,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from blockwright.runtime import Node
-from blockwright.transport.link import Traffic
+from ...runtime import Node
+from ...transport.link import Traffic
 
 NAME = "profiled"
 TCP = "tcp://127.0.0.1:0"

@@ -11,10 +11,10 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from blockwright.actors.profiling.link_peer import NAME, TCP
-from blockwright.runtime import Node
-from blockwright.transport.address import PeerId
-from blockwright.transport.link import Link, Traffic
+from ...runtime import Node
+from ...transport.address import PeerId
+from ...transport.link import Link, Traffic
+from .link_peer import NAME, TCP
 
 CHANNELS = {"shared-memory": False, "socket": False, "tcp": True}  # whether over TCP
 ROUNDS, SMALL = 200, bytes(1024)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from blockwright.actors.profiling.shapes import RowLengths, grid, held_out
-from blockwright.actors.profiling.sweep_bench import SweepBench, TimedLoad
-from blockwright.gpu.backend import Backend
-from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.plan.cost import features
-from blockwright.policies.plan.fit import fit, predict, relative_errors
+from ...gpu.backend import Backend
+from ...gpu.weights.checkpoint import Checkpoint
+from ...policies.plan.cost import features
+from ...policies.plan.fit import fit, predict, relative_errors
+from .shapes import RowLengths, grid, held_out
+from .sweep_bench import SweepBench, TimedLoad
 
 SCHEMA = 1
 HELD_OUT = 48  # sweeps

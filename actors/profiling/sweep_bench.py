@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from blockwright.actors.profiling.shapes import ROWS, SWEEP_TOKENS, RowLengths, SweepShape
-from blockwright.gpu.backend import Backend
-from blockwright.gpu.errors import BackendError
-from blockwright.gpu.executor import PARAMETERS, Executor
-from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.parameters import ALIGNMENT
-from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.model.chain import Component, Kind
-from blockwright.policies.model.runs import Run, run_of
-from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import Edit, MapGroup, SetPages, SetSampling, Step, SweepPlan, WriteTokens
+from ...gpu.backend import Backend
+from ...gpu.errors import BackendError
+from ...gpu.executor import PARAMETERS, Executor
+from ...gpu.model.config import ComponentSpec
+from ...gpu.parameters import ALIGNMENT
+from ...gpu.weights.checkpoint import Checkpoint
+from ...policies.model.chain import Component, Kind
+from ...policies.model.runs import Run, run_of
+from ...policies.plan.sampling import SamplingParams
+from ...policies.plan.sweep_plan import Edit, MapGroup, SetPages, SetSampling, Step, SweepPlan, WriteTokens
+from .shapes import ROWS, SWEEP_TOKENS, RowLengths, SweepShape
 
 CHUNK = 64 << 10  # bytes that are mapped at a time
 PAGE = 16  # tokens

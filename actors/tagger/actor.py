@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.config import TRAINED, Settings, SettingsError
-from blockwright.actors.tagger.model_file import TaggerFile, TaggerFileError, read_tagger, write_tagger
-from blockwright.policies.prediction.length_history import LengthHistory
-from blockwright.policies.prediction.lengths import Lesson
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.clock import Timer
+from ...policies.prediction.length_history import LengthHistory
+from ...policies.prediction.lengths import Lesson
+from ...runtime.actor.actor import Actor
+from ...runtime.actor.endpoint import endpoint
+from ...runtime.base.clock import Timer
+from ..config import TRAINED, Settings, SettingsError
+from .model_file import TaggerFile, TaggerFileError, read_tagger, write_tagger
 
 log = logging.getLogger(__name__)
 SAVE_SECONDS = 60.0  # between two looks whether there is something new to keep

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.tagger.request_log import MOST
-from blockwright.policies.prediction.length_models import restored
-from blockwright.policies.prediction.lengths import Accuracy, LengthLearner
+from ...policies.prediction.length_models import restored
+from ...policies.prediction.lengths import Accuracy, LengthLearner
+from .request_log import MOST
 
 SCHEMA = 1
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from blockwright.policies.prediction.lengths import TERMS, Features, Lesson
+from ...policies.prediction.lengths import TERMS, Features, Lesson
 
 log = logging.getLogger(__name__)
 FORMAT = 1

@@ -13,40 +13,12 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
-from blockwright.actors.worker.block_endings import BlockEndings
-from blockwright.actors.worker.block_loader import BlockLoader
-from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, read_specs
-from blockwright.actors.worker.composed_runs import ComposedRuns
-from blockwright.actors.worker.device_thread import Device, OpenDevice, Swept, start_device
-from blockwright.actors.worker.event_feed import Aside, EventFeed
-from blockwright.actors.worker.event_log_writer import EventLogWriter
-from blockwright.actors.worker.event_recorder import EventRecorder, Machine
-from blockwright.actors.worker.messages import (
-    BlockLoaded,
-    LoadBlock,
-    NoRoom,
-    ParametersWanted,
-    PeerReport,
-    Submission,
-    SweepReport,
-    WorkerConfig,
-    WorkerStatus,
-    sweep_config,
-)
-from blockwright.actors.worker.offline_credit import OfflineCredit
-from blockwright.actors.worker.outbox import Outbox
-from blockwright.actors.worker.pages import PageCarrier
-from blockwright.actors.worker.parameters import ParameterCarrier
-from blockwright.actors.worker.peers import Answer, Peers
-from blockwright.actors.worker.reports import Reports, by_worker
-from blockwright.actors.worker.status import status_of
-from blockwright.actors.worker.sweep_figures import SweepFigures
-from blockwright.gpu.backend import Backend
-from blockwright.gpu.executor import Executor
-from blockwright.gpu.select import slow
-from blockwright.policies.overload.pool_reading import PoolReading, pool_reading
-from blockwright.policies.sweep.config import OPEN_PLANS
-from blockwright.policies.sweep.events import (
+from ...gpu.backend import Backend
+from ...gpu.executor import Executor
+from ...gpu.select import slow
+from ...policies.overload.pool_reading import PoolReading, pool_reading
+from ...policies.sweep.config import OPEN_PLANS
+from ...policies.sweep.events import (
     Cancelled,
     ComponentGone,
     ComponentsPlaced,
@@ -58,13 +30,41 @@ from blockwright.policies.sweep.events import (
     RoutesChanged,
     Started,
 )
-from blockwright.policies.sweep.local_routes import merged
-from blockwright.policies.sweep.page_events import Export, HoldPages, MoveSlots, SendPages, Unhold
-from blockwright.policies.sweep.state import SweepState
-from blockwright.runtime import Actor, Down, endpoint
-from blockwright.runtime.base.codec import unpack
-from blockwright.runtime.base.decoding import decode
-from blockwright.transport.link import Traffic
+from ...policies.sweep.local_routes import merged
+from ...policies.sweep.page_events import Export, HoldPages, MoveSlots, SendPages, Unhold
+from ...policies.sweep.state import SweepState
+from ...runtime import Actor, Down, endpoint
+from ...runtime.base.codec import unpack
+from ...runtime.base.decoding import decode
+from ...transport.link import Traffic
+from .block_endings import BlockEndings
+from .block_loader import BlockLoader
+from .component_loader import ComponentLoader, ReadSpecs, read_specs
+from .composed_runs import ComposedRuns
+from .device_thread import Device, OpenDevice, Swept, start_device
+from .event_feed import Aside, EventFeed
+from .event_log_writer import EventLogWriter
+from .event_recorder import EventRecorder, Machine
+from .messages import (
+    BlockLoaded,
+    LoadBlock,
+    NoRoom,
+    ParametersWanted,
+    PeerReport,
+    Submission,
+    SweepReport,
+    WorkerConfig,
+    WorkerStatus,
+    sweep_config,
+)
+from .offline_credit import OfflineCredit
+from .outbox import Outbox
+from .pages import PageCarrier
+from .parameters import ParameterCarrier
+from .peers import Answer, Peers
+from .reports import Reports, by_worker
+from .status import status_of
+from .sweep_figures import SweepFigures
 
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
 CHECK_EVERY = 7  # sweeps, where it is verified besides: what is broken stays so, and looking is a third of a tiny sweep

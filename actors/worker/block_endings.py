@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from blockwright.policies.sweep.state import SweepState
-from blockwright.runtime.actor.ref import Ref
+from ...policies.sweep.state import SweepState
+from ...runtime.actor.ref import Ref
 
 
 class BlockEndings:

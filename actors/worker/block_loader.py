@@ -8,12 +8,12 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from blockwright.actors.worker.component_loader import ComponentLoader, ReadSpecs, refusal
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom, WorkerConfig
-from blockwright.gpu.backend import Backend
-from blockwright.gpu.model.config import ComponentSpec
-from blockwright.policies.memory.packed_tensor import Shortage
-from blockwright.policies.memory.worker_memory import WorkerMemory
+from ...gpu.backend import Backend
+from ...gpu.model.config import ComponentSpec
+from ...policies.memory.packed_tensor import Shortage
+from ...policies.memory.worker_memory import WorkerMemory
+from .component_loader import ComponentLoader, ReadSpecs, refusal
+from .messages import BlockLoaded, LoadBlock, NoRoom, WorkerConfig
 
 Rehearse = Callable[[LoadBlock, Sequence[ComponentSpec]], Awaitable[None]]
 

@@ -11,24 +11,24 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from blockwright.actors.worker.device_thread import Device
-from blockwright.actors.worker.messages import LoadBlock, NoRoom, WorkerConfig
-from blockwright.actors.worker.parameters import Fetch, ParameterCarrier
-from blockwright.gpu.backend import Backend
-from blockwright.gpu.executor import Executor
-from blockwright.gpu.model.config import ComponentSpec
-from blockwright.policies.binary_size import binary_size
-from blockwright.policies.cluster.assignment import REMEDY
-from blockwright.policies.memory.packed_tensor import PackedTensor, Shortage, WantedComponent
-from blockwright.policies.memory.worker_memory import WorkerMemory
-from blockwright.policies.sweep.events import (
+from ...gpu.backend import Backend
+from ...gpu.executor import Executor
+from ...gpu.model.config import ComponentSpec
+from ...policies.binary_size import binary_size
+from ...policies.cluster.assignment import REMEDY
+from ...policies.memory.packed_tensor import PackedTensor, Shortage, WantedComponent
+from ...policies.memory.worker_memory import WorkerMemory
+from ...policies.sweep.events import (
     ComponentsPlaced,
     ComponentsRefused,
     ComponentsReleased,
     ComponentsWanted,
     Event,
 )
-from blockwright.zoo.source import open_source
+from ...zoo.source import open_source
+from .device_thread import Device
+from .messages import LoadBlock, NoRoom, WorkerConfig
+from .parameters import Fetch, ParameterCarrier
 
 ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, type of KV
 

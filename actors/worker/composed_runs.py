@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 
-from blockwright.actors.worker.device_thread import Device
-from blockwright.actors.worker.messages import LoadBlock
-from blockwright.gpu.executor import Executor
-from blockwright.gpu.model.config import ComponentSpec
-from blockwright.policies.model.chain import Chain, KvLayout
-from blockwright.policies.model.runs import LocalRoute, Run
+from ...gpu.executor import Executor
+from ...gpu.model.config import ComponentSpec
+from ...policies.model.chain import Chain, KvLayout
+from ...policies.model.runs import LocalRoute, Run
+from .device_thread import Device
+from .messages import LoadBlock
 
 
 class ComposedRuns:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from blockwright.actors.worker.messages import WorkerConfig
-from blockwright.gpu.backend import Backend
-from blockwright.gpu.executor import Executor
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.cost import cost
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.plan.time_slice import time_slice
-from blockwright.transport.link import Slot
+from ...gpu.backend import Backend
+from ...gpu.executor import Executor
+from ...policies.plan.coefficients import Coefficients
+from ...policies.plan.cost import cost
+from ...policies.plan.sweep_plan import SweepPlan, SweepResult
+from ...policies.plan.time_slice import time_slice
+from ...transport.link import Slot
+from .messages import WorkerConfig
 
 T = TypeVar("T")
 

@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 
-from blockwright.actors.worker.event_recorder import Machine
-from blockwright.actors.worker.feed_format import write_batch
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.sweep.event_log import Applied, Began
-from blockwright.policies.sweep.events import Event
-from blockwright.policies.sweep.feed import FeedEntry, Priced, committed, made
-from blockwright.policies.sweep.state import SweepState
+from ...policies.plan.coefficients import Coefficients
+from ...policies.plan.sweep_plan import SweepPlan, SweepResult
+from ...policies.sweep.event_log import Applied, Began
+from ...policies.sweep.events import Event
+from ...policies.sweep.feed import FeedEntry, Priced, committed, made
+from ...policies.sweep.state import SweepState
+from .event_recorder import Machine
+from .feed_format import write_batch
 
 TOGETHER = 0.004  # seconds
 MOST_WAITING = 4096  # entries kept for a subscriber; a sweep makes two, and each request one

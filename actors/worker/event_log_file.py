@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from blockwright.policies.sweep.event_log import Began, Entry, describe
-from blockwright.runtime.base.decoding import decode
-from blockwright.runtime.base.errors import DecodeError
-from blockwright.runtime.base.schema import field_names, schema_tag
+from ...policies.sweep.event_log import Began, Entry, describe
+from ...runtime.base.decoding import decode
+from ...runtime.base.errors import DecodeError
+from ...runtime.base.schema import field_names, schema_tag
 
 T = TypeVar("T")
 MAGIC = b"blockwright events\n"

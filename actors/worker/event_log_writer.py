@@ -18,9 +18,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import BinaryIO
 
-from blockwright.actors.worker.event_log_file import Header, encode_header, entry_encoder
-from blockwright.policies.sweep.event_log import Began, Ended, Entry
-from blockwright.policies.sweep.state import SweepState
+from ...policies.sweep.event_log import Began, Ended, Entry
+from ...policies.sweep.state import SweepState
+from .event_log_file import Header, encode_header, entry_encoder
 
 log = logging.getLogger(__name__)
 SUFFIX = ".events"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import NoReturn, Protocol
 
-from blockwright.actors.worker.event_log_writer import EventLogWriter
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.sweep.event_log import Applied, Committed, Entry, Failed, Planned, describe
-from blockwright.policies.sweep.events import Event
-from blockwright.policies.sweep.state import SweepState
+from ...policies.plan.sweep_plan import SweepPlan, SweepResult
+from ...policies.sweep.event_log import Applied, Committed, Entry, Failed, Planned, describe
+from ...policies.sweep.events import Event
+from ...policies.sweep.state import SweepState
+from .event_log_writer import EventLogWriter
 
 FLUSH_INTERVAL = 0.1  # seconds; a killed worker loses at most this much of its log
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgpack
 
-from blockwright.actors.worker.event_log_file import plain
-from blockwright.policies.sweep.feed import FeedEntry
-from blockwright.runtime.base.decoding import decode
-from blockwright.runtime.base.errors import DecodeError
+from ...policies.sweep.feed import FeedEntry
+from ...runtime.base.decoding import decode
+from ...runtime.base.errors import DecodeError
+from .event_log_file import plain
 
 
 def write_batch(entries: Sequence[FeedEntry]) -> bytes:

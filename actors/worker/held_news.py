@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from blockwright.actors.worker.messages import GatewayNews
-from blockwright.policies.sweep.events import TokensEmitted
+from ...policies.sweep.events import TokensEmitted
+from .messages import GatewayNews
 
 
 def joined(first: TokensEmitted, then: TokensEmitted) -> TokensEmitted:

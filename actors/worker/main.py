@@ -9,13 +9,13 @@ import sys
 
 import torch
 
-from blockwright.actors.logs import set_up
-from blockwright.actors.supervision_tree import HEAD, inside_worker
-from blockwright.actors.worker.messages import WorkerConfig
-from blockwright.gpu.errors import BackendError
-from blockwright.gpu.select import open_backend
-from blockwright.runtime import Node
-from blockwright.runtime.tree import start_inside
+from ...gpu.errors import BackendError
+from ...gpu.select import open_backend
+from ...runtime import Node
+from ...runtime.tree import start_inside
+from ..logs import set_up
+from ..supervision_tree import HEAD, inside_worker
+from .messages import WorkerConfig
 
 CONTROLLER = f"{HEAD}/controller"
 log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockwright.policies.memory.packed_tensor import TensorPiece
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import (
+from ...policies.memory.packed_tensor import TensorPiece
+from ...policies.plan.coefficients import Coefficients
+from ...policies.sweep.config import SweepConfig
+from ...policies.sweep.events import (
     GivenBack,
     PeerMessage,
     Preempted,
@@ -21,8 +21,8 @@ from blockwright.policies.sweep.events import (
     Submission,
     TokensEmitted,
 )
-from blockwright.policies.sweep.offline_room import OfflineRoom
-from blockwright.policies.sweep.page_events import Exported
+from ...policies.sweep.offline_room import OfflineRoom
+from ...policies.sweep.page_events import Exported
 
 __all__ = [
     "BlockLoaded",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.sweep.offline_room import OfflineRoom, tell_rooms
-from blockwright.policies.sweep.state import SweepState
+from ...policies.plan.coefficients import Coefficients
+from ...policies.sweep.offline_room import OfflineRoom, tell_rooms
+from ...policies.sweep.state import SweepState
 
 
 class OfflineCredit:

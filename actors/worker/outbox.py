@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 
-from blockwright.actors.worker.device_thread import Swept
-from blockwright.policies.sweep.events import Flight
-from blockwright.runtime.actor.actor import ActorNode
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import encode, pack
-from blockwright.transport.link import Link, Slot, Traffic, Transfer
-from blockwright.transport.transfer import SHARE_LEAST
+from ...policies.sweep.events import Flight
+from ...runtime.actor.actor import ActorNode
+from ...runtime.base.buffers import Sink
+from ...runtime.base.codec import encode, pack
+from ...transport.link import Link, Slot, Traffic, Transfer
+from ...transport.transfer import SHARE_LEAST
+from .device_thread import Swept
 
 log = logging.getLogger(__name__)
 

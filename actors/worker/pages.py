@@ -11,15 +11,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from blockwright.actors.worker.device_thread import Device
-from blockwright.actors.worker.outbox import Outbox
-from blockwright.gpu.executor import Executor
-from blockwright.policies.sweep.events import Event
-from blockwright.policies.sweep.page_events import MoveSlots, PagesArrived, PagesUnsent, SendPages
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import encode, pack, unpack
-from blockwright.runtime.base.decoding import decode
-from blockwright.transport.link import Slot, Traffic
+from ...gpu.executor import Executor
+from ...policies.sweep.events import Event
+from ...policies.sweep.page_events import MoveSlots, PagesArrived, PagesUnsent, SendPages
+from ...runtime.base.buffers import Sink
+from ...runtime.base.codec import encode, pack, unpack
+from ...runtime.base.decoding import decode
+from ...transport.link import Slot, Traffic
+from .device_thread import Device
+from .outbox import Outbox
 
 log = logging.getLogger(__name__)
 

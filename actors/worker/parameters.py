@@ -12,16 +12,16 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from blockwright.actors.worker.device_thread import Device
-from blockwright.actors.worker.messages import ParametersArrived, ParametersWanted
-from blockwright.actors.worker.outbox import Outbox
-from blockwright.policies.cluster.parameter_fetch import STALL, BatchPart, ParameterFetch, batch_bytes
-from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPiece
-from blockwright.runtime.actor.actor import ActorNode
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import encode, pack, unpack
-from blockwright.runtime.base.decoding import decode
-from blockwright.transport.link import Slot, Traffic, Transfer
+from ...policies.cluster.parameter_fetch import STALL, BatchPart, ParameterFetch, batch_bytes
+from ...policies.memory.packed_tensor import PackedTensor, TensorPiece
+from ...runtime.actor.actor import ActorNode
+from ...runtime.base.buffers import Sink
+from ...runtime.base.codec import encode, pack, unpack
+from ...runtime.base.decoding import decode
+from ...transport.link import Slot, Traffic, Transfer
+from .device_thread import Device
+from .messages import ParametersArrived, ParametersWanted
+from .outbox import Outbox
 
 log = logging.getLogger(__name__)
 WantedTensors = Sequence[tuple[bytes, Sequence[tuple[PackedTensor, int]]]]  # of each component, with their places

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blockwright.actors.report_sequence import ReportSequence
-from blockwright.actors.worker.messages import PeerReport
-from blockwright.runtime.actor.actor import PeerInfo
+from ...runtime.actor.actor import PeerInfo
+from ..report_sequence import ReportSequence
+from .messages import PeerReport
 
 Answer = tuple[str, int]  # the endpoint of the other worker ("ack" | "replay"), the serial
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
-from blockwright.actors.worker.held_news import HeldNews
-from blockwright.actors.worker.messages import GatewayNews, PeerReport, SweepReport
-from blockwright.policies.sweep.events import Effect, PeerMessage, Send
-from blockwright.policies.sweep.offline_room import OfflineRoom
+from ...policies.sweep.events import Effect, PeerMessage, Send
+from ...policies.sweep.offline_room import OfflineRoom
+from ..report_sequence import ACKNOWLEDGE_EVERY
+from .held_news import HeldNews
+from .messages import GatewayNews, PeerReport, SweepReport
 
 TOGETHER = 64
 WINDOW = 4 * ACKNOWLEDGE_EVERY  # reports that a gateway may have to take; more wait, joined

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from blockwright.actors.worker.messages import WorkerConfig, WorkerStatus
-from blockwright.policies.prediction.load import used_blocks
-from blockwright.policies.sweep.state import SweepState
+from ...policies.prediction.load import used_blocks
+from ...policies.sweep.state import SweepState
+from .messages import WorkerConfig, WorkerStatus
 
 
 def status_of(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.fit import OnlineFit
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.sweep.events import CostsLearned
-from blockwright.policies.sweep.state import SweepState
+from ...policies.plan.coefficients import Coefficients
+from ...policies.plan.fit import OnlineFit
+from ...policies.plan.sweep_plan import SweepPlan, SweepResult
+from ...policies.sweep.events import CostsLearned
+from ...policies.sweep.state import SweepState
 
 BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 

@@ -13,35 +13,35 @@ import logging
 
 from aiohttp import HttpVersion11, web
 
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.gateway.port import GatewayPort
-from blockwright.api.app.openapi import document
-from blockwright.api.app.routes import ADMIN, ENDPOINTS, PUBLIC, Handler
-from blockwright.api.batches.desk import Desk
-from blockwright.api.batches.files import BATCHES
-from blockwright.api.batches.store_thread import open_store
-from blockwright.api.errors import ApiError, bad_request, error_response, from_http, in_words
-from blockwright.api.http import expect
-from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
-from blockwright.api.http.body_memory import BodyMemory
-from blockwright.api.http.catalog import Catalog
-from blockwright.api.http.context import BEGUN, CALLER, FAULT, FRONT, MODEL, PEER, TRACE, Front
-from blockwright.api.http.cors import Cors
-from blockwright.api.http.elsewhere import instead
-from blockwright.api.http.headers import log_names, mark
-from blockwright.api.http.history import keep
-from blockwright.api.http.hosts import Hosts
-from blockwright.api.http.info import REFERENCE
-from blockwright.api.http.limits import TenantLimits
-from blockwright.api.http.metrics import Metrics
-from blockwright.api.http.request_log import LEFT, note_call
-from blockwright.api.http.spans import Spans
-from blockwright.api.http.starting import Stages
-from blockwright.api.http.throughput import tell
-from blockwright.api.version import VERSION
-from blockwright.gpu.errors import CheckpointError
-from blockwright.policies.requests.refusal import RequestRefused
-from blockwright.runtime.base.scope import format_traceparent, new_span, parse_traceparent, trace
+from ...actors.config import Settings, SettingsError
+from ...actors.gateway.port import GatewayPort
+from ...gpu.errors import CheckpointError
+from ...policies.requests.refusal import RequestRefused
+from ...runtime.base.scope import format_traceparent, new_span, parse_traceparent, trace
+from ..batches.desk import Desk
+from ..batches.files import BATCHES
+from ..batches.store_thread import open_store
+from ..errors import ApiError, bad_request, error_response, from_http, in_words
+from ..http import expect
+from ..http.auth import ApiCaller, Keys, ModelAccess
+from ..http.body_memory import BodyMemory
+from ..http.catalog import Catalog
+from ..http.context import BEGUN, CALLER, FAULT, FRONT, MODEL, PEER, TRACE, Front
+from ..http.cors import Cors
+from ..http.elsewhere import instead
+from ..http.headers import log_names, mark
+from ..http.history import keep
+from ..http.hosts import Hosts
+from ..http.info import REFERENCE
+from ..http.limits import TenantLimits
+from ..http.metrics import Metrics
+from ..http.request_log import LEFT, note_call
+from ..http.spans import Spans
+from ..http.starting import Stages
+from ..http.throughput import tell
+from ..version import VERSION
+from .openapi import document
+from .routes import ADMIN, ENDPOINTS, PUBLIC, Handler
 
 OTLP = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"  # the packages of the extra otlp, for pip
 BODIES = 64 << 20  # bytes of the large bodies that are read at a time
@@ -103,7 +103,7 @@ def _spans(settings: Settings) -> Spans | None:
     if not settings.otlp_traces_endpoint:
         return None
     try:
-        from blockwright.api.http.otlp import OtlpSpans
+        from ..http.otlp import OtlpSpans
     except ImportError as error:
         lacking = f"a package that is not installed ({error.name})"
         raise SettingsError(f"otlp_traces_endpoint needs {lacking}; pip install {OTLP}") from None

@@ -9,7 +9,7 @@ import inspect
 import types
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from blockwright.api.openai.field_types import Schema
+from ..openai.field_types import Schema
 
 _PLAIN: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 

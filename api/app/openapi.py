@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from blockwright.api.answers import ErrorAnswer
-from blockwright.api.app.json_schema import Schemas
-from blockwright.api.app.routes import Endpoint
-from blockwright.api.openai.field_types import Schema, object_schema
+from ..answers import ErrorAnswer
+from ..openai.field_types import Schema, object_schema
+from .json_schema import Schemas
+from .routes import Endpoint
 
 _REASONS = {
     200: "Success.",

@@ -11,16 +11,16 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.api import answers
-from blockwright.api.batches import endpoints as batches
-from blockwright.api.batches import files, views
-from blockwright.api.http import admin, health, history, info, models, page_files
-from blockwright.api.openai import applications, moves
-from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
-from blockwright.api.openai.chat import CHAT
-from blockwright.api.openai.completions import COMPLETIONS
-from blockwright.api.openai.field_types import Field
-from blockwright.api.openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
+from .. import answers
+from ..batches import endpoints as batches
+from ..batches import files, views
+from ..http import admin, health, history, info, models, page_files
+from ..openai import applications, moves
+from ..openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS
+from ..openai.chat import CHAT
+from ..openai.completions import COMPLETIONS
+from ..openai.field_types import Field
+from ..openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})  # besides /admin: what a key may use that may do all

@@ -8,17 +8,17 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockwright.actors.batches.port import LineJob
-from blockwright.api.batches import lines
-from blockwright.api.batches.input_file import InputFile
-from blockwright.api.batches.lines import BatchLine, LineRefused, result_line
-from blockwright.api.batches.records import BatchRecord, ResultRecord
-from blockwright.api.batches.results import make_result, result_id
-from blockwright.api.errors import ApiError
-from blockwright.api.http.auth import ApiCaller
-from blockwright.api.http.context import Front
-from blockwright.policies.offline.feed import OfflineRequest
-from blockwright.policies.offline.prefix_tree import packed
+from ...actors.batches.port import LineJob
+from ...policies.offline.feed import OfflineRequest
+from ...policies.offline.prefix_tree import packed
+from ..errors import ApiError
+from ..http.auth import ApiCaller
+from ..http.context import Front
+from . import lines
+from .input_file import InputFile
+from .lines import BatchLine, LineRefused, result_line
+from .records import BatchRecord, ResultRecord
+from .results import make_result, result_id
 
 TOGETHER = 500  # results in one transaction
 MOST_ERRORS = 100  # in a batch's own list; its error file has all

@@ -15,19 +15,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockwright.actors.batches.port import Answered, BatchEnding, LoadedBatch, NotNow, OpenBatch
-from blockwright.actors.gateway.port import GatewayPort
-from blockwright.api.batches import checking, lines
-from blockwright.api.batches.folder import RUNNER, FolderLock
-from blockwright.api.batches.input_file import InputFile
-from blockwright.api.batches.records import BatchRecord, ResultRecord
-from blockwright.api.batches.results import make_result, write_files
-from blockwright.api.batches.status import LAST, BatchStatus
-from blockwright.api.batches.store_thread import StoreThread
-from blockwright.api.errors import ApiError
-from blockwright.api.http.auth import ApiCaller
-from blockwright.api.http.context import Front, OfflinePlace
-from blockwright.policies.offline.load_tries import LoadTries
+from ...actors.batches.port import Answered, BatchEnding, LoadedBatch, NotNow, OpenBatch
+from ...actors.gateway.port import GatewayPort
+from ...policies.offline.load_tries import LoadTries
+from ..errors import ApiError
+from ..http.auth import ApiCaller
+from ..http.context import Front, OfflinePlace
+from . import checking, lines
+from .folder import RUNNER, FolderLock
+from .input_file import InputFile
+from .records import BatchRecord, ResultRecord
+from .results import make_result, write_files
+from .status import LAST, BatchStatus
+from .store_thread import StoreThread
 
 log = logging.getLogger(__name__)
 AGAIN = 1.0  # seconds until a full disk is tried once more

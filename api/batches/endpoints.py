@@ -13,17 +13,17 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.api.batches.files import LONGEST_LIFE, SHORTEST_LIFE, query, store_of, storing
-from blockwright.api.batches.lines import ENDPOINTS
-from blockwright.api.batches.records import INPUT, BatchRecord
-from blockwright.api.batches.status import OPEN, BatchStatus
-from blockwright.api.batches.views import batch_view, batches_view
-from blockwright.api.checks import shown
-from blockwright.api.errors import ApiError, bad_request
-from blockwright.api.http.context import CALLER, FRONT, IGNORED
-from blockwright.api.openai.bodies import read_fields
-from blockwright.api.openai.field_types import Field, Integer, Mapping, OneOf, Record, Schema, Text
-from blockwright.api.openai.request_body import read_body
+from ..checks import shown
+from ..errors import ApiError, bad_request
+from ..http.context import CALLER, FRONT, IGNORED
+from ..openai.bodies import read_fields
+from ..openai.field_types import Field, Integer, Mapping, OneOf, Record, Schema, Text
+from ..openai.request_body import read_body
+from .files import LONGEST_LIFE, SHORTEST_LIFE, query, store_of, storing
+from .lines import ENDPOINTS
+from .records import INPUT, BatchRecord
+from .status import OPEN, BatchStatus
+from .views import batch_view, batches_view
 
 MOST_PAIRS, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512  # of metadata
 LONGEST_WINDOW = 30 * 24 * 3600  # seconds

@@ -15,17 +15,17 @@ from typing import Any
 from aiohttp import BodyPartReader, MultipartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from blockwright.api.batches.records import INPUT, OUTPUT, FileRecord
-from blockwright.api.batches.store import FileInUse
-from blockwright.api.batches.store_thread import StoreThread
-from blockwright.api.batches.upload import UploadedFile, opened, too_large
-from blockwright.api.batches.views import DeletedAnswer, file_view, files_view
-from blockwright.api.checks import shown
-from blockwright.api.errors import ApiError, bad_request
-from blockwright.api.http.context import CALLER, FRONT
-from blockwright.api.http.expect import begin_body
-from blockwright.api.openai.field_types import Field, Integer, OneOf, Schema, Text
-from blockwright.api.openai.request_body import SLOWEST
+from ..checks import shown
+from ..errors import ApiError, bad_request
+from ..http.context import CALLER, FRONT
+from ..http.expect import begin_body
+from ..openai.field_types import Field, Integer, OneOf, Schema, Text
+from ..openai.request_body import SLOWEST
+from .records import INPUT, OUTPUT, FileRecord
+from .store import FileInUse
+from .store_thread import StoreThread
+from .upload import UploadedFile, opened, too_large
+from .views import DeletedAnswer, file_view, files_view
 
 BATCHES: web.AppKey[StoreThread | None] = web.AppKey("batches")
 PIECE = 1 << 20  # bytes that are looked at together

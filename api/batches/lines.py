@@ -18,18 +18,18 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.actors.batches.port import NotNow
-from blockwright.api.checks import Body, shown
-from blockwright.api.errors import ApiError, bad_request, error_body, in_words
-from blockwright.api.http.auth import ApiCaller
-from blockwright.api.http.context import CALLER, IGNORED, OFFLINE, Front, OfflinePlace
-from blockwright.api.openai.bodies import parse_json
-from blockwright.api.openai.chat import CHAT
-from blockwright.api.openai.completions import COMPLETIONS
-from blockwright.api.openai.generate import GenerateHandler, GeneratingEndpoint, whole_answer
-from blockwright.gpu.errors import CheckpointError
-from blockwright.policies.offline.load_tries import LoadTries
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from ...actors.batches.port import NotNow
+from ...gpu.errors import CheckpointError
+from ...policies.offline.load_tries import LoadTries
+from ...policies.requests.refusal import Refusal, RequestRefused
+from ..checks import Body, shown
+from ..errors import ApiError, bad_request, error_body, in_words
+from ..http.auth import ApiCaller
+from ..http.context import CALLER, IGNORED, OFFLINE, Front, OfflinePlace
+from ..openai.bodies import parse_json
+from ..openai.chat import CHAT
+from ..openai.completions import COMPLETIONS
+from ..openai.generate import GenerateHandler, GeneratingEndpoint, whole_answer
 
 log = logging.getLogger(__name__)
 ENDPOINTS: dict[str, GeneratingEndpoint[Any]] = {one.path: one for one in (CHAT, COMPLETIONS)}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockwright.api.batches.lines import BatchLine, LineAnswer, LineRefused, line_hash, parse_line, result_line
+from .lines import BatchLine, LineAnswer, LineRefused, line_hash, parse_line, result_line
 
 REQUEST_HASH, MODEL_HASH = "request_hash", "model_hash"  # keys of an output's lines, beside OpenAI's
 HASH = 16  # bytes

@@ -11,20 +11,20 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from blockwright.actors.batches.driver import NOMINAL, FeedDriver
-from blockwright.actors.batches.port import Answered, NotNow
-from blockwright.actors.cost_file import read_costs
-from blockwright.api.batches.lines import BatchLine, LineAnswer, PreparedLine, answer, prepare, refused
-from blockwright.api.errors import ApiError
-from blockwright.api.http.auth import ApiCaller
-from blockwright.api.http.context import Front, OfflinePlace
-from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.estimates import PROBABILITY
-from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
-from blockwright.policies.offline.job_account import FeedProgress
-from blockwright.policies.offline.load_tries import LoadTries
-from blockwright.policies.offline.prefix_tree import packed
-from blockwright.runtime.base.clock import LoopClock
+from ...actors.batches.driver import NOMINAL, FeedDriver
+from ...actors.batches.port import Answered, NotNow
+from ...actors.cost_file import read_costs
+from ...policies.offline.density import Costs
+from ...policies.offline.estimates import PROBABILITY
+from ...policies.offline.feed import OfflineFeed, OfflineRequest, PlacedRequest
+from ...policies.offline.job_account import FeedProgress
+from ...policies.offline.load_tries import LoadTries
+from ...policies.offline.prefix_tree import packed
+from ...runtime.base.clock import LoopClock
+from ..errors import ApiError
+from ..http.auth import ApiCaller
+from ..http.context import Front, OfflinePlace
+from .lines import BatchLine, LineAnswer, PreparedLine, answer, prepare, refused
 
 YIELD = 64  # lines that are checked between two turns of the loop
 

@@ -12,9 +12,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from blockwright.actors.checkpoints import hash_applications, open_checkpoints
-from blockwright.actors.config import Settings
-from blockwright.actors.sizing import serving_dtype
+from ...actors.checkpoints import hash_applications, open_checkpoints
+from ...actors.config import Settings
+from ...actors.sizing import serving_dtype
 
 TEXT_FILES = (
     "added_tokens.json",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockwright.api.batches.status import BatchStatus
+from .status import BatchStatus
 
 INPUT, OUTPUT = "batch", "batch_output"  # purposes of files
 

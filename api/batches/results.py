@@ -7,12 +7,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 
-from blockwright.api.batches.folder import PartFile
-from blockwright.api.batches.input_file import InputFile
-from blockwright.api.batches.lines import LineAnswer, result_line
-from blockwright.api.batches.records import OUTPUT, BatchRecord, FileRecord, ResultRecord
-from blockwright.api.batches.status import BatchStatus
-from blockwright.api.batches.store import BatchStore
+from .folder import PartFile
+from .input_file import InputFile
+from .lines import LineAnswer, result_line
+from .records import OUTPUT, BatchRecord, FileRecord, ResultRecord
+from .status import BatchStatus
+from .store import BatchStore
 
 _NOT_RUN = {
     BatchStatus.EXPIRED: ("batch_expired", "this request could not be answered before the completion window was over"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from blockwright.actors.batches.port import BatchEnding
+from ...actors.batches.port import BatchEnding
 
 
 class BatchStatus(StrEnum):

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.batches.port import OpenBatch
-from blockwright.api.batches.database import StoreError, open_database, transaction
-from blockwright.api.batches.folder import sweep
-from blockwright.api.batches.records import BatchRecord, FileRecord, ResultRecord
-from blockwright.api.batches.status import ENDING, OPEN, BatchStatus
+from ...actors.batches.port import OpenBatch
+from .database import StoreError, open_database, transaction
+from .folder import sweep
+from .records import BatchRecord, FileRecord, ResultRecord
+from .status import ENDING, OPEN, BatchStatus
 
 DATABASE = "batches.sqlite3"
 _OPEN = ", ".join(f"'{status.value}'" for status in OPEN)

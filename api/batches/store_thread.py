@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.api.batches.database import StoreError
-from blockwright.api.batches.records import ResultRecord
-from blockwright.api.batches.store import BatchStore
+from ...actors.config import Settings, SettingsError
+from .database import StoreError
+from .records import ResultRecord
+from .store import BatchStore
 
 P = ParamSpec("P")
 T = TypeVar("T")

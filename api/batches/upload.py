@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from blockwright.api.batches.folder import PartFile
-from blockwright.api.errors import ApiError, bad_request
-from blockwright.api.openai.json_size import check_size
+from ..errors import ApiError, bad_request
+from ..openai.json_size import check_size
+from .folder import PartFile
 
 EMPTY = 4  # times the requests that a file may have: lines, empty ones included
 

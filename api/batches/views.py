@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NotRequired, TypedDict
 
-from blockwright.api.batches.records import BatchRecord, FileRecord
-from blockwright.api.batches.status import BatchStatus
+from .records import BatchRecord, FileRecord
+from .status import BatchStatus
 
 
 class FileAnswer(TypedDict):

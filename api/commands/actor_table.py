@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Group
 
-from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.screen import Screenful, View
-from blockwright.api.commands.tables import milliseconds
+from .fitted_table import FittedTable
+from .screen import Screenful, View
+from .tables import milliseconds
 
 
 def actors_view(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from blockwright.api.commands.connection import add_url, connected
+from .connection import add_url, connected
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(found, indent=1))
         return 0
-    from blockwright.api.commands.fitted_table import FittedTable
-    from blockwright.api.commands.tables import default_line
-    from blockwright.api.commands.zoo_tables import print_tables
+    from .fitted_table import FittedTable
+    from .tables import default_line
+    from .zoo_tables import print_tables
 
     rows = [(name, one["state"], one["base"] or "-", one["checkpoint"]) for name, one in found.items()]
     table = FittedTable(("APPLICATION", "STATE", "BASE", "CHECKPOINT"), rows, numbers=0, least=("BASE", "STATE"))

@@ -11,7 +11,7 @@ import argparse
 import os
 from urllib.parse import quote, urlsplit
 
-from blockwright.api.commands.connection import CHANGES, add_url, connected
+from .connection import CHANGES, add_url, connected
 
 
 def add(parser: argparse.ArgumentParser) -> None:

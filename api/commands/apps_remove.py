@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from urllib.parse import quote
 
-from blockwright.api.commands.connection import CHANGES, add_url, connected
+from .connection import CHANGES, add_url, connected
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from blockwright.api.commands import CommandError
+from . import CommandError
 
 if TYPE_CHECKING:
-    from blockwright.actors.config import Settings
-    from blockwright.actors.gateway.port import ModelInfo
-    from blockwright.api.batches.local_files import BatchInput
-    from blockwright.api.http.context import Front
-    from blockwright.api.program.progress import Bar
+    from ...actors.config import Settings
+    from ...actors.gateway.port import ModelInfo
+    from ..batches.local_files import BatchInput
+    from ..http.context import Front
+    from ..program.progress import Bar
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Served:
 
 def read_requests(path: Path, settings: Settings, info: ModelInfo, bar: Bar) -> BatchRequests:
     """Raises CommandError for a file that cannot be read or has no request that could run."""
-    from blockwright.api.batches.local_files import BatchFileError, BatchInput
+    from ..batches.local_files import BatchFileError, BatchInput
 
     try:
         with contextlib.closing(BatchInput(path)) as given:
@@ -57,10 +57,10 @@ def read_requests(path: Path, settings: Settings, info: ModelInfo, bar: Bar) -> 
 
 
 async def _checked(given: BatchInput, settings: Settings, info: ModelInfo, bar: Bar) -> BatchRequests:
-    from blockwright.api.batches.lines import prepare
-    from blockwright.api.errors import ApiError
-    from blockwright.api.http.auth import ApiCaller
-    from blockwright.policies.offline.prefix_tree import packed
+    from ...policies.offline.prefix_tree import packed
+    from ..batches.lines import prepare
+    from ..errors import ApiError
+    from ..http.auth import ApiCaller
 
     front, caller = _front(settings, info), ApiCaller()
     found = BatchRequests(refused=[(given.number(line), error.message) for line, error in given.refused.items()])
@@ -82,16 +82,16 @@ async def _checked(given: BatchInput, settings: Settings, info: ModelInfo, bar: 
 
 
 def _front(settings: Settings, info: ModelInfo) -> Front:
-    from blockwright.actors.gateway.port import GatewayPort
-    from blockwright.api.http.auth import Keys, ModelAccess
-    from blockwright.api.http.body_memory import BodyMemory
-    from blockwright.api.http.catalog import Catalog
-    from blockwright.api.http.context import Front
-    from blockwright.api.http.cors import Cors
-    from blockwright.api.http.hosts import Hosts
-    from blockwright.api.http.limits import TenantLimits
-    from blockwright.api.http.metrics import Metrics
-    from blockwright.api.http.starting import Stages
+    from ...actors.gateway.port import GatewayPort
+    from ..http.auth import Keys, ModelAccess
+    from ..http.body_memory import BodyMemory
+    from ..http.catalog import Catalog
+    from ..http.context import Front
+    from ..http.cors import Cors
+    from ..http.hosts import Hosts
+    from ..http.limits import TenantLimits
+    from ..http.metrics import Metrics
+    from ..http.starting import Stages
 
     port = cast(GatewayPort, _Served(info))
     return Front(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.actors.config import Settings
-from blockwright.api.commands import CommandError
-from blockwright.gpu.weights.checkpoint import Checkpoint
-from blockwright.policies.offline.density import Costs
+from ...actors.config import Settings
+from ...gpu.weights.checkpoint import Checkpoint
+from ...policies.offline.density import Costs
+from . import CommandError
 
 COMPUTE, BANDWIDTH = 50e9, 10e9  # FLOP/s and byte/s of a core, where nothing was measured: a guess
 
@@ -25,9 +25,9 @@ class PlannedMachine:
 
 def machine_of(settings: Settings, name: str, checkpoint: Checkpoint) -> PlannedMachine:
     """A worker of such settings here. Raises CommandError, SettingsError."""
-    from blockwright.actors.cost_file import check_costs, read_costs
-    from blockwright.actors.resources import cores, free_memory
-    from blockwright.actors.sizing import serving_dtype, widening, worker_configs
+    from ...actors.cost_file import check_costs, read_costs
+    from ...actors.resources import cores, free_memory
+    from ...actors.sizing import serving_dtype, widening, worker_configs
 
     models = {name: checkpoint.config}
     config, dtype = checkpoint.config, serving_dtype(settings, models)

@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockwright.api.commands import CommandError
+from . import CommandError
 
 if TYPE_CHECKING:
-    from blockwright.actors.checkpoints import Opened
-    from blockwright.actors.config import Settings
-    from blockwright.api.commands.batch_lines import BatchRequests
+    from ...actors.checkpoints import Opened
+    from ...actors.config import Settings
+    from .batch_lines import BatchRequests
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -33,12 +33,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.actors.checkpoints import open_checkpoints
-    from blockwright.actors.config import SettingsError
-    from blockwright.api.commands.batch_machine import machine_of
-    from blockwright.api.commands.batch_plan_report import plan, show
-    from blockwright.api.commands.zoo_folder import refusals
-    from blockwright.api.settings.options import make_settings
+    from ...actors.checkpoints import open_checkpoints
+    from ...actors.config import SettingsError
+    from ..settings.options import make_settings
+    from .batch_machine import machine_of
+    from .batch_plan_report import plan, show
+    from .zoo_folder import refusals
 
     flags = {"profile": arguments.profile} if arguments.profile else {}
     try:
@@ -58,10 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _requests(path: Path, settings: Settings, opened: Opened, name: str) -> BatchRequests:
-    from blockwright.actors.checkpoints import model_info
-    from blockwright.actors.sizing import max_lengths
-    from blockwright.api.commands.batch_lines import read_requests
-    from blockwright.api.program.progress import Bar
+    from ...actors.checkpoints import model_info
+    from ...actors.sizing import max_lengths
+    from ..program.progress import Bar
+    from .batch_lines import read_requests
 
     length = max_lengths(settings, {name: opened.checkpoints[name].config})[name]
     info = model_info(opened, name, length, 0)

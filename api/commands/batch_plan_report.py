@@ -10,16 +10,16 @@ from statistics import fmean
 
 from rich.console import Console
 
-from blockwright.api.commands.batch_lines import BatchRequests
-from blockwright.api.commands.batch_machine import PlannedMachine
-from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.simulate_report import WIDTH, plot
-from blockwright.policies.offline.order import Unit, Weigher, density_order, waste
-from blockwright.policies.offline.prefix_tree import PrefixTree
-from blockwright.policies.offline.step_time import ideal, sequential
-from blockwright.simulator.offline_job import Engine
-from blockwright.simulator.offline_orders import OfflineComparison, OfflineOutcome, OfflineRules, columns
-from blockwright.simulator.offline_workload import OfflineWorkload
+from ...policies.offline.order import Unit, Weigher, density_order, waste
+from ...policies.offline.prefix_tree import PrefixTree
+from ...policies.offline.step_time import ideal, sequential
+from ...simulator.offline_job import Engine
+from ...simulator.offline_orders import OfflineComparison, OfflineOutcome, OfflineRules, columns
+from ...simulator.offline_workload import OfflineWorkload
+from .batch_lines import BatchRequests
+from .batch_machine import PlannedMachine
+from .fitted_table import FittedTable
+from .simulate_report import WIDTH, plot
 
 REFUSED = 3  # lines that are told
 CLIPPED = 0.99  # part of the points of all plots that are not cut off above

@@ -21,15 +21,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockwright.api.commands import CommandError
-from blockwright.api.commands.connection import refusals
+from . import CommandError
+from .connection import refusals
 
 if TYPE_CHECKING:
-    from blockwright.api.batches.lines import BatchLine, LineAnswer
-    from blockwright.api.batches.local_files import BatchInput, BatchOutput
-    from blockwright.api.batches.local_job import LocalJob
-    from blockwright.api.program.embedded import Cluster
-    from blockwright.api.program.job_bar import JobBar
+    from ..batches.lines import BatchLine, LineAnswer
+    from ..batches.local_files import BatchInput, BatchOutput
+    from ..batches.local_job import LocalJob
+    from ..program.embedded import Cluster
+    from ..program.job_bar import JobBar
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +55,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.batches.local_files import BatchFileError, BatchInput, BatchOutput
-    from blockwright.api.batches.model_identity import model_identities
-    from blockwright.api.program.embedded import ALONE, Cluster
+    from ..batches.local_files import BatchFileError, BatchInput, BatchOutput
+    from ..batches.model_identity import model_identities
+    from ..program.embedded import ALONE, Cluster
 
     with refusals(), contextlib.ExitStack() as files:
         cluster = Cluster(arguments.model, sets=arguments.set, **ALONE)  # a mistake is told before files are read
@@ -85,7 +85,7 @@ class _FileBatch:
     """One input, its output and its errors. ``models``: their identities by model id, the default one first."""
 
     def __init__(self, given: BatchInput, output: BatchOutput, models: Mapping[str, str], redo: bool) -> None:
-        from blockwright.api.batches.local_files import BatchFileError, compare, errors_path, stale_sentence
+        from ..batches.local_files import BatchFileError, compare, errors_path, stale_sentence
 
         self._given, self._output = given, output
         self._errors_path = errors_path(output.path)
@@ -107,9 +107,9 @@ class _FileBatch:
 
     async def answer(self, cluster: Cluster) -> None:
         """All lines that have no answer yet."""
-        from blockwright.api.batches.local_files import error_line
-        from blockwright.api.batches.local_job import LocalJob
-        from blockwright.api.program.job_bar import JobBar
+        from ..batches.local_files import error_line
+        from ..batches.local_job import LocalJob
+        from ..program.job_bar import JobBar
 
         for line, refused in self._given.refused.items():
             id = self._given.custom_id(line)
@@ -131,7 +131,7 @@ class _FileBatch:
 
     def tell(self) -> int:
         """What came of it, on standard error; the exit code."""
-        from blockwright.api.batches.local_files import summary
+        from ..batches.local_files import summary
 
         if self._errors is not None:
             self._errors.close()
@@ -148,8 +148,8 @@ class _FileBatch:
         return 1
 
     def _line(self, line: int) -> BatchLine:
-        from blockwright.api.batches.lines import LineRefused
-        from blockwright.api.batches.local_files import BatchFileError
+        from ..batches.lines import LineRefused
+        from ..batches.local_files import BatchFileError
 
         try:
             return self._given.line(line)
@@ -158,8 +158,8 @@ class _FileBatch:
             raise BatchFileError(f"{where} has changed since it was checked ({error}); run the command again") from None
 
     def _keep(self, line: int, answer: LineAnswer) -> None:
-        from blockwright.api.batches.lines import result_line
-        from blockwright.api.batches.local_files import MODEL_HASH, REQUEST_HASH, said
+        from ..batches.lines import result_line
+        from ..batches.local_files import MODEL_HASH, REQUEST_HASH, said
 
         assert self._bar is not None
         id, custom_id = _new_id(), self._given.custom_id(line)
@@ -175,7 +175,7 @@ class _FileBatch:
             self._bar.tell(jobs)
 
     def _fail(self, line: int, why: str, raw: bytes) -> None:
-        from blockwright.api.batches.local_files import BatchOutput
+        from ..batches.local_files import BatchOutput
 
         if self._errors is None:
             self._errors = BatchOutput(self._errors_path)

@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from blockwright.api.commands import CommandError
-from blockwright.api.commands.connection import add_url, read_key, refusals
-from blockwright.api.commands.figures_file import FiguresFile
-from blockwright.policies.nearest import suggestion
+from ...policies.nearest import suggestion
+from . import CommandError
+from .connection import add_url, read_key, refusals
+from .figures_file import FiguresFile
 
 if TYPE_CHECKING:
-    from blockwright.api.load.figures import Outcome
-    from blockwright.api.load.workload import Request, Vocabulary
-    from blockwright.api.program.client import Client
-    from blockwright.simulator.traces import TraceRequest
+    from ...simulator.traces import TraceRequest
+    from ..load.figures import Outcome
+    from ..load.workload import Request, Vocabulary
+    from ..program.client import Client
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -87,9 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    from blockwright.api.load.figures import document, level
-    from blockwright.api.load.sender import RequestTemplate, send, vocabulary
-    from blockwright.api.program.client import Client
+    from ..load.figures import document, level
+    from ..load.sender import RequestTemplate, send, vocabulary
+    from ..program.client import Client
 
     async with Client(arguments.url, read_key(arguments.api_key_file)) as client:
         model, context = await _model(client, arguments.model)
@@ -137,7 +137,7 @@ async def _model(client: Client, wanted: str | None) -> tuple[str, int]:
 
 async def _check_alias(client: Client, model: str, listed: list[str]) -> None:
     """Some servers answer to more names than they list. Raises CommandError, before any load is sent."""
-    from blockwright.api.program.results import RequestError
+    from ..program.results import RequestError
 
     try:
         await client.get(f"/v1/models/{quote(model)}")
@@ -150,7 +150,7 @@ async def _check_alias(client: Client, model: str, listed: list[str]) -> None:
 
 async def _server(client: Client) -> dict[str, Any]:
     """What the server says of itself."""
-    from blockwright.api.program.results import RequestError
+    from ..program.results import RequestError
 
     try:
         said = await client.get("/version")
@@ -170,7 +170,7 @@ class BenchLoad:
 
 def _load(arguments: argparse.Namespace, words: Vocabulary, context: int, number: int) -> BenchLoad:
     """The requests of run ``number``; each run has prompts of its own."""
-    from blockwright.api.load.workload import Request, arrivals, clip, requests
+    from ..load.workload import Request, arrivals, clip, requests
 
     source = random.Random(f"{arguments.seed} {number}")
     times = arrivals(arguments.num_prompts, arguments.request_rate, arguments.arrival, source)
@@ -188,8 +188,8 @@ def _load(arguments: argparse.Namespace, words: Vocabulary, context: int, number
 
 
 def _shapes(arguments: argparse.Namespace, source: random.Random) -> list[TraceRequest]:
-    from blockwright.api.load.workload import random_lengths
-    from blockwright.simulator.traces import Clients, TraceError, cut, read_trace
+    from ...simulator.traces import Clients, TraceError, cut, read_trace
+    from ..load.workload import random_lengths
 
     wanted = arguments.num_prompts
     if not arguments.trace:
@@ -224,7 +224,7 @@ def _texts(path: Path) -> list[str]:
 def _show(found: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from blockwright.api.commands.bench_report import figures_tables
+    from .bench_report import figures_tables
 
     machine, server, settings = found["machine"], found["server"], found["settings"]
     told = f"{server['version'] or 'unknown version'}, {', '.join(server['numerics'] or ['unknown numerics'])}"

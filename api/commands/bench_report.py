@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.load.figures import METRICS
+from ..load.figures import METRICS
+from .fitted_table import FittedTable
 
 _COUNTS = (("succeeded", "requests"), ("failed", "failed"))
 _AMOUNTS = (

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from blockwright.api.commands import CommandError
-from blockwright.api.commands.connection import add_url, connected
-from blockwright.api.commands.ps import pause
-from blockwright.policies.nearest import suggestion
+from ...policies.nearest import suggestion
+from . import CommandError
+from .connection import add_url, connected
+from .ps import pause
 
 PATIENCE = 60.0  # seconds until it is said that the worker is not there again
 SLOW = 10.0  # seconds for which a worker is slow

@@ -11,9 +11,9 @@ import contextlib
 import sys
 from collections.abc import Callable
 
-from blockwright.api.commands import CommandError
-from blockwright.api.commands.connection import add_sampling, add_target, is_address, reached, sampling
-from blockwright.api.commands.conversation import Conversation, base_model
+from . import CommandError
+from .connection import add_sampling, add_target, is_address, reached, sampling
+from .conversation import Conversation, base_model
 
 FENCE = '"""'
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def converse(talk: Conversation, read: Callable[[str], str]) -> int:
     """Until ``/quit`` or the end of the input. What the server refuses is said, and the conversation goes on."""
-    from blockwright.api.program.results import RequestError
+    from ..program.results import RequestError
 
     while True:
         try:

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from blockwright.api.commands import COMMANDS, CommandError, CommandModule
-from blockwright.api.commands.foreign_flags import WORDS, hint
-from blockwright.policies.nearest import nearest, suggestion
+from ...policies.nearest import nearest, suggestion
+from . import COMMANDS, CommandError, CommandModule
+from .foreign_flags import WORDS, hint
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 _LIST = "Serves many language models from shared blocks."

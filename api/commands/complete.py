@@ -7,10 +7,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from blockwright.api.commands.connection import add_sampling, add_target, reached, sampling
+from .connection import add_sampling, add_target, reached, sampling
 
 if TYPE_CHECKING:
-    from blockwright.api.program.blocking import BlockingCall
+    from ..program.blocking import BlockingCall
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def stream(call: BlockingCall, verbose: bool) -> str:
     """Print an answer as it comes, then its speed on standard error where that is wanted; the text."""
-    from blockwright.api.commands.speed import Watch
+    from .speed import Watch
 
     watch = Watch()
     for piece in call:

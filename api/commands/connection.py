@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from blockwright.api.commands import CommandError
+from . import CommandError
 
 if TYPE_CHECKING:
-    from blockwright.api.program.blocking import BlockingSession
+    from ..program.blocking import BlockingSession
 
 UNKNOWN = ("model_not_found",)
 CHANGES = (*UNKNOWN, "conflict", "invalid_value", "invalid_type", "permission_denied")  # of what applications are served
@@ -98,8 +98,8 @@ def read_key(file: str | None) -> str:
 @contextlib.contextmanager
 def connected(arguments: argparse.Namespace, mistakes: Collection[str] = UNKNOWN) -> Iterator[BlockingSession]:
     """A session with the server at ``--url``. ``mistakes``: see ``refusals``."""
-    from blockwright.api.program.blocking import BlockingSession
-    from blockwright.api.program.client import Client
+    from ..program.blocking import BlockingSession
+    from ..program.client import Client
 
     with refusals(mistakes), BlockingSession(Client(arguments.url, read_key(arguments.api_key_file))) as session:
         yield session
@@ -108,8 +108,8 @@ def connected(arguments: argparse.Namespace, mistakes: Collection[str] = UNKNOWN
 @contextlib.contextmanager
 def reached(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
     """A session with the target: a server's, or a cluster of its own."""
-    from blockwright.api.program.blocking import BlockingSession
-    from blockwright.api.program.client import Client
+    from ..program.blocking import BlockingSession
+    from ..program.client import Client
 
     with refusals():
         if is_address(arguments.target):
@@ -125,7 +125,7 @@ def reached(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
 
 
 def _cluster(arguments: argparse.Namespace) -> Any:
-    from blockwright.api.program.embedded import Cluster
+    from ..program.embedded import Cluster
 
     settings = {}
     for text in arguments.set:
@@ -140,10 +140,10 @@ def _cluster(arguments: argparse.Namespace) -> Any:
 def refusals(mistakes: Collection[str] = UNKNOWN) -> Iterator[None]:
     """What a server or a cluster refuses, as the sentence that ends a command; with exit code 2 for the error codes in
     ``mistakes``, which are who asked's."""
-    from blockwright.actors.config import SettingsError
-    from blockwright.actors.topology import StartError
-    from blockwright.api.program.results import RequestError
-    from blockwright.gpu.errors import CheckpointError
+    from ...actors.config import SettingsError
+    from ...actors.topology import StartError
+    from ...gpu.errors import CheckpointError
+    from ..program.results import RequestError
 
     try:
         yield

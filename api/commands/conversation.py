@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from blockwright.api.commands.complete import stream
-from blockwright.policies.nearest import suggestion
+from ...policies.nearest import suggestion
+from .complete import stream
 
 if TYPE_CHECKING:
-    from blockwright.api.program.blocking import BlockingSession
+    from ..program.blocking import BlockingSession
 
 KINDS: dict[str, Callable[[str], Any]] = {
     "temperature": float, "top_p": float, "top_k": int, "max_tokens": int, "seed": int, "stop": str,
@@ -29,7 +29,7 @@ Ctrl-C               clears the line, or stops the answer'''
 
 def base_model(session: BlockingSession, model: str) -> str:
     """Why one cannot talk to it, as a sentence; empty where one can. Raises RequestError."""
-    from blockwright.api.program.results import RequestError
+    from ..program.results import RequestError
 
     try:
         session.post("/tokenize", {"model": model, "messages": [{"role": "user", "content": "a"}]})
@@ -99,8 +99,8 @@ class Conversation:
         if not value:
             self.options.pop(name, None)
             return f"{name} is back to the model's default"
-        from blockwright.api.errors import ApiError  # here: --help needs no web server
-        from blockwright.api.openai.fields import Options, fields_of
+        from ..errors import ApiError  # here: --help needs no web server
+        from ..openai.fields import Options, fields_of
 
         try:
             chosen = KINDS[name](value)

@@ -12,9 +12,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from blockwright.api.commands import CommandError
-from blockwright.api.commands.connection import refusals
-from blockwright.api.commands.doctor import port
+from . import CommandError
+from .connection import refusals
+from .doctor import port
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -30,10 +30,10 @@ def any_port(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.demo.checkpoint import write_random
-    from blockwright.api.demo.family import present
-    from blockwright.api.demo.tour import show
-    from blockwright.gpu.weights.checkpoint import check_here
+    from ...gpu.weights.checkpoint import check_here
+    from ..demo.checkpoint import write_random
+    from ..demo.family import present
+    from ..demo.tour import show
 
     folder: Path | None = arguments.checkpoint or trained_checkpoint()
     if folder is not None:

@@ -24,7 +24,7 @@ def port(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.commands.doctor_checks import FAILED, OK, examine, release
+    from .doctor_checks import FAILED, OK, examine, release
 
     checks = []
     for check in examine(arguments.port):

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from blockwright.actors.resources import cores, free_memory
-from blockwright.policies.binary_size import binary_size
+from ...actors.resources import cores, free_memory
+from ...policies.binary_size import binary_size
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SETS = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
@@ -94,7 +94,7 @@ def check_numerics(dtype: str) -> Check:
     """What computes checkpoints of this type: the same choice that a worker makes."""
     name = f"numerics, {dtype}"
     try:
-        from blockwright.gpu.select import REMEDY, open_backend
+        from ...gpu.select import REMEDY, open_backend
 
         backend = open_backend("auto", dtype, 1)
     except Exception as error:  # whatever it is, no worker will start
@@ -112,7 +112,7 @@ def check_numerics(dtype: str) -> Check:
 
 def check_scheduler() -> Check:
     """In which form the policies run: compiled by mypyc, or as the sources that they were made from."""
-    from blockwright.policies import COMPILED
+    from ...policies import COMPILED
 
     if COMPILED:
         return Check("scheduler", OK, "compiled")

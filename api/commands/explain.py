@@ -13,8 +13,8 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from blockwright.api.commands import CommandError
-from blockwright.api.commands.connection import UNKNOWN, add_url, connected
+from . import CommandError
+from .connection import UNKNOWN, add_url, connected
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.commands.request_story import report
+    from .request_story import report
 
     if (arguments.id is None) != arguments.last or (arguments.id is not None and not arguments.id.strip(".")):
         raise CommandError("give the ID of a request, or --last; 'blockwright ps --requests' lists them", 2)

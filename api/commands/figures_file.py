@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from blockwright.api.commands import CommandError
+from . import CommandError
 
 
 class FiguresFile:

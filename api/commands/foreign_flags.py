@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import get_type_hints
 
-from blockwright.policies.nearest import nearest
+from ...policies.nearest import nearest
 
 # A word in the place of a command -> what to type.
 WORDS = {
@@ -170,6 +170,6 @@ def hint(flag: str, value: str, known: Collection[str], places: Collection[str])
 
 
 def _settings() -> list[str]:
-    from blockwright.actors.config import Settings
+    from ...actors.config import Settings
 
     return [*get_type_hints(Settings)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 
-from blockwright.api.commands import CommandError
+from . import CommandError
 
 WHERE = "an invitation (text, @FILE, or - for standard input), or an address without keys: ipc:///PATH, tcp://127.0.0.1:PORT"
 
@@ -27,10 +27,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.runtime.base.loop import run as run_loop
-    from blockwright.runtime.cluster.invitations import given
-    from blockwright.runtime.cluster.joining import join, stay
-    from blockwright.transport.errors import AddressError, KeysError, TransportError
+    from ...runtime.base.loop import run as run_loop
+    from ...runtime.cluster.invitations import given
+    from ...runtime.cluster.joining import join, stay
+    from ...transport.errors import AddressError, KeysError, TransportError
 
     async def live() -> bool:
         node = await join(where, name=arguments.name, listen=arguments.listen)

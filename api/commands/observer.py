@@ -12,14 +12,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from blockwright.api.commands import CommandError
-from blockwright.api.program.blocking import LoopThread
-from blockwright.runtime.base.errors import RuntimeFault
-from blockwright.runtime.cluster.invitations import given
-from blockwright.runtime.cluster.joining import default_name, join
-from blockwright.runtime.node.inspection import inspect_peers
-from blockwright.runtime.node.node import Node
-from blockwright.transport.errors import AddressError, KeysError, TransportError
+from ...runtime.base.errors import RuntimeFault
+from ...runtime.cluster.invitations import given
+from ...runtime.cluster.joining import default_name, join
+from ...runtime.node.inspection import inspect_peers
+from ...runtime.node.node import Node
+from ...transport.errors import AddressError, KeysError, TransportError
+from ..program.blocking import LoopThread
+from . import CommandError
 
 MEET = 2.0  # seconds that the nodes which the head knows may take to be met
 

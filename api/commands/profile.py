@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from blockwright.api.commands import CommandError
-from blockwright.api.commands.figures_file import FiguresFile
-from blockwright.api.commands.zoo_folder import folder, refusals, waiting
+from . import CommandError
+from .figures_file import FiguresFile
+from .zoo_folder import folder, refusals, waiting
 
 WIDTH, HEIGHT = 64, 16  # characters of the plot
 MOST_REPEATS = 1000  # hours of a small model
@@ -65,8 +65,8 @@ def repeats(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.gpu.errors import BackendError
-    from blockwright.zoo.profiles import add_profile
+    from ...gpu.errors import BackendError
+    from ...zoo.profiles import add_profile
 
     output = FiguresFile("--output", arguments.output) if arguments.output else None
     with refusals():
@@ -84,15 +84,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    from blockwright.actors.config import Settings
-    from blockwright.actors.profiling.links import measure_links
-    from blockwright.actors.profiling.profile import profile
-    from blockwright.actors.resources import cores, free_memory
-    from blockwright.actors.sizing import serving_dtype
-    from blockwright.api.load.figures import machine
-    from blockwright.gpu.select import open_backend
-    from blockwright.zoo.source import open_source
-    from blockwright.zoo.zoo import Zoo
+    from ...actors.config import Settings
+    from ...actors.profiling.links import measure_links
+    from ...actors.profiling.profile import profile
+    from ...actors.resources import cores, free_memory
+    from ...actors.sizing import serving_dtype
+    from ...gpu.select import open_backend
+    from ...zoo.source import open_source
+    from ...zoo.zoo import Zoo
+    from ..load.figures import machine
 
     checkpoint = open_source(Zoo(arguments.zoo).folder(arguments.model) if arguments.zoo else arguments.model)
     dtype = serving_dtype(Settings(dtype=arguments.dtype), {"": checkpoint.config})
@@ -115,8 +115,8 @@ def _tell(done: int, total: int) -> None:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from blockwright.api.commands.tables import size
-    from blockwright.policies.plan.cost import KNEE
+    from ...policies.plan.cost import KNEE
+    from .tables import size
 
     device, error, costs = found["device"], found["error"], found["coefficients"]
     print(f"{found['model']['path']} on {device['cpu']}, {device['threads']} threads, {device['numerics']}")

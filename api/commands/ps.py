@@ -23,9 +23,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from blockwright.api.commands import CommandError
-from blockwright.api.commands.connection import add_url, connected
-from blockwright.api.commands.node import WHERE
+from . import CommandError
+from .connection import add_url, connected
+from .node import WHERE
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +58,12 @@ def pause(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.commands.actor_table import actors_tables, actors_view
-    from blockwright.api.commands.observe import ps_view
-    from blockwright.api.commands.request_table import request_tables, request_view
-    from blockwright.api.commands.screen import show
-    from blockwright.api.commands.tables import ps_tables
-    from blockwright.api.commands.tenant_table import tenant_tables, tenant_view
+    from .actor_table import actors_tables, actors_view
+    from .observe import ps_view
+    from .request_table import request_tables, request_view
+    from .screen import show
+    from .tables import ps_tables
+    from .tenant_table import tenant_tables, tenant_view
 
     if arguments.join is not None and not arguments.actors:
         raise CommandError("--join shows actors, since applications are known to servers; add --actors", 2)
@@ -86,13 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _looks(arguments: argparse.Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
     """Yield a function that looks once, at a server or as a node of a cluster."""
     if arguments.join is None:
-        from blockwright.api.commands.request_table import PATH
+        from .request_table import PATH
 
         path = "/admin/actors" if arguments.actors else PATH if arguments.requests else "/admin/cluster"
         with connected(arguments) as session:
             yield lambda: session.get(path)
     else:
-        from blockwright.api.commands.observer import joined
+        from .observer import joined
 
         with joined(arguments.join) as look:
             yield look

@@ -13,7 +13,7 @@ import argparse
 import json
 from pathlib import Path
 
-from blockwright.api.commands import CommandError
+from . import CommandError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +24,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.actors.worker.event_log_file import EventLogError
-    from blockwright.api.commands.replay_report import as_json, as_lines, replay
+    from ...actors.worker.event_log_file import EventLogError
+    from .replay_report import as_json, as_lines, replay
 
     try:
         report = replay(arguments.file, until=arguments.until, show=arguments.show)

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.worker.event_log_file import EventLog, Header
-from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.sweep.event_log import Applied, Committed, Difference, Ended, Entry, Failed, Planned, Replayer
-from blockwright.policies.sweep.state import SweepState
+from ...actors.worker.event_log_file import EventLog, Header
+from ...policies.plan.sweep_plan import SweepPlan
+from ...policies.sweep.event_log import Applied, Committed, Difference, Ended, Entry, Failed, Planned, Replayer
+from ...policies.sweep.state import SweepState
 
 MOST_FIELDS = 20  # of a difference that are shown
 WIDTH = 160  # characters of a value that are shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blockwright.api.commands.dispatch_story import decision
+from .dispatch_story import decision
 
 View = Mapping[str, Any]
 _ENDS = ("finished", "failed", "cancelled")

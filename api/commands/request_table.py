@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Group
 
-from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.screen import Screenful
+from .fitted_table import FittedTable
+from .screen import Screenful
 
 ASKED = 1000  # of the server, which gives no more at a time
 PATH = f"/v1/requests?limit={ASKED}"

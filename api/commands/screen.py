@@ -17,8 +17,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.live import Live
 from rich.segment import Segment
 
-from blockwright.api.commands.keyboard import Keyboard
-from blockwright.api.program.results import RequestError
+from ..program.results import RequestError
+from .keyboard import Keyboard
 
 Line = list[Segment]
 View = Mapping[str, Any]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 
-from blockwright.actors.config import SettingsError
-from blockwright.api.commands import CommandError
+from ...actors.config import SettingsError
+from . import CommandError
 
 # flags that are fields of Settings: name of the flag -> name of the field
 FLAGS = {name: name for name in ("workers", "device", "dtype", "host", "port", "max_model_len", "tls_cert", "tls_key")}
@@ -67,7 +67,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.settings.options import make_settings
+    from ..settings.options import make_settings
 
     try:
         settings = make_settings(
@@ -83,16 +83,16 @@ def run(arguments: argparse.Namespace) -> int:
     except SettingsError as error:
         raise CommandError(str(error), 2) from None
     if arguments.show_settings:
-        from blockwright.api.settings.text import as_toml
+        from ..settings.text import as_toml
 
         print(as_toml(settings), end="")
         return 0
-    from blockwright.actors.worker_processes import worker_launcher
+    from ...actors.worker_processes import worker_launcher
 
     launcher = worker_launcher(settings.directory)
     launcher.begin()  # it imports torch, for longer than this process what follows
     try:
-        from blockwright.api.serve.server import run as serve
+        from ..serve.server import run as serve
 
         return serve(settings, launcher)
     finally:

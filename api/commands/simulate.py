@@ -20,16 +20,16 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from blockwright.api.commands import CommandError
-from blockwright.api.commands.figures_file import FiguresFile
+from . import CommandError
+from .figures_file import FiguresFile
 
 if TYPE_CHECKING:
-    from blockwright.api.commands.simulate_sweep import Target
-    from blockwright.policies.plan.coefficients import Coefficients
-    from blockwright.simulator.description import DescriptionSource, Scenario
-    from blockwright.simulator.recording import Recording
-    from blockwright.simulator.simulation import ClusterSimulation
-    from blockwright.simulator.workload import Demand
+    from ...policies.plan.coefficients import Coefficients
+    from ...simulator.description import DescriptionSource, Scenario
+    from ...simulator.recording import Recording
+    from ...simulator.simulation import ClusterSimulation
+    from ...simulator.workload import Demand
+    from .simulate_sweep import Target
 
 Outcomes = tuple[list[float], list[float]]  # seconds until the first and until the last token
 STEPS = 200  # of the progress bar
@@ -60,8 +60,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.commands.simulate_report import document, show
-    from blockwright.api.commands.simulate_sweep import combinations, parse_target
+    from .simulate_report import document, show
+    from .simulate_sweep import combinations, parse_target
 
     targets = [parse_target(text) for text in arguments.target]
     combined = combinations(arguments.set)
@@ -94,9 +94,9 @@ def _run_several(
     """Simulate each combination of values, and print a row for each."""
     from rich.console import Console
 
-    from blockwright.api.commands.fitted_table import FittedTable
-    from blockwright.api.commands.simulate_report import document
-    from blockwright.api.commands.simulate_sweep import rows, varied, verdict
+    from .fitted_table import FittedTable
+    from .simulate_report import document
+    from .simulate_sweep import rows, varied, verdict
 
     if arguments.log:
         raise CommandError("--log writes the decisions of one simulation; give one value to each --set", 2)
@@ -123,9 +123,9 @@ def _run_several(
 
 def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[str, str], Outcomes | None]:
     """The simulation at its end; by name of instances what says how long their sweeps take; what was recorded."""
-    from blockwright.api.program.progress import Bar
-    from blockwright.simulator.parameter_drops import simulation_of
-    from blockwright.simulator.simulation import NoRoomError
+    from ...simulator.parameter_drops import simulation_of
+    from ...simulator.simulation import NoRoomError
+    from ..program.progress import Bar
 
     described = _described(arguments)
     requests = described.requests
@@ -149,9 +149,9 @@ def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[st
 
 
 def _described(arguments: argparse.Namespace) -> Described:
-    from blockwright.simulator.description import DescriptionError, DescriptionSource, changed, read
-    from blockwright.simulator.traces import TraceError
-    from blockwright.simulator.workload import demands
+    from ...simulator.description import DescriptionError, DescriptionSource, changed, read
+    from ...simulator.traces import TraceError
+    from ...simulator.workload import demands
 
     if arguments.config is None and not arguments.logs:
         raise CommandError("give CONFIG, or event logs with --from", 2)
@@ -179,7 +179,7 @@ def _described(arguments: argparse.Namespace) -> Described:
 
 def _costs(scenario: Scenario, source: DescriptionSource, recording: Recording | None) -> list[tuple[Coefficients, str]]:
     """What sweeps cost, of each entry of instances: by its profile, or else by the logs. Raises DescriptionError."""
-    from blockwright.simulator.description import profile
+    from ...simulator.description import profile
 
     if recording is None:
         if scenario.workload.arrivals == "log":
@@ -207,8 +207,8 @@ def _check_changes(changes: Sequence[str]) -> None:
 
 
 def _recorded(paths: list[Path]) -> Recording:
-    from blockwright.actors.worker.event_log_file import EventLog, EventLogError
-    from blockwright.simulator.recording import Recording
+    from ...actors.worker.event_log_file import EventLog, EventLogError
+    from ...simulator.recording import Recording
 
     recording, logs = Recording(), dict[tuple[str, float, int, int], EventLog]()
     try:

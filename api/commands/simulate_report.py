@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.load.figures import percentile, spread
-from blockwright.policies.prediction.instance import Instance
-from blockwright.policies.prediction.pipeline_instance import PipelineInstance
-from blockwright.simulator.simulation import ClusterSimulation
+from ...policies.prediction.instance import Instance
+from ...policies.prediction.pipeline_instance import PipelineInstance
+from ...simulator.simulation import ClusterSimulation
+from ..load.figures import percentile, spread
+from .fitted_table import FittedTable
 
 BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"  # the second where the output cannot show the first
 WIDTH = 60  # characters of a plot

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.api.commands import CommandError
-from blockwright.api.commands.simulate_report import METRICS, SHOWN
-from blockwright.policies.nearest import suggestion
+from ...policies.nearest import suggestion
+from . import CommandError
+from .simulate_report import METRICS, SHOWN
 
 PLAIN = ("requests", "failed", "requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s")
 MOST = 1000  # simulations in one call

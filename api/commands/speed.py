@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from blockwright.api.program.results import Answer
+from ..program.results import Answer
 
 
 class Watch:

@@ -11,11 +11,11 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.screen import Screenful
-from blockwright.api.program.job_bar import in_words
-from blockwright.api.saving import in_memory, saving
-from blockwright.policies.binary_size import binary_size
+from ...policies.binary_size import binary_size
+from ..program.job_bar import in_words
+from ..saving import in_memory, saving
+from .fitted_table import FittedTable
+from .screen import Screenful
 
 View = Mapping[str, Any]
 size = binary_size  # bytes with a binary unit

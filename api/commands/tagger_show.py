@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from blockwright.api.commands import CommandError
+from . import CommandError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,9 +16,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.actors.tagger.model_file import TaggerFileError, read_tagger
-    from blockwright.api.commands.tagger_table import figures_table
-    from blockwright.api.commands.zoo_tables import print_tables
+    from ...actors.tagger.model_file import TaggerFileError, read_tagger
+    from .tagger_table import figures_table
+    from .zoo_tables import print_tables
 
     try:
         file = read_tagger(arguments.file)

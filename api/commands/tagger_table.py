@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.tables import share
+from .fitted_table import FittedTable
+from .tables import share
 
 
 def figures_table(figures: Mapping[str, Mapping[str, float]]) -> FittedTable:

@@ -13,7 +13,7 @@ import argparse
 import random
 from pathlib import Path
 
-from blockwright.api.commands import CommandError
+from . import CommandError
 
 LEAST = 20  # requests to train on
 MOST_PASSES = 20
@@ -34,11 +34,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.actors.tagger.model_file import TaggerFile, write_tagger
-    from blockwright.actors.tagger.request_log import RequestLogError, read_requests
-    from blockwright.api.commands.tagger_table import figures_table
-    from blockwright.api.commands.zoo_tables import print_tables
-    from blockwright.policies.prediction.length_models import compared
+    from ...actors.tagger.model_file import TaggerFile, write_tagger
+    from ...actors.tagger.request_log import RequestLogError, read_requests
+    from ...policies.prediction.length_models import compared
+    from .tagger_table import figures_table
+    from .zoo_tables import print_tables
 
     try:
         lessons = read_requests(arguments.log)

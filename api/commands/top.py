@@ -16,12 +16,12 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from blockwright.api.commands.connection import add_url, connected
-from blockwright.api.commands.ps import add_screen
+from .connection import add_url, connected
+from .ps import add_screen
 
 if TYPE_CHECKING:
-    from blockwright.api.commands.observe import Sample
-    from blockwright.api.program.blocking import BlockingSession
+    from ..program.blocking import BlockingSession
+    from .observe import Sample
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +30,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.commands.observe import top_view
-    from blockwright.api.commands.screen import show
-    from blockwright.api.commands.tables import top_tables
+    from .observe import top_view
+    from .screen import show
+    from .tables import top_tables
 
     with connected(arguments) as session:
         looks = [_look(session)]
@@ -48,6 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(session: BlockingSession) -> Sample:
-    from blockwright.api.commands.observe import read_sample
+    from .observe import read_sample
 
     return read_sample(time.monotonic(), session.get("/admin/cluster"), session.get_text("/metrics"))

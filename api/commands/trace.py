@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from blockwright.api.commands import CommandError
+from . import CommandError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +19,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.actors.worker.event_log_file import is_event_log
-    from blockwright.runtime.tracing.trace_reader import render
+    from ...actors.worker.event_log_file import is_event_log
+    from ...runtime.tracing.trace_reader import render
 
     try:
         for path in filter(is_event_log, arguments.files):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from blockwright.api.commands.zoo_folder import add_zoo, progress, refusals, waiting
+from .zoo_folder import add_zoo, progress, refusals, waiting
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +27,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.commands.zoo_tables import added_line
-    from blockwright.zoo.add import add as add_model
+    from ...zoo.add import add as add_model
+    from .zoo_tables import added_line
 
     with refusals(), progress() as tell:
         added = add_model(

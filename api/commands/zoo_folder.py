@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from blockwright.api.commands import CommandError
+from . import CommandError
 
 DEFAULT = "~/.blockwright/zoo"
 
@@ -34,8 +34,8 @@ def waiting() -> None:
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
     """What a zoo refuses, as the sentence that ends a command: 1 where a disk is to blame, 2 where the call is."""
-    from blockwright.gpu.errors import CheckpointError
-    from blockwright.zoo.errors import StorageError, ZooDamaged
+    from ...gpu.errors import CheckpointError
+    from ...zoo.errors import StorageError, ZooDamaged
 
     try:
         yield

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from blockwright.api.commands.zoo_folder import add_zoo, refusals, waiting
+from .zoo_folder import add_zoo, refusals, waiting
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,8 +16,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.commands.tables import size
-    from blockwright.zoo.remove import gc
+    from ...zoo.remove import gc
+    from .tables import size
 
     with refusals():
         freed = gc(arguments.zoo, waiting=waiting)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from blockwright.api.commands.zoo_folder import add_zoo, refusals
+from .zoo_folder import add_zoo, refusals
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +15,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.commands.zoo_tables import list_table, list_view, print_tables
-    from blockwright.zoo.zoo import Zoo
+    from ...zoo.zoo import Zoo
+    from .zoo_tables import list_table, list_view, print_tables
 
     with refusals():
         view = list_view(Zoo(arguments.zoo).listings())

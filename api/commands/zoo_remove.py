@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from blockwright.api.commands.zoo_folder import add_zoo, refusals, waiting
+from .zoo_folder import add_zoo, refusals, waiting
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.zoo.remove import remove
+    from ...zoo.remove import remove
 
     with refusals():
         remove(arguments.zoo, arguments.name, waiting=waiting)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from blockwright.api.commands.zoo_folder import add_zoo, refusals
+from .zoo_folder import add_zoo, refusals
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,9 +16,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.commands.zoo_tables import print_tables, show_tables, show_view
-    from blockwright.zoo.profiles import profiles_of
-    from blockwright.zoo.zoo import Zoo
+    from ...zoo.profiles import profiles_of
+    from ...zoo.zoo import Zoo
+    from .zoo_tables import print_tables, show_tables, show_view
 
     with refusals():
         zoo = Zoo(arguments.zoo)

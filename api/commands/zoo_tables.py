@@ -9,14 +9,14 @@ from typing import Any
 
 from rich.console import Console
 
-from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.tables import size
-from blockwright.api.saving import shared_part
-from blockwright.zoo.add import AddedModel
-from blockwright.zoo.profiles import StoredProfile
-from blockwright.zoo.records import StoredChain
-from blockwright.zoo.verify import Verified
-from blockwright.zoo.zoo import ListedBlock, Listing
+from ...zoo.add import AddedModel
+from ...zoo.profiles import StoredProfile
+from ...zoo.records import StoredChain
+from ...zoo.verify import Verified
+from ...zoo.zoo import ListedBlock, Listing
+from ..saving import shared_part
+from .fitted_table import FittedTable
+from .tables import size
 
 
 def print_tables(*tables: FittedTable | str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from blockwright.api.commands.zoo_folder import add_zoo, progress, refusals
+from .zoo_folder import add_zoo, progress, refusals
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +20,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from blockwright.api.commands.zoo_tables import verify_lines, verify_view
-    from blockwright.zoo.verify import verify
+    from ...zoo.verify import verify
+    from .zoo_tables import verify_lines, verify_view
 
     with refusals(), progress() as tell:
         verified = verify(arguments.zoo, lambda done, total: tell("hashing", done, total))

@@ -16,9 +16,9 @@ from typing import Any
 
 import aiohttp
 
-from blockwright.api.demo.display import TourCheck
-from blockwright.api.demo.recovery import KilledStream, listen
-from blockwright.policies.binary_size import binary_size
+from ...policies.binary_size import binary_size
+from .display import TourCheck
+from .recovery import KilledStream, listen
 
 STREAMS, TOKENS = 16, 150  # of answers; the replicas have KV memory for some ten of them
 SPARE, LEAST = 0.35, 640 << 10  # memory for KV, as a part of the parameters; bytes of it at least

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from blockwright.api.demo.tasks import Example, is_right
+from .tasks import Example, is_right
 
 MOST_TOKENS = 96
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from blockwright.api.demo.client import ExampleOutcome
-from blockwright.api.demo.tasks import HELD_OUT, LONGER, accuracy
+from .client import ExampleOutcome
+from .tasks import HELD_OUT, LONGER, accuracy
 
 _UP, _CLEAR = "\x1b[{}A", "\x1b[2K"
 

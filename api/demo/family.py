@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from blockwright.api.demo.tasks import HELD_OUT, Example, Task, examination, letters
+from .tasks import HELD_OUT, Example, Task, examination, letters
 
 ROMAN = (
     (1000, "M"),

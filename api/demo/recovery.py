@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import aiohttp
 
-from blockwright.api.demo.client import SseReader
-from blockwright.api.demo.display import TourCheck, table
+from .client import SseReader
+from .display import TourCheck, table
 
 STREAMS, TOKENS = 12, 400
 BEGUN = 20  # tokens of a stream before the kill

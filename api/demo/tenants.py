@@ -15,10 +15,10 @@ from typing import Any
 
 import aiohttp
 
-from blockwright.api.demo.client import ExampleOutcome, ask
-from blockwright.api.demo.display import Live, TourCheck, table
-from blockwright.api.demo.family import FAMILY, questions
-from blockwright.policies.binary_size import binary_size
+from ...policies.binary_size import binary_size
+from .client import ExampleOutcome, ask
+from .display import Live, TourCheck, table
+from .family import FAMILY, questions
 
 HOT = "mirror"  # the member that is added while the others stream
 SEED = 9

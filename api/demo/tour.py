@@ -22,13 +22,13 @@ from pathlib import Path
 
 import aiohttp
 
-from blockwright.api.demo import burst
-from blockwright.api.demo.client import ExampleOutcome, ask
-from blockwright.api.demo.display import Live, Meanwhile, TourCheck, accuracy_table, request_table
-from blockwright.api.demo.recovery import show_recovery
-from blockwright.api.demo.tasks import HELD_OUT, Example, examination
-from blockwright.api.demo.tenants import HOT, show_tenants
-from blockwright.api.saving import saving
+from ..saving import saving
+from . import burst
+from .client import ExampleOutcome, ask
+from .display import Live, Meanwhile, TourCheck, accuracy_table, request_table
+from .recovery import show_recovery
+from .tasks import HELD_OUT, Example, examination
+from .tenants import HOT, show_tenants
 
 PIPELINE = "demo-pipeline"  # the model id that runs over both workers; the other id is the folder's
 SEED = 7  # of the prompts that are asked; the checkpoint's own report uses another

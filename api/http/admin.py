@@ -10,11 +10,11 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from blockwright.actors.load_history import memory_of
-from blockwright.api.checks import shown
-from blockwright.api.errors import ApiError, bad_request
-from blockwright.api.http.context import CALLER, FRONT, PEER
-from blockwright.api.http.tenants import key_tenants, tenants_view
+from ...actors.load_history import memory_of
+from ..checks import shown
+from ..errors import ApiError, bad_request
+from .context import CALLER, FRONT, PEER
+from .tenants import key_tenants, tenants_view
 
 log = logging.getLogger(__name__)
 MOST_LISTED = 1000  # requests of one answer

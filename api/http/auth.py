@@ -12,8 +12,8 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockwright.api.errors import ApiError
-from blockwright.policies.requests.request_ownership import Viewer
+from ...policies.requests.request_ownership import Viewer
+from ..errors import ApiError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from blockwright.api.errors import ApiError
+from ..errors import ApiError
 
 SMALL = 1 << 18  # bytes of a body that are not counted
 

@@ -17,17 +17,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from blockwright.actors.gateway.port import GatewayPort, ModelInfo
-from blockwright.api.checks import shown
-from blockwright.api.errors import ApiError
-from blockwright.api.text.chat_template import ChatTemplate
-from blockwright.api.text.tokenizer import TextCodec
-from blockwright.api.text.tokenizer_build import OF_SETTINGS
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import GenerationDefaults
-from blockwright.gpu.regular_file import read_regular
-from blockwright.gpu.weights.adapter import trained_on
-from blockwright.gpu.weights.checkpoint_files import (
+from ...actors.gateway.port import GatewayPort, ModelInfo
+from ...gpu.errors import CheckpointError
+from ...gpu.model.config import GenerationDefaults
+from ...gpu.regular_file import read_regular
+from ...gpu.weights.adapter import trained_on
+from ...gpu.weights.checkpoint_files import (
     ADDED_TOKENS,
     LONGEST_TEXT,
     OF_FRONT,
@@ -36,11 +31,16 @@ from blockwright.gpu.weights.checkpoint_files import (
     TOKENIZER_CONFIG,
     CheckpointFiles,
 )
-from blockwright.gpu.weights.generation import read_generation
-from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base
-from blockwright.policies.nearest import suggestion
-from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.zoo.source import is_variant, open_source
+from ...gpu.weights.generation import read_generation
+from ...policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base
+from ...policies.nearest import suggestion
+from ...policies.plan.sampling import SamplingParams
+from ...zoo.source import is_variant, open_source
+from ..checks import shown
+from ..errors import ApiError
+from ..text.chat_template import ChatTemplate
+from ..text.tokenizer import TextCodec
+from ..text.tokenizer_build import OF_SETTINGS
 
 log = logging.getLogger(__name__)
 _Key = tuple[tuple[str, ...], int]  # of a model: its folders, and when it was added

@@ -15,10 +15,10 @@ from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
-from blockwright.actors.batches.port import BatchDesk
-from blockwright.actors.config import Settings
-from blockwright.actors.gateway.peers import Family, TenantUse
-from blockwright.actors.gateway.port import (
+from ...actors.batches.port import BatchDesk
+from ...actors.config import Settings
+from ...actors.gateway.peers import Family, TenantUse
+from ...actors.gateway.port import (
     ForecastPoint,
     GatewayPort,
     ModelInfo,
@@ -28,19 +28,19 @@ from blockwright.actors.gateway.port import (
     RequestView,
     StreamProgress,
 )
-from blockwright.actors.load_history import LoadHistory, LoadRow
-from blockwright.api.http.auth import ApiCaller, Keys, ModelAccess
-from blockwright.api.http.body_memory import BodyMemory
-from blockwright.api.http.catalog import Catalog
-from blockwright.api.http.cors import Cors
-from blockwright.api.http.hosts import Hosts
-from blockwright.api.http.limits import TenantLimits
-from blockwright.api.http.metrics import Meter, Metrics
-from blockwright.api.http.spans import Spans
-from blockwright.api.http.starting import Stages
-from blockwright.policies.requests.refusal import RequestRefused
-from blockwright.policies.requests.request_ownership import ChosenNames, Viewer, request_id
-from blockwright.runtime.actor.ref import Ref
+from ...actors.load_history import LoadHistory, LoadRow
+from ...policies.requests.refusal import RequestRefused
+from ...policies.requests.request_ownership import ChosenNames, Viewer, request_id
+from ...runtime.actor.ref import Ref
+from .auth import ApiCaller, Keys, ModelAccess
+from .body_memory import BodyMemory
+from .catalog import Catalog
+from .cors import Cors
+from .hosts import Hosts
+from .limits import TenantLimits
+from .metrics import Meter, Metrics
+from .spans import Spans
+from .starting import Stages
 
 T = TypeVar("T")
 

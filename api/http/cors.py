@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from blockwright.api.errors import ApiError
+from ..errors import ApiError
 
 METHODS = "GET, POST, DELETE, HEAD, OPTIONS"
 EXPOSED = (

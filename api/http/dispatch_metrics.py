@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from blockwright.actors.gateway.port import DispatchFigures
+from ...actors.gateway.port import DispatchFigures
 
 _HISTOGRAMS = (
     ("dispatch_seconds", "Seconds a request waited for a dispatcher's answer or its timeout.", "asked"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from blockwright.policies.nearest import nearest
+from ...policies.nearest import nearest
 
 _OLLAMA = "ollama's API is not served; OpenAI's is, at /v1: POST /v1/chat/completions"
 _ADAPTERS = "POST /admin/apps adds a model while the server runs"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from aiohttp import HttpVersion11, web
 from aiohttp.http_parser import RawRequestMessage
 
-from blockwright.api.errors import ApiError
+from ..errors import ApiError
 
 ENCODINGS = ("", "identity", "gzip", "deflate", "br", "zstd")  # the last two where their packages are installed
 EXPECTED = web.RequestKey("expected", str)  # what the client waits for, until it is told to go on

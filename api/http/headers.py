@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from blockwright.api.http.context import BEGUN, CALL_ID, FRONT, IGNORED, NAME, PROGRESS, TRACE, Asker
-from blockwright.api.http.limits import CHARGE, rate_headers
+from .context import BEGUN, CALL_ID, FRONT, IGNORED, NAME, PROGRESS, TRACE, Asker
+from .limits import CHARGE, rate_headers
 
 MAX_IGNORED_SHOWN = 20
 ECHOED = ("x-correlation-id", "x-session-affinity")  # the client's own names for what belongs together

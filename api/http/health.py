@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.api.http.context import FRONT
+from .context import FRONT
 
 PUBLIC = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.actors.load_history import RINGS, WINDOW, LoadRow, memory_of, quantile, step_of, windows
-from blockwright.api.answers import HistoryAnswer, HistoryRow
-from blockwright.api.checks import shown
-from blockwright.api.errors import bad_request
-from blockwright.api.http.context import FRONT, PEER, Front
-from blockwright.api.http.metrics import SECONDS
+from ...actors.load_history import RINGS, WINDOW, LoadRow, memory_of, quantile, step_of, windows
+from ..answers import HistoryAnswer, HistoryRow
+from ..checks import shown
+from ..errors import bad_request
+from .context import FRONT, PEER, Front
+from .metrics import SECONDS
 
 INTERVAL = 1.0  # seconds between two looks
 MEMORY_EVERY = 10  # looks between two questions about the workers' memory; whoever asks for /admin/cluster tells of it, too

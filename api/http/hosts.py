@@ -10,8 +10,8 @@ import ipaddress
 import socket
 from urllib.parse import urlsplit
 
-from blockwright.actors.config import Settings
-from blockwright.api.errors import ApiError
+from ...actors.config import Settings
+from ..errors import ApiError
 
 LOOPBACK = "localhost"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.api.answers import LoadAnswer, VersionAnswer
-from blockwright.api.http.context import FRONT
-from blockwright.api.version import VERSION
+from ..answers import LoadAnswer, VersionAnswer
+from ..version import VERSION
+from .context import FRONT
 
 INVARIANT = "native-"  # numerics of our kernels, whose sums have one order
 VARIANT = (

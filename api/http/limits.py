@@ -11,10 +11,10 @@ import math
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import GatewayPort
-from blockwright.api.errors import ApiError
-from blockwright.api.http.auth import ApiCaller
-from blockwright.policies.requests.rate_limit import Standing, Verdict
+from ...actors.gateway.port import GatewayPort
+from ...policies.requests.rate_limit import Standing, Verdict
+from ..errors import ApiError
+from .auth import ApiCaller
 
 _WORDS = {
     "requests_per_minute": "requests per minute",

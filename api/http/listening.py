@@ -17,11 +17,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import ContentEncodingError, PayloadEncodingError
 from aiohttp.http_parser import RawRequestMessage
 
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.api.errors import ApiError, bad_request, error_response, from_http
-from blockwright.api.http.context import FRONT
-from blockwright.api.http.expect import EXPECTED, take_out, unknown_encoding
-from blockwright.api.http.health import PUBLIC
+from ...actors.config import Settings, SettingsError
+from ..errors import ApiError, bad_request, error_response, from_http
+from .context import FRONT
+from .expect import EXPECTED, take_out, unknown_encoding
+from .health import PUBLIC
 
 log = logging.getLogger(__name__)
 IDLE = 10

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.core import Metric
 
-from blockwright.actors.gateway.peers import Family
+from ...actors.gateway.peers import Family
 
 
 def plain(families: Iterable[Metric]) -> list[Family]:

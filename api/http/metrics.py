@@ -14,17 +14,17 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from blockwright.actors.gateway.peers import Family, TenantUse
-from blockwright.actors.gateway.port import Census, DispatchFigures, LengthFigures, MoveFigures, StreamProgress
-from blockwright.actors.histogram import Histogram
-from blockwright.api.http.batch_metrics import batch_families
-from blockwright.api.http.cluster_metrics import cluster_families
-from blockwright.api.http.dispatch_metrics import dispatch_families
-from blockwright.api.http.metric_sum import plain, summed
-from blockwright.api.http.runtime_metrics import runtime_families
-from blockwright.api.http.tenants import tenant_families
-from blockwright.policies.requests.account import account_of
-from blockwright.runtime.base.node_view import Measure
+from ...actors.gateway.peers import Family, TenantUse
+from ...actors.gateway.port import Census, DispatchFigures, LengthFigures, MoveFigures, StreamProgress
+from ...actors.histogram import Histogram
+from ...policies.requests.account import account_of
+from ...runtime.base.node_view import Measure
+from .batch_metrics import batch_families
+from .cluster_metrics import cluster_families
+from .dispatch_metrics import dispatch_families
+from .metric_sum import plain, summed
+from .runtime_metrics import runtime_families
+from .tenants import tenant_families
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)

@@ -6,8 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import ModelInfo
-from blockwright.api.http.context import CALLER, FRONT
+from ...actors.gateway.port import ModelInfo
+from .context import CALLER, FRONT
 
 
 def _shown(request: web.Request) -> dict[str, dict[str, Any]]:

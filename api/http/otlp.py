@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
-from blockwright.api.http.spans import FinishedRequest
+from .spans import FinishedRequest
 
 TIMEOUT = 3.0  # seconds that a collector may take, also for the last spans when the server ends
 NAME = "llm_request"  # as vLLM's

@@ -11,10 +11,10 @@ import time
 
 from aiohttp import web
 
-from blockwright.api.http.context import ASKED, BEGUN, CALL_ID, CALLER, FAULT, FRONT, METER, MODEL, PROGRESS, TRACE
-from blockwright.api.http.headers import log_names
-from blockwright.api.http.spans import FinishedRequest
-from blockwright.runtime.base.scope import parse_traceparent
+from ...runtime.base.scope import parse_traceparent
+from .context import ASKED, BEGUN, CALL_ID, CALLER, FAULT, FRONT, METER, MODEL, PROGRESS, TRACE
+from .headers import log_names
+from .spans import FinishedRequest
 
 LEFT = 499  # status of who went before the answer, as nginx has it
 _POLLED = ("/health", "/ping", "/load", "/metrics", "/admin/cluster", "/admin/forecasts", "/page/")

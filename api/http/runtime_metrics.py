@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric
 
-from blockwright.runtime.base.node_view import Measure
+from ...runtime.base.node_view import Measure
 
 
 def runtime_families(measures: Iterable[Measure]) -> Iterator[Metric]:

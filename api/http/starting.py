@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from blockwright.actors.gateway.port import (
+from ...actors.gateway.port import (
     ApplicationView,
     Census,
     Credit,
@@ -30,9 +30,9 @@ from blockwright.actors.gateway.port import (
     RequestView,
     TokenStream,
 )
-from blockwright.policies.requests.rate_limit import Standing, Verdict
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.request_ownership import Viewer
+from ...policies.requests.rate_limit import Standing, Verdict
+from ...policies.requests.refusal import Refusal, RequestRefused
+from ...policies.requests.request_ownership import Viewer
 
 
 class Stages:

@@ -11,10 +11,10 @@ from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from blockwright.actors.config import Settings
-from blockwright.actors.gateway.peers import TenantUse
-from blockwright.policies.requests.account import is_offline_account
-from blockwright.policies.requests.rate_limit import EVERYBODY, Standing
+from ...actors.config import Settings
+from ...actors.gateway.peers import TenantUse
+from ...policies.requests.account import is_offline_account
+from ...policies.requests.rate_limit import EVERYBODY, Standing
 
 Standings = Mapping[str, Mapping[str, Standing]]  # tenant -> limit -> how it stands
 

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Mapping
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import Census
-from blockwright.api.http.context import FRONT
-from blockwright.api.http.metrics import TokenCounts
+from ...actors.gateway.port import Census
+from .context import FRONT
+from .metrics import TokenCounts
 
 SECONDS = 10.0  # between two lines, as vLLM has it
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.resources import cores, free_memory
+from ...actors.resources import cores, free_memory
 
 SHARES = (50, 90, 95, 99)
 METRICS = ("ttft", "itl", "tpot", "e2e")

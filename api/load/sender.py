@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.api.load.figures import Outcome
-from blockwright.api.load.workload import Request, Vocabulary
-from blockwright.api.program.client import Client, events
-from blockwright.api.program.results import RequestError
+from ..program.client import Client, events
+from ..program.results import RequestError
+from .figures import Outcome
+from .workload import Request, Vocabulary
 
 SAMPLE = "The quick brown fox jumps over the lazy dog while seven wizards mix black quartz and jolly hymns vex. "
 SAFE = tuple(range(32, 256))  # ids that every vocabulary has, for a server that does not tell its tokens

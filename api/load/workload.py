@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from blockwright.simulator.traces import BLOCK, TraceRequest
+from ...simulator.traces import BLOCK, TraceRequest
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -14,22 +14,22 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.actors.app_roots import folder_below
-from blockwright.actors.further_applications import roots_of
-from blockwright.actors.gateway.port import ApplicationView, NewApplication, RemovalView
-from blockwright.api.answers import AddedAnswer, AppsAnswer, RemovedAnswer
-from blockwright.api.errors import ApiError, bad_request, in_words
-from blockwright.api.http.context import FRONT, IGNORED
-from blockwright.api.openai.bodies import read_fields
-from blockwright.api.openai.field_types import Field, Flag, Number, Text
-from blockwright.api.openai.model_defaults import DEFAULTS, checked_defaults
-from blockwright.api.openai.request_body import read_body
-from blockwright.api.saving import shared_part
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.adapter import is_adapter
-from blockwright.policies.binary_size import binary_size
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.zoo.source import is_variant
+from ...actors.app_roots import folder_below
+from ...actors.further_applications import roots_of
+from ...actors.gateway.port import ApplicationView, NewApplication, RemovalView
+from ...gpu.errors import CheckpointError
+from ...gpu.weights.adapter import is_adapter
+from ...policies.binary_size import binary_size
+from ...policies.requests.refusal import Refusal, RequestRefused
+from ...zoo.source import is_variant
+from ..answers import AddedAnswer, AppsAnswer, RemovedAnswer
+from ..errors import ApiError, bad_request, in_words
+from ..http.context import FRONT, IGNORED
+from ..saving import shared_part
+from .bodies import read_fields
+from .field_types import Field, Flag, Number, Text
+from .model_defaults import DEFAULTS, checked_defaults
+from .request_body import read_body
 
 LONGEST_WAIT = 600.0  # seconds
 _PATH = Field("path", Text(4096), "A folder below a root of app_roots.", required=True)

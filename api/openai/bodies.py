@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from blockwright.api.checks import Body, shown, unicode_text
-from blockwright.api.errors import bad_request
-from blockwright.api.openai.field_types import Field, Ignored, Schema, Text, is_token
-from blockwright.api.openai.fields import (
+from ..checks import Body, shown, unicode_text
+from ..errors import bad_request
+from .field_types import Field, Ignored, Schema, Text, is_token
+from .fields import (
     CHAT_OPTIONS,
     COMPLETION_OPTIONS,
     HARMLESS,
@@ -26,8 +26,8 @@ from blockwright.api.openai.fields import (
     Options,
     TemplateOptions,
 )
-from blockwright.api.openai.foreign_fields import GENERATING, NOTHING, ForeignField, ForeignFields
-from blockwright.api.openai.json_size import MOST, check_size
+from .foreign_fields import GENERATING, NOTHING, ForeignField, ForeignFields
+from .json_size import MOST, check_size
 
 MAX_SEQUENCES = 1024  # choices of one request
 LONGEST_ROLE = 64  # characters

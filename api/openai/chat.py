@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
-from blockwright.actors.gateway.port import ModelInfo
-from blockwright.api.errors import bad_request
-from blockwright.api.http.catalog import ServedModel
-from blockwright.api.http.context import Front
-from blockwright.api.openai.bodies import ChatBody, parse_chat
-from blockwright.api.openai.choice import ChoiceText, TextPiece
-from blockwright.api.openai.fields import TemplateOptions
-from blockwright.api.openai.generate import AnswerShape, GenerateHandler, GeneratingEndpoint
-from blockwright.api.openai.logprobs import chat_logprobs, prompt_logprobs
-from blockwright.api.openai.model_defaults import with_system
-from blockwright.api.text.chat_template import Rendering
+from ...actors.gateway.port import ModelInfo
+from ..errors import bad_request
+from ..http.catalog import ServedModel
+from ..http.context import Front
+from ..text.chat_template import Rendering
+from .bodies import ChatBody, parse_chat
+from .choice import ChoiceText, TextPiece
+from .fields import TemplateOptions
+from .generate import AnswerShape, GenerateHandler, GeneratingEndpoint
+from .logprobs import chat_logprobs, prompt_logprobs
+from .model_defaults import with_system
 
 
 async def _prompts(call: GenerateHandler, body: ChatBody) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from blockwright.actors.gateway.port import Generation, StreamNews, TokenStream
-from blockwright.api.openai.fields import Options
-from blockwright.api.text.detokenize import Detokenizer
-from blockwright.api.text.stops import StopScanner
-from blockwright.api.text.tokenizer import TextCodec
-from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.sweep.events import PromptScored, TokensEmitted
+from ...actors.gateway.port import Generation, StreamNews, TokenStream
+from ...policies.plan.sweep_plan import TokenLogprob
+from ...policies.sweep.events import PromptScored, TokensEmitted
+from ..text.detokenize import Detokenizer
+from ..text.stops import StopScanner
+from ..text.tokenizer import TextCodec
+from .fields import Options
 
 
 @dataclass(slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
-from blockwright.api.openai.bodies import CompletionBody, parse_completion
-from blockwright.api.openai.choice import ChoiceText, Echo, TextPiece, decoded_echo
-from blockwright.api.openai.fields import CompletionOptions
-from blockwright.api.openai.generate import AnswerShape, GenerateHandler, GeneratingEndpoint
-from blockwright.api.openai.logprobs import completion_logprobs, prompt_logprobs
+from .bodies import CompletionBody, parse_completion
+from .choice import ChoiceText, Echo, TextPiece, decoded_echo
+from .fields import CompletionOptions
+from .generate import AnswerShape, GenerateHandler, GeneratingEndpoint
+from .logprobs import completion_logprobs, prompt_logprobs
 
 
 async def _prompts(call: GenerateHandler, body: CompletionBody) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from blockwright.api.checks import Body, shown, unicode_text
-from blockwright.api.errors import bad_request
+from ..checks import Body, shown, unicode_text
+from ..errors import bad_request
 
 Schema = dict[str, Any]
 

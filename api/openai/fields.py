@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-from blockwright.api.openai.field_types import (
+from ...policies.requests.urgency import TIERS, urgency
+from .field_types import (
     Anything,
     Biases,
     Field,
@@ -31,7 +32,6 @@ from blockwright.api.openai.field_types import (
     Texts,
     Tokens,
 )
-from blockwright.policies.requests.urgency import TIERS, urgency
 
 MAX_N = 128  # choices of one prompt
 MAX_STOPS, MAX_STOP_LENGTH = 4, 1024  # strings, characters

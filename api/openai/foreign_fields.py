@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blockwright.api.checks import Body, shown
-from blockwright.api.errors import ApiError, bad_request
-from blockwright.api.openai.field_types import Field, equals_any
-from blockwright.policies.nearest import edits
+from ...policies.nearest import edits
+from ..checks import Body, shown
+from ..errors import ApiError, bad_request
+from .field_types import Field, equals_any
 
 NOTHING: tuple[Any, ...] = ("", [], {}, False)  # values that ask for nothing, of most fields
 LOOKED_AT = 256  # names of a body that are compared with ours, each in some ten microseconds

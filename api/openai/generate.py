@@ -17,12 +17,17 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import Generation, ModelInfo
-from blockwright.api.answers import Usage
-from blockwright.api.checks import Body
-from blockwright.api.errors import ApiError, error_body, in_words
-from blockwright.api.http.catalog import ServedModel
-from blockwright.api.http.context import (
+from ...actors.gateway.port import Generation, ModelInfo
+from ...policies.plan.sampling import SamplingParams
+from ...policies.requests.refusal import RequestRefused
+from ...policies.requests.request_ownership import sequence_id
+from ...policies.sweep.events import TokensEmitted
+from ...runtime.base.scope import current_traceparent
+from ..answers import Usage
+from ..checks import Body
+from ..errors import ApiError, error_body, in_words
+from ..http.catalog import ServedModel
+from ..http.context import (
     ASKED,
     CALL_ID,
     CALLER,
@@ -35,22 +40,17 @@ from blockwright.api.http.context import (
     Asker,
     Front,
 )
-from blockwright.api.http.headers import log_names
-from blockwright.api.http.limits import CHARGE
-from blockwright.api.http.metrics import Meter
-from blockwright.api.http.sse import EventStream
-from blockwright.api.openai.choice import ChoiceText, Echo, TextPiece
-from blockwright.api.openai.fields import Options
-from blockwright.api.openai.model_defaults import filled, most_tokens
-from blockwright.api.openai.prompt_limits import check_count, check_prompt, truncated
-from blockwright.api.openai.request_body import read_body
-from blockwright.api.openai.sampling import for_prompt, sampling_of, stop_strings, stop_tokens
-from blockwright.api.version import FINGERPRINT
-from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.requests.refusal import RequestRefused
-from blockwright.policies.requests.request_ownership import sequence_id
-from blockwright.policies.sweep.events import TokensEmitted
-from blockwright.runtime.base.scope import current_traceparent
+from ..http.headers import log_names
+from ..http.limits import CHARGE
+from ..http.metrics import Meter
+from ..http.sse import EventStream
+from ..version import FINGERPRINT
+from .choice import ChoiceText, Echo, TextPiece
+from .fields import Options
+from .model_defaults import filled, most_tokens
+from .prompt_limits import check_count, check_prompt, truncated
+from .request_body import read_body
+from .sampling import for_prompt, sampling_of, stop_strings, stop_tokens
 
 log = logging.getLogger(__name__)
 

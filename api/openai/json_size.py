@@ -6,7 +6,7 @@ are counted from the punctuation outside strings, in pieces between which other 
 
 from __future__ import annotations
 
-from blockwright.api.errors import ApiError, bad_request
+from ..errors import ApiError, bad_request
 
 MOST = 250_000  # units; Python parses so many in less than 0.1 s
 MEMBER, CONTAINER, DIGITS = 8, 4, 1000  # units of a member of an object and of a list or object; digits of an integer

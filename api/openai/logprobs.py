@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blockwright.api.openai.choice import TextPiece
-from blockwright.api.text.tokenizer import TextCodec
-from blockwright.policies.plan.sweep_plan import TokenLogprob
+from ...policies.plan.sweep_plan import TokenLogprob
+from ..text.tokenizer import TextCodec
+from .choice import TextPiece
 
 LOWEST = -9999.0
 

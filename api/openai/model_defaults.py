@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from blockwright.api.checks import shown
-from blockwright.api.errors import ApiError
-from blockwright.api.openai.field_types import Field, Integer, Text
-from blockwright.api.openai.fields import COMPLETION_OPTIONS, LARGEST, Options
-from blockwright.policies.nearest import suggestion
+from ...policies.nearest import suggestion
+from ..checks import shown
+from ..errors import ApiError
+from .field_types import Field, Integer, Text
+from .fields import COMPLETION_OPTIONS, LARGEST, Options
 
 LONGEST_SYSTEM = 1 << 16  # characters
 _SAMPLED = (

@@ -7,14 +7,14 @@ from typing import Any
 
 from aiohttp import web
 
-from blockwright.actors.gateway.port import accepted
-from blockwright.api.answers import DrainedAnswer, MoveAnswer
-from blockwright.api.checks import shown
-from blockwright.api.errors import ApiError, bad_request
-from blockwright.api.http.context import CALLER, FRONT, PEER
-from blockwright.api.openai.bodies import read_fields
-from blockwright.api.openai.field_types import Field, Flag, Text
-from blockwright.api.openai.request_body import read_body
+from ...actors.gateway.port import accepted
+from ..answers import DrainedAnswer, MoveAnswer
+from ..checks import shown
+from ..errors import ApiError, bad_request
+from ..http.context import CALLER, FRONT, PEER
+from .bodies import read_fields
+from .field_types import Field, Flag, Text
+from .request_body import read_body
 
 MOVE_FIELDS = (
     Field("worker", Text(200), "The worker to move to. Without worker and route: the best other route."),

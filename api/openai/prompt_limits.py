@@ -5,13 +5,13 @@ Every refusal is a 400 with the numbers and the remedy. Knows no text: prompts a
 
 from __future__ import annotations
 
-from blockwright.actors.gateway.port import ModelInfo
-from blockwright.api.checks import shown
-from blockwright.api.errors import bad_request
-from blockwright.api.http.catalog import ServedModel
-from blockwright.api.http.context import Front
-from blockwright.api.openai.fields import Options
-from blockwright.policies.requests.admission import part
+from ...actors.gateway.port import ModelInfo
+from ...policies.requests.admission import part
+from ..checks import shown
+from ..errors import bad_request
+from ..http.catalog import ServedModel
+from ..http.context import Front
+from .fields import Options
 
 
 def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, options: Options, default: int | None) -> int:

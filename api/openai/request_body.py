@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from blockwright.api.checks import Body
-from blockwright.api.errors import ApiError, bad_request
-from blockwright.api.http.body_memory import SMALL
-from blockwright.api.http.context import CALLER, FRONT
-from blockwright.api.http.expect import begin_body
-from blockwright.api.openai.bodies import parse_json
-from blockwright.api.openai.json_size import MOST
+from ..checks import Body
+from ..errors import ApiError, bad_request
+from ..http.body_memory import SMALL
+from ..http.context import CALLER, FRONT
+from ..http.expect import begin_body
+from .bodies import parse_json
+from .json_size import MOST
 
 SLOWEST = 16 << 10  # bytes in a second, of a body for which the setting read_timeout is over
 T = TypeVar("T")

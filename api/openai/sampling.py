@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from blockwright.api.checks import shown
-from blockwright.api.errors import bad_request
-from blockwright.api.http.catalog import ServedModel
-from blockwright.api.openai.fields import Options
-from blockwright.api.text.tokenizer import TextCodec
-from blockwright.policies.plan.sampling import SamplingParams, TokenRules
+from ...policies.plan.sampling import SamplingParams, TokenRules
+from ..checks import shown
+from ..errors import bad_request
+from ..http.catalog import ServedModel
+from ..text.tokenizer import TextCodec
+from .fields import Options
 
 
 def stop_tokens(options: Options, served: ServedModel) -> list[int]:

@@ -11,16 +11,16 @@ from functools import partial
 
 from aiohttp import web
 
-from blockwright.api.answers import DetokenizeAnswer, TokenizeAnswer
-from blockwright.api.checks import shown
-from blockwright.api.errors import bad_request
-from blockwright.api.http.context import FRONT, IGNORED
-from blockwright.api.openai.bodies import Messages, read_fields, template_options
-from blockwright.api.openai.chat import render
-from blockwright.api.openai.field_types import Field, Flag, Text, Tokens
-from blockwright.api.openai.fields import TEMPLATE
-from blockwright.api.openai.foreign_fields import DETOKENIZING, TOKENIZING, ForeignFields
-from blockwright.api.openai.request_body import read_body
+from ..answers import DetokenizeAnswer, TokenizeAnswer
+from ..checks import shown
+from ..errors import bad_request
+from ..http.context import FRONT, IGNORED
+from .bodies import Messages, read_fields, template_options
+from .chat import render
+from .field_types import Field, Flag, Text, Tokens
+from .fields import TEMPLATE
+from .foreign_fields import DETOKENIZING, TOKENIZING, ForeignFields
+from .request_body import read_body
 
 _MODEL = Field("model", Text(), "A model id from /v1/models; default: the one that is marked there.")
 TOKENIZE_FIELDS = (

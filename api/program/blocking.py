@@ -12,9 +12,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar, Unpack, overload
 
-from blockwright.api.program.client import GenerateCall, GenerateCalls, Message, Prompt
-from blockwright.api.program.options import ConversationOptions, GenerateOptions
-from blockwright.api.program.results import Answer, Piece
+from .client import GenerateCall, GenerateCalls, Message, Prompt
+from .options import ConversationOptions, GenerateOptions
+from .results import Answer, Piece
 
 T = TypeVar("T")
 

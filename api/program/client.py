@@ -16,8 +16,8 @@ from typing import Any, SupportsIndex, Unpack, overload
 
 import aiohttp
 
-from blockwright.api.program.options import ConversationOptions, GenerateOptions, check_options
-from blockwright.api.program.results import Answer, Choice, Piece, RequestError
+from .options import ConversationOptions, GenerateOptions, check_options
+from .results import Answer, Choice, Piece, RequestError
 
 Prompt = str | Sequence[int]
 AT_ONCE = 64  # requests of one list that are under way

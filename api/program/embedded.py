@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from blockwright.actors.config import SettingsError
-from blockwright.api.program.client import Session, open_http
-from blockwright.api.settings.options import make_settings
+from ...actors.config import SettingsError
+from ..settings.options import make_settings
+from .client import Session, open_http
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from blockwright.actors.topology import Running
-    from blockwright.api.http.auth import ApiCaller
-    from blockwright.api.http.context import Front
-    from blockwright.api.program.blocking import BlockingSession
+    from ...actors.topology import Running
+    from ..http.auth import ApiCaller
+    from ..http.context import Front
+    from .blocking import BlockingSession
 
 ALONE: dict[str, Any] = {"offline_sweep": 3600}  # of a cluster of which nobody else asks anything: no sweep is too long
 SOCKET = "api.sock"  # in the cluster's directory
@@ -85,7 +85,7 @@ class Cluster(Session):
     @property
     def front(self) -> Front:
         """What answers requests of this process, once the cluster has started."""
-        from blockwright.api.http.context import FRONT
+        from ..http.context import FRONT
 
         if self._runner is None:
             raise RuntimeError(self.closed)
@@ -106,9 +106,9 @@ class Cluster(Session):
         import aiohttp
         from aiohttp import web
 
-        from blockwright.actors.topology import start
-        from blockwright.api.app.application import make_app
-        from blockwright.api.http.listening import make_runner, tls
+        from ...actors.topology import start
+        from ..app.application import make_app
+        from ..http.listening import make_runner, tls
 
         context = tls(self.settings)
         running = self._running = await start(self.settings)
@@ -158,7 +158,7 @@ class Cluster(Session):
         await self.stop()
 
     def __enter__(self) -> BlockingSession:
-        from blockwright.api.program.blocking import BlockingSession
+        from .blocking import BlockingSession
 
         self._blocking = BlockingSession(self)
         return self._blocking.__enter__()

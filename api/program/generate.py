@@ -7,13 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, get_type_hints, overload
 
-from blockwright.actors.config import Settings
-from blockwright.api.program.client import Prompt, as_prompts
-from blockwright.api.program.embedded import ALONE, Cluster
-from blockwright.api.program.offline import generate_all
-from blockwright.api.program.options import GenerateOptions, check_options
-from blockwright.api.program.progress import Bar
-from blockwright.api.program.results import Answer
+from ...actors.config import Settings
+from .client import Prompt, as_prompts
+from .embedded import ALONE, Cluster
+from .offline import generate_all
+from .options import GenerateOptions, check_options
+from .progress import Bar
+from .results import Answer
 
 
 @overload

@@ -14,7 +14,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from blockwright.policies.offline.job_account import FeedProgress
+from ...policies.offline.job_account import FeedProgress
 
 SECONDS = 0.5  # between two looks at the estimate
 

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from blockwright.api.batches.lines import BatchLine, LineAnswer
-from blockwright.api.batches.local_job import LocalJob
-from blockwright.api.openai.completions import COMPLETIONS
-from blockwright.api.program.client import Prompt, answer_of, asked, error_of, warn_ignored
-from blockwright.api.program.embedded import Cluster
-from blockwright.api.program.results import Answer
+from ..batches.lines import BatchLine, LineAnswer
+from ..batches.local_job import LocalJob
+from ..openai.completions import COMPLETIONS
+from .client import Prompt, answer_of, asked, error_of, warn_ignored
+from .embedded import Cluster
+from .results import Answer
 
 
 async def generate_all(

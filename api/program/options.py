@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, get_type_hints
 
-from blockwright.policies.nearest import suggestion
+from ...policies.nearest import suggestion
 
 
 class CommonOptions(TypedDict, total=False):

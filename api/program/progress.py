@@ -13,7 +13,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from blockwright.api.program.results import Answer
+from .results import Answer
 
 
 class Bar:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from blockwright.api.program.blocking import BlockingSession
+    from .blocking import BlockingSession
 
 StartCluster = Callable[..., "BlockingSession"]
 
@@ -25,7 +25,7 @@ def blockwright_cluster() -> Iterator[StartCluster]:
     It answers through ``generate``, ``chat``, ``stream`` and, for clients of the API, at ``url`` (a free port). Calls with
     equal arguments get the same cluster; all of them end with the session.
     """
-    from blockwright.api.program.embedded import Cluster
+    from .embedded import Cluster
 
     started: dict[str, BlockingSession] = {}
     with contextlib.ExitStack() as stack:

@@ -14,16 +14,16 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from blockwright.actors.conditions import Published
-from blockwright.actors.gateway.port import GatewayPort, ModelInfo, Service
-from blockwright.actors.logs import json_line
-from blockwright.api.http.catalog import Catalog
-from blockwright.api.http.starting import Stages
-from blockwright.api.saving import saving
-from blockwright.gpu.errors import CheckpointError
-from blockwright.policies.requests.admission import concurrent
-from blockwright.runtime.actor.ref import Ref
-from blockwright.runtime.base.node_view import Measure
+from ...actors.conditions import Published
+from ...actors.gateway.port import GatewayPort, ModelInfo, Service
+from ...actors.logs import json_line
+from ...gpu.errors import CheckpointError
+from ...policies.requests.admission import concurrent
+from ...runtime.actor.ref import Ref
+from ...runtime.base.node_view import Measure
+from ..http.catalog import Catalog
+from ..http.starting import Stages
+from ..saving import saving
 
 POLL_SECONDS = 0.05  # how often stages and readiness are looked at
 TYPICAL = 2048  # tokens of the requests that the capacity is told in

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blockwright.actors.checkpoints import open_checkpoints
-from blockwright.actors.config import Settings
-from blockwright.actors.sizing import max_lengths
-from blockwright.gpu.weights.checkpoint import check_here
-from blockwright.gpu.weights.hub import HUB_ID
+from ...actors.checkpoints import open_checkpoints
+from ...actors.config import Settings
+from ...actors.sizing import max_lengths
+from ...gpu.weights.checkpoint import check_here
+from ...gpu.weights.hub import HUB_ID
 
 
 def first_look(settings: Settings) -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from blockwright.actors.gateway.peers import GatewayConfig, GatewayPeer
-from blockwright.actors.logs import set_up
-from blockwright.actors.supervision_tree import inside_gateway
-from blockwright.actors.topology import make_gateway
-from blockwright.api.app.application import make_app
-from blockwright.api.http.context import FRONT, PEER
-from blockwright.api.http.listening import make_runner, tls
-from blockwright.api.http.starting import Stages
-from blockwright.runtime.node.node import Node
-from blockwright.runtime.tree import start_inside
+from ...actors.gateway.peers import GatewayConfig, GatewayPeer
+from ...actors.logs import set_up
+from ...actors.supervision_tree import inside_gateway
+from ...actors.topology import make_gateway
+from ...runtime.node.node import Node
+from ...runtime.tree import start_inside
+from ..app.application import make_app
+from ..http.context import FRONT, PEER
+from ..http.listening import make_runner, tls
+from ..http.starting import Stages
 
 
 async def start(node: Node, config: GatewayConfig) -> None:

@@ -18,23 +18,23 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
-from blockwright.actors.app_roots import missing_roots
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.logs import set_up
-from blockwright.actors.resources import cores
-from blockwright.actors.supervision_tree import in_head
-from blockwright.api.app.application import make_app
-from blockwright.api.batches.folder import SERVER, FolderLock
-from blockwright.api.http.context import FRONT, PEER, Front
-from blockwright.api.http.listening import make_runner, tls
-from blockwright.api.http.starting import Stages, StartingPort
-from blockwright.api.serve.console import Herald, RunningCluster, Speaker
-from blockwright.api.serve.first_look import first_look, of_the_hub
-from blockwright.api.serve.neighbour import served_there
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.hub import TOLD
-from blockwright.runtime.base.ending import GRACE, end_within
-from blockwright.runtime.cluster.launcher import Launcher
+from ...actors.app_roots import missing_roots
+from ...actors.config import Settings, SettingsError
+from ...actors.logs import set_up
+from ...actors.resources import cores
+from ...actors.supervision_tree import in_head
+from ...gpu.errors import CheckpointError
+from ...gpu.weights.hub import TOLD
+from ...runtime.base.ending import GRACE, end_within
+from ...runtime.cluster.launcher import Launcher
+from ..app.application import make_app
+from ..batches.folder import SERVER, FolderLock
+from ..http.context import FRONT, PEER, Front
+from ..http.listening import make_runner, tls
+from ..http.starting import Stages, StartingPort
+from .console import Herald, RunningCluster, Speaker
+from .first_look import first_look, of_the_hub
+from .neighbour import served_there
 
 GATEWAY_PROCESS = "blockwright.api.serve.gateway_process:start"
 FETCHING = "fetching weights"  # a stage
@@ -43,7 +43,7 @@ Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front
 
 def run(settings: Settings, launcher: Launcher) -> int:
     """Serve until a signal, with workers from ``launcher``; the exit code."""
-    from blockwright.actors.topology import Http, start
+    from ...actors.topology import Http, start
 
     set_up(settings.log_format, settings.log_level, "head")
     try:

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.app_roots import check_name
-from blockwright.actors.config import SettingsError
-from blockwright.policies.nearest import suggestion
-from blockwright.policies.requests.refusal import RequestRefused
+from ...actors.app_roots import check_name
+from ...actors.config import SettingsError
+from ...policies.nearest import suggestion
+from ...policies.requests.refusal import RequestRefused
 
 _TEXTS = ("path", "base")
 
@@ -32,8 +32,8 @@ def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
     if not any(isinstance(value, dict) or (isinstance(value, Typed) and "." in name) for name, value in given.items()):
         values["applications"] = {name: _text(f"applications.{name}", path) for name, path in given.items()}
         return
-    from blockwright.api.errors import ApiError  # brings aiohttp, for those alone that need it
-    from blockwright.api.openai.model_defaults import DEFAULTS, checked_defaults, value_of
+    from ..errors import ApiError  # brings aiohttp, for those alone that need it
+    from ..openai.model_defaults import DEFAULTS, checked_defaults, value_of
 
     known = (*_TEXTS, *(one.name for one in DEFAULTS))
     paths, bases, defaults = dict[str, str](), dict[str, str](), dict[str, str]()

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.api.settings.applications import Typed, check_model_id, take_applications
-from blockwright.api.settings.text import APPS, PARTS
-from blockwright.policies.nearest import suggestion
+from ...actors.config import Settings, SettingsError
+from ...policies.nearest import suggestion
+from .applications import Typed, check_model_id, take_applications
+from .text import APPS, PARTS
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1}
@@ -196,8 +196,8 @@ def _with_apps(named: dict[str, str], apps: Sequence[str]) -> dict[str, str]:
 
 def _of_zoo(folder: str, name: str | None) -> dict[str, str]:
     """All applications of a zoo, or one."""
-    from blockwright.zoo.errors import ZooError
-    from blockwright.zoo.zoo import Zoo
+    from ...zoo.errors import ZooError
+    from ...zoo.zoo import Zoo
 
     try:
         zoo = Zoo(Path(folder).expanduser().absolute())

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from blockwright.actors.config import Settings
+from ...actors.config import Settings
 
 APPS = "applications"
 PARTS = frozenset({"application_defaults"})  # fields of the record that are given as parts of ``applications``

@@ -15,11 +15,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from blockwright.api.errors import ApiError, bad_request
-from blockwright.api.text.template_budget import TooMuch
-from blockwright.api.text.template_engine import Environment
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
+from ...gpu.errors import CheckpointError
+from ...gpu.weights.checkpoint_files import CheckpointFiles
+from ..errors import ApiError, bad_request
+from .template_budget import TooMuch
+from .template_engine import Environment
 
 log = logging.getLogger(__name__)
 LONGEST = 1 << 20  # characters of a template

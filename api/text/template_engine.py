@@ -26,7 +26,7 @@ from jinja2.runtime import Context, str_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_context
 
-from blockwright.api.text.template_budget import (
+from .template_budget import (
     ITEM,
     PER_CHARACTER,
     PER_MESSAGE,

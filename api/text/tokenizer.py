@@ -13,10 +13,8 @@ from functools import partial
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from blockwright.api.text.detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer
-from blockwright.api.text.tokenizer_build import TokenizerParts, WrongSettings, build_tokenizer
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.weights.checkpoint_files import (
+from ...gpu.errors import CheckpointError
+from ...gpu.weights.checkpoint_files import (
     ADDED_TOKENS,
     SPECIAL_MAP,
     TOKENIZER,
@@ -24,6 +22,8 @@ from blockwright.gpu.weights.checkpoint_files import (
     CheckpointFiles,
     read_text,
 )
+from .detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from .tokenizer_build import TokenizerParts, WrongSettings, build_tokenizer
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from blockwright.api.text.tokenizer_classes import CLASSES, UNKNOWN_HERE, TokenizerClass, choose, rebuilt
+from .tokenizer_classes import CLASSES, UNKNOWN_HERE, TokenizerClass, choose, rebuilt
 
 _FIRST = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 OF_SETTINGS = ("add_prefix_space", "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "legacy",

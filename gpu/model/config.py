@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from blockwright.gpu.model.deltas import DeltaConfig
-from blockwright.policies.model.chain import Component
+from ...policies.model.chain import Component
+from .deltas import DeltaConfig
 
 MAX_HEAD_DIM = 1024  # elements; kernels keep one head on the stack
 MLP = "mlp."  # before the roles of the feed-forward of a parallel component

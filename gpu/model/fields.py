@@ -11,8 +11,8 @@ import reprlib
 from pathlib import Path
 from typing import Any
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.regular_file import read_regular
+from ..errors import CheckpointError
+from ..regular_file import read_regular
 
 LARGEST = 2**31 - 1  # of an integer: kernels and tables count in 32 bits
 LONGEST = 100_000_000  # bytes of a file of JSON; the limit of the safetensors library for a header

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from blockwright.gpu.model.config import EmbeddingConfig, ModelConfig, NormConfig
-from blockwright.gpu.model.fields import Fields
-from blockwright.gpu.model.parts import (
+from .config import EmbeddingConfig, ModelConfig, NormConfig
+from .fields import Fields
+from .parts import (
     Architecture,
     Defaults,
     Part,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blockwright.gpu.model.config import HeadConfig, ModelConfig, NormConfig
-from blockwright.gpu.model.fields import Fields
-from blockwright.gpu.model.gemma import scaled_embedding
-from blockwright.gpu.model.parts import (
+from .config import HeadConfig, ModelConfig, NormConfig
+from .fields import Fields
+from .gemma import scaled_embedding
+from .parts import (
     Architecture,
     Defaults,
     Part,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from blockwright.gpu.model.config import ModelConfig, NormConfig
-from blockwright.gpu.model.fields import Fields
-from blockwright.gpu.model.parts import (
+from .config import ModelConfig, NormConfig
+from .fields import Fields
+from .parts import (
     Architecture,
     Defaults,
     Part,
@@ -23,7 +23,7 @@ from blockwright.gpu.model.parts import (
     read_model,
     vector,
 )
-from blockwright.gpu.model.rope import RopeRules
+from .rope import RopeRules
 
 DEFAULTS = Defaults(
     max_position=131072,

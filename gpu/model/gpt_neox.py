@@ -5,9 +5,9 @@ With use_parallel_residual (the rule) attention and feed-forward of a layer read
 
 from __future__ import annotations
 
-from blockwright.gpu.model.config import EmbeddingConfig, HeadConfig, ModelConfig, NormConfig, ParallelConfig
-from blockwright.gpu.model.fields import Fields
-from blockwright.gpu.model.parts import (
+from .config import EmbeddingConfig, HeadConfig, ModelConfig, NormConfig, ParallelConfig
+from .fields import Fields
+from .parts import (
     Architecture,
     Defaults,
     Part,
@@ -20,7 +20,7 @@ from blockwright.gpu.model.parts import (
     read_model,
     vector,
 )
-from blockwright.gpu.model.rope import RopeRules
+from .rope import RopeRules
 
 ROPE = RopeRules(theta_key="rotary_emb_base", partial=0.25, partial_key="rotary_pct")
 DEFAULTS = Defaults(max_position=2048, eps=1e-5, eps_key="layer_norm_eps", eos=(2,), rope=ROPE)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from blockwright.gpu.model.config import ModelConfig, NormConfig
-from blockwright.gpu.model.fields import Fields
-from blockwright.gpu.model.parts import (
+from .config import ModelConfig, NormConfig
+from .fields import Fields
+from .parts import (
     Architecture,
     Defaults,
     Part,

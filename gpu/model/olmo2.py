@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from blockwright.gpu.model.config import ModelConfig, NormConfig
-from blockwright.gpu.model.fields import Fields
-from blockwright.gpu.model.parts import (
+from .config import ModelConfig, NormConfig
+from .fields import Fields
+from .parts import (
     Architecture,
     Defaults,
     Part,
@@ -17,7 +17,7 @@ from blockwright.gpu.model.parts import (
     read_model,
     vector,
 )
-from blockwright.gpu.model.rope import RopeRules
+from .rope import RopeRules
 
 DEFAULTS = Defaults(max_position=2048, eps=1e-5, eos=(50279,), rope=RopeRules(wide=True))
 

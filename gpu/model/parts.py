@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import (
+from ..errors import CheckpointError
+from .config import (
     MAX_HEAD_DIM,
     AttentionConfig,
     ComponentConfig,
@@ -21,8 +21,8 @@ from blockwright.gpu.model.config import (
     ModelConfig,
     NormConfig,
 )
-from blockwright.gpu.model.fields import Fields, shown
-from blockwright.gpu.model.rope import PLAIN_ROPE, RopeRules, read_rope
+from .fields import Fields, shown
+from .rope import PLAIN_ROPE, RopeRules, read_rope
 
 ACTIVATIONS = {
     "silu": "silu",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blockwright.gpu.model.config import ModelConfig, NormConfig
-from blockwright.gpu.model.fields import Fields
-from blockwright.gpu.model.parts import (
+from .config import ModelConfig, NormConfig
+from .fields import Fields
+from .parts import (
     Architecture,
     Defaults,
     Part,
@@ -23,7 +23,7 @@ from blockwright.gpu.model.parts import (
     read_model,
     vector,
 )
-from blockwright.gpu.model.rope import RopeRules
+from .rope import RopeRules
 
 ROPE = RopeRules(kinds=("default", "longrope"), aliases=("su", "yarn"), partial=1.0, original_max_position=4096)
 DEFAULTS = Defaults(max_position=4096, eps=1e-5, eos=(32000,), rope=ROPE)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blockwright.gpu.model.config import ModelConfig, NormConfig
-from blockwright.gpu.model.fields import Fields
-from blockwright.gpu.model.llama import switched_windows
-from blockwright.gpu.model.parts import (
+from .config import ModelConfig, NormConfig
+from .fields import Fields
+from .llama import switched_windows
+from .parts import (
     Architecture,
     Defaults,
     Part,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.fields import Fields, named
-from blockwright.gpu.model.parts import Architecture
+from ..errors import CheckpointError
+from .fields import Fields, named
+from .parts import Architecture
 
 # Modules; each has ARCHITECTURES and nothing else that anybody needs to know.
 FAMILIES = (

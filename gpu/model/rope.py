@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import RopeConfig
-from blockwright.gpu.model.fields import Fields, shown
+from ..errors import CheckpointError
+from .config import RopeConfig
+from .fields import Fields, shown
 
 DEFAULT_THETA = 10_000.0
 

@@ -19,9 +19,10 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from blockwright.gpu.backend import Batch, Packed, PackedPart
-from blockwright.gpu.errors import BackendError
-from blockwright.gpu.model.config import (
+from ...policies.model.chain import KvLayout
+from ..backend import Batch, Packed, PackedPart
+from ..errors import BackendError
+from ..model.config import (
     MAX_HEAD_DIM,
     AttentionConfig,
     ComponentSpec,
@@ -33,9 +34,13 @@ from blockwright.gpu.model.config import (
     RopeConfig,
     attention_of,
 )
-from blockwright.gpu.model.config import MLP as SECOND
-from blockwright.gpu.native.deltas import AttachedDeltas, NativeDelta, delta_bytes, groups, pack_delta
-from blockwright.gpu.native.library import (
+from ..model.config import MLP as SECOND
+from ..reference.operations import rotary_table
+from ..slots import SlotBytes
+from ..tables import Tables
+from ..weights.identity import packed_id
+from .deltas import AttachedDeltas, NativeDelta, delta_bytes, groups, pack_delta
+from .library import (
     ACTIVATIONS,
     ATTENTION,
     EMBEDDING,
@@ -51,12 +56,7 @@ from blockwright.gpu.native.library import (
     ComponentRecord,
     library,
 )
-from blockwright.gpu.native.packing import DTYPES, NativePacked, pack, parts_of
-from blockwright.gpu.reference.operations import rotary_table
-from blockwright.gpu.slots import SlotBytes
-from blockwright.gpu.tables import Tables
-from blockwright.gpu.weights.identity import packed_id
-from blockwright.policies.model.chain import KvLayout
+from .packing import DTYPES, NativePacked, pack, parts_of
 
 SLOT_UNIT = 1024  # bytes
 MAX_THREADS = 256

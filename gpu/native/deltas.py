@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from blockwright.gpu.backend import SLICE
-from blockwright.gpu.model.config import (
+from ..backend import SLICE
+from ..model.config import (
     MLP,
     AttentionConfig,
     ComponentConfig,
@@ -27,9 +27,9 @@ from blockwright.gpu.model.config import (
     ParallelConfig,
     TensorRef,
 )
-from blockwright.gpu.model.deltas import LoraTerm
-from blockwright.gpu.native.library import BOTTLENECKS, READS, DeltaRecord, GroupRecord, library
-from blockwright.gpu.native.packing import ALIGNMENT, HALF, PANEL
+from ..model.deltas import LoraTerm
+from .library import BOTTLENECKS, READS, DeltaRecord, GroupRecord, library
+from .packing import ALIGNMENT, HALF, PANEL
 
 SECOND_B = 3  # place of the second product's B in a record
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from blockwright.gpu.backend import PackedPart
-from blockwright.gpu.errors import BackendError
-from blockwright.gpu.model.config import MLP, ComponentConfig, ComponentSpec, EmbeddingConfig, ParallelConfig, tensor_shapes
-from blockwright.gpu.native.library import library
-from blockwright.gpu.weights.identity import packed_id
+from ..backend import PackedPart
+from ..errors import BackendError
+from ..model.config import MLP, ComponentConfig, ComponentSpec, EmbeddingConfig, ParallelConfig, tensor_shapes
+from ..weights.identity import packed_id
+from .library import library
 
 PANEL, HALF = 32, 16  # columns packed together; those of the last ones of a low-rank A where there are no more
 ALIGNMENT = 64  # bytes

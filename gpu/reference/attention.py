@@ -11,10 +11,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from blockwright.gpu.backend import Batch
-from blockwright.gpu.model.config import AttentionConfig
-from blockwright.gpu.reference.operations import rotary_table, soft_cap
-from blockwright.gpu.tables import Tables
+from ..backend import Batch
+from ..model.config import AttentionConfig
+from ..tables import Tables
+from .operations import rotary_table, soft_cap
 
 
 class StepIndex:

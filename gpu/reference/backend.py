@@ -15,9 +15,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from blockwright.gpu.backend import SLICE, Batch, Packed, PackedPart
-from blockwright.gpu.errors import BackendError
-from blockwright.gpu.model.config import (
+from ...policies.model.chain import KvLayout
+from ..backend import SLICE, Batch, Packed, PackedPart
+from ..errors import BackendError
+from ..model.config import (
     MLP,
     AttentionConfig,
     ComponentSpec,
@@ -29,13 +30,12 @@ from blockwright.gpu.model.config import (
     attention_of,
     tensor_shapes,
 )
-from blockwright.gpu.reference.attention import StepIndex, attend
-from blockwright.gpu.reference.deltas import Products, TorchDelta, stretches
-from blockwright.gpu.reference.operations import adapt, feed_forward, normalise, rotate, soft_cap
-from blockwright.gpu.slots import SlotBytes
-from blockwright.gpu.tables import Tables
-from blockwright.gpu.weights.identity import packed_id
-from blockwright.policies.model.chain import KvLayout
+from ..slots import SlotBytes
+from ..tables import Tables
+from ..weights.identity import packed_id
+from .attention import StepIndex, attend
+from .deltas import Products, TorchDelta, stretches
+from .operations import adapt, feed_forward, normalise, rotate, soft_cap
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ALIGNMENT = 64  # bytes

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from blockwright.gpu.model.config import ComponentSpec
-from blockwright.gpu.model.deltas import LoraTerm
+from ..model.config import ComponentSpec
+from ..model.deltas import LoraTerm
 
 
 @dataclass(frozen=True, slots=True)

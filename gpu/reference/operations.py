@@ -13,8 +13,8 @@ from functools import cache, partial
 import torch
 import torch.nn.functional as F
 
-from blockwright.gpu.model.config import MlpConfig, NormConfig, RopeConfig
-from blockwright.gpu.reference.deltas import Products
+from ..model.config import MlpConfig, NormConfig, RopeConfig
+from .deltas import Products
 
 
 def _gelu_new(x: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from blockwright.policies.plan.sampling import TokenRules
+from ...policies.plan.sampling import TokenRules
 
 
 class RowRules:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from blockwright.gpu.sampling.noise import gumbel, noise_key
-from blockwright.gpu.sampling.rules import RowRules
-from blockwright.gpu.tables import Tables
-from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import NOT_FINITE, TokenLogprob
+from ...policies.plan.sampling import SamplingParams
+from ...policies.plan.sweep_plan import NOT_FINITE, TokenLogprob
+from ..tables import Tables
+from .noise import gumbel, noise_key
+from .rules import RowRules
 
 FIRST_CANDIDATES = 256  # looked at before more of the vocabulary is sorted for top p
 LARGEST = 1e30

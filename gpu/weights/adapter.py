@@ -13,20 +13,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import EmbeddingConfig, TensorRef
-from blockwright.gpu.model.deltas import DeltaConfig, LoraTerm
-from blockwright.gpu.model.fields import Fields, named, shown
-from blockwright.gpu.model.parts import Source
-from blockwright.gpu.model.registry import ARCHITECTURES
-from blockwright.gpu.weights import bottleneck, virtual_tokens
-from blockwright.gpu.weights.bottleneck import read_bottlenecks
-from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts, locate, rows_of
-from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
-from blockwright.gpu.weights.generation import read_generation
-from blockwright.gpu.weights.lora import LoraRules, Sorted
-from blockwright.gpu.weights.tensor_files import check_dtype, read_header
-from blockwright.gpu.weights.virtual_tokens import read_virtual_tokens
+from ..errors import CheckpointError
+from ..model.config import EmbeddingConfig, TensorRef
+from ..model.deltas import DeltaConfig, LoraTerm
+from ..model.fields import Fields, named, shown
+from ..model.parts import Source
+from ..model.registry import ARCHITECTURES
+from . import bottleneck, virtual_tokens
+from .bottleneck import read_bottlenecks
+from .checkpoint import Checkpoint, DeltaPart, Parts, locate, rows_of
+from .checkpoint_files import CheckpointFiles
+from .generation import read_generation
+from .lora import LoraRules, Sorted
+from .tensor_files import check_dtype, read_header
+from .virtual_tokens import read_virtual_tokens
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX = "base_model.model."

@@ -10,12 +10,12 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import AttentionConfig, MlpConfig, TensorRef
-from blockwright.gpu.model.deltas import Bottleneck, DeltaConfig
-from blockwright.gpu.model.fields import Fields, named, shown
-from blockwright.gpu.model.registry import ARCHITECTURES
-from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart
+from ..errors import CheckpointError
+from ..model.config import AttentionConfig, MlpConfig, TensorRef
+from ..model.deltas import Bottleneck, DeltaConfig
+from ..model.fields import Fields, named, shown
+from ..model.registry import ARCHITECTURES
+from .checkpoint import Checkpoint, DeltaPart
 
 WEIGHTS, PICKLE = "adapter.safetensors", "pytorch_adapter.bin"
 # How the training went, or what counts only with options that are refused.

@@ -11,8 +11,9 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import (
+from ...policies.model.chain import Component, Kind, KvLayout
+from ..errors import CheckpointError
+from ..model.config import (
     AttentionConfig,
     ComponentConfig,
     ComponentSpec,
@@ -26,16 +27,15 @@ from blockwright.gpu.model.config import (
     TensorRef,
     attention_of,
 )
-from blockwright.gpu.model.deltas import DeltaConfig
-from blockwright.gpu.model.fields import Fields, named, shown
-from blockwright.gpu.model.parts import Architecture, Part, Source
-from blockwright.gpu.model.registry import find
-from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
-from blockwright.gpu.weights.generation import read_generation
-from blockwright.gpu.weights.hub import HUB_ADDRESS, HUB_ID, fetch
-from blockwright.gpu.weights.identity import component_id, delta_id, hash_tensor
-from blockwright.gpu.weights.tensor_files import check_dtype, gguf, read_tensors
-from blockwright.policies.model.chain import Component, Kind, KvLayout
+from ..model.deltas import DeltaConfig
+from ..model.fields import Fields, named, shown
+from ..model.parts import Architecture, Part, Source
+from ..model.registry import find
+from .checkpoint_files import CheckpointFiles
+from .generation import read_generation
+from .hub import HUB_ADDRESS, HUB_ID, fetch
+from .identity import component_id, delta_id, hash_tensor
+from .tensor_files import check_dtype, gguf, read_tensors
 
 __all__ = ["Checkpoint", "CheckpointError"]
 
@@ -166,7 +166,7 @@ class Checkpoint:
 
     def _check_terms(self) -> None:
         """What the two halves of an adapter's terms make is as finite as they are, unless that was found before."""
-        from blockwright.gpu.weights.lora_product import check_product  # brings numpy
+        from .lora_product import check_product  # brings numpy
 
         for change, roles in self.deltas.values():
             for term in change.lora:

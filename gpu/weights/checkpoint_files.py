@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.fields import LONGEST, Fields
-from blockwright.gpu.regular_file import read_regular
+from ..errors import CheckpointError
+from ..model.fields import LONGEST, Fields
+from ..regular_file import read_regular
 
 LONGEST_TEXT = 128 << 20  # bytes: tokenizers of large vocabularies have some thirty million
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from blockwright.gpu.model.config import GenerationDefaults, ModelConfig, WeightedTokens
-from blockwright.gpu.model.fields import LARGEST, Fields
-from blockwright.gpu.weights.checkpoint_files import GENERATION, CheckpointFiles
+from ..model.config import GenerationDefaults, ModelConfig, WeightedTokens
+from ..model.fields import LARGEST, Fields
+from .checkpoint_files import GENERATION, CheckpointFiles
 
 APPLIED = (
     *("bad_words_ids", "begin_suppress_tokens", "do_sample", "eos_token_id", "max_length", "max_new_tokens", "min_length"),

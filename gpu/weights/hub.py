@@ -18,8 +18,8 @@ from contextvars import ContextVar
 from fnmatch import fnmatch
 from pathlib import Path
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.policies.binary_size import binary_size
+from ...policies.binary_size import binary_size
+from ..errors import CheckpointError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 HUB_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/\s]+/[^/\s?#:]+)")  # as a browser shows it

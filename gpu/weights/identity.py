@@ -14,11 +14,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import ComponentConfig, ComponentSpec, TensorRef
-from blockwright.gpu.model.deltas import DeltaConfig
-from blockwright.gpu.regular_file import open_regular
-from blockwright.policies.model.chain import Kind
+from ...policies.model.chain import Kind
+from ..errors import CheckpointError
+from ..model.config import ComponentConfig, ComponentSpec, TensorRef
+from ..model.deltas import DeltaConfig
+from ..regular_file import open_regular
 
 PIECE = 256 << 10  # bytes read at a time: what a core keeps close while they are hashed and looked at
 Progress = Callable[[int], None]  # is told how many bytes were hashed since it was last called
@@ -69,7 +69,7 @@ def pieces(ref: TensorRef) -> Iterator[memoryview]:
 def hash_tensor(ref: TensorRef, progress: Progress | None = None) -> bytes:
     """32 bytes over type, shape and content. Raises ``CheckpointError`` when the file has become shorter, ``NotFinite`` for
     NaN and infinity: here is the one place where all that is added is read, and what is loaded later has this hash."""
-    from blockwright.gpu.weights.finite import is_finite  # brings numpy, which whoever only looks at a zoo does not need
+    from .finite import is_finite  # brings numpy, which whoever only looks at a zoo does not need
 
     digest, finite = begin_hash(ref.dtype, ref.shape), True
     for piece in pieces(ref):

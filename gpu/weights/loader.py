@@ -13,10 +13,10 @@ from collections.abc import Generator
 
 import torch
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import ComponentSpec, DeltaSpec, TensorRef
-from blockwright.gpu.regular_file import open_regular
-from blockwright.gpu.weights.identity import begin_hash, delta_id
+from ..errors import CheckpointError
+from ..model.config import ComponentSpec, DeltaSpec, TensorRef
+from ..regular_file import open_regular
+from .identity import begin_hash, delta_id
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 

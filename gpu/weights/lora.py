@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import TensorRef
-from blockwright.gpu.model.fields import Fields, named, shown
-from blockwright.gpu.weights.patterns import matches
+from ..errors import CheckpointError
+from ..model.config import TensorRef
+from ..model.fields import Fields, named, shown
+from .patterns import matches
 
 # What training alone looks at, or says nothing about the answers.
 IGNORED = frozenset(

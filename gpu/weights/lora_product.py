@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import TensorRef
-from blockwright.gpu.weights.finite import BEYOND, largest
-from blockwright.gpu.weights.identity import pieces
+from ..errors import CheckpointError
+from ..model.config import TensorRef
+from .finite import BEYOND, largest
+from .identity import pieces
 
 
 def check_product(a: TensorRef, b: TensorRef, scale: float) -> None:

@@ -12,8 +12,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.fields import shown
+from ..errors import CheckpointError
+from ..model.fields import shown
 
 LONGEST = 512  # characters of an expression
 _sre: Any = import_module("re._parser")

@@ -11,10 +11,10 @@ import struct
 from pathlib import Path
 from typing import TypeGuard
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import TensorRef
-from blockwright.gpu.model.fields import LONGEST, Fields, named, parse, shown
-from blockwright.gpu.regular_file import open_regular
+from ..errors import CheckpointError
+from ..model.config import TensorRef
+from ..model.fields import LONGEST, Fields, named, parse, shown
+from ..regular_file import open_regular
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from blockwright.gpu.errors import CheckpointError
-from blockwright.gpu.model.config import EmbeddingConfig, TensorRef, attention_of
-from blockwright.gpu.model.deltas import DeltaConfig
-from blockwright.gpu.model.fields import Fields, named, shown
-from blockwright.gpu.model.registry import ARCHITECTURES
-from blockwright.gpu.weights.checkpoint import Checkpoint, DeltaPart
+from ..errors import CheckpointError
+from ..model.config import EmbeddingConfig, TensorRef, attention_of
+from ..model.deltas import DeltaConfig
+from ..model.fields import Fields, named, shown
+from ..model.registry import ARCHITECTURES
+from .checkpoint import Checkpoint, DeltaPart
 
 TENSOR = "prompt_embeddings"
 FORMS = ("PROMPT_TUNING", "PREFIX_TUNING")

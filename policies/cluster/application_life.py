@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from blockwright.policies.cluster.assignment import REMEDY
+from .assignment import REMEDY
 
 DEADLY = 2  # workers that died while they loaded it: it is given up
 

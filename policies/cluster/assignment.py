@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from blockwright.policies.cluster.placement import place_by_locality
-from blockwright.policies.model.chain import Component, Hop, Route
-from blockwright.policies.model.partition import place
+from ..model.chain import Component, Hop, Route
+from ..model.partition import place
+from .placement import place_by_locality
 
 REMEDY = "remove another application, or give workers more memory (--set memory=...)"
 

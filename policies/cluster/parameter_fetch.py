@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPiece
+from ..memory.packed_tensor import PackedTensor, TensorPiece
 
 AHEAD = 4  # batches that are asked for and not written yet
 BATCH_BYTES = 4 << 20

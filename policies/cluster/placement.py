@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from blockwright.policies.model.chain import Component, Hop, Route
+from ..model.chain import Component, Hop, Route
 
 ROUNDS = 10  # of local moves, as in the paper; most zoos need two or three
 

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from blockwright.policies.cluster.assignment import Placeable, WorkerRoom, missing_bytes, page_of
-from blockwright.policies.model.chain import Component, Hop, Route
+from ..model.chain import Component, Hop, Route
+from .assignment import Placeable, WorkerRoom, missing_bytes, page_of
 
 SCALE_OUT = 0.8  # of the longest queue
 

@@ -7,7 +7,7 @@ first, so where there are caps their order is kept by account.
 
 from __future__ import annotations
 
-from blockwright.policies.requests.account import is_offline_account
+from ..requests.account import is_offline_account
 
 
 class PageAccounts:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from blockwright.policies.plain import Plain, from_plain, to_plain
-from blockwright.policies.plan.sweep_plan import MapGroup
+from ..plain import Plain, from_plain, to_plain
+from ..plan.sweep_plan import MapGroup
 
 
 class ChunkPool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping
 
-from blockwright.policies.memory.chunks import ChunkPool
-from blockwright.policies.memory.pages import PageTable
-from blockwright.policies.model.runs import Span
+from ..model.runs import Span
+from .chunks import ChunkPool
+from .pages import PageTable
 
 
 def take_page(pages: PageTable, span: Span, account: str) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blockwright.policies.memory.copy_on_write import CopyOnWriteList
+from .copy_on_write import CopyOnWriteList
 
 
 class IdlePages:

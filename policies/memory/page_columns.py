@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
-from blockwright.policies.memory.accounts import PageAccounts
-from blockwright.policies.memory.chunks import ChunkPool
-from blockwright.policies.memory.copy_on_write import CopyOnWriteList
-from blockwright.policies.memory.idle_pages import IdlePages
-from blockwright.policies.memory.prefix_index import Key, PrefixIndex
-from blockwright.policies.memory.slots import SlotAllocator
-from blockwright.policies.model.runs import Span
-from blockwright.policies.plain import Plain, from_plain, to_plain
+from ..model.runs import Span
+from ..plain import Plain, from_plain, to_plain
+from .accounts import PageAccounts
+from .chunks import ChunkPool
+from .copy_on_write import CopyOnWriteList
+from .idle_pages import IdlePages
+from .prefix_index import Key, PrefixIndex
+from .slots import SlotAllocator
 
 
 class PageColumns:

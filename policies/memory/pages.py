@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
-from blockwright.policies.memory.copy_on_write import CopyOnWriteList
-from blockwright.policies.memory.page_columns import PageColumns
-from blockwright.policies.model.runs import Border, Span
+from ..model.runs import Border, Span
+from .copy_on_write import CopyOnWriteList
+from .page_columns import PageColumns
 
 
 class PageTable(PageColumns):

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from blockwright.policies.memory.chunks import ChunkPool
-from blockwright.policies.memory.extents import Extents
-from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace
-from blockwright.policies.plain import Plain
+from ..plain import Plain
+from .chunks import ChunkPool
+from .extents import Extents
+from .packed_tensor import PackedTensor, TensorPlace
 
 ARENA = "parameters"
 VIRTUAL = 4  # the arena's reserved range in budgets: addresses are free, and holes between tensors must not refuse a load

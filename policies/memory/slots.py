@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Iterable
 from math import gcd
 
-from blockwright.policies.memory.chunks import ChunkPool
-from blockwright.policies.memory.compaction import groups_to_empty
-from blockwright.policies.plain import Plain, from_plain
+from ..plain import Plain, from_plain
+from .chunks import ChunkPool
+from .compaction import groups_to_empty
 
 
 class SlotAllocator:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from blockwright.policies.memory import eviction
-from blockwright.policies.memory.chunks import ChunkPool
-from blockwright.policies.memory.packed_tensor import Shortage, TensorPlace, WantedComponent
-from blockwright.policies.memory.pages import PageTable
-from blockwright.policies.memory.residence import Residence
-from blockwright.policies.model.chain import KvLayout
-from blockwright.policies.model.runs import Span
-from blockwright.policies.plain import Plain, to_plain
-from blockwright.policies.plan.sweep_plan import MapGroup
-from blockwright.policies.requests.account import is_offline_account
+from ..model.chain import KvLayout
+from ..model.runs import Span
+from ..plain import Plain, to_plain
+from ..plan.sweep_plan import MapGroup
+from ..requests.account import is_offline_account
+from . import eviction
+from .chunks import ChunkPool
+from .packed_tensor import Shortage, TensorPlace, WantedComponent
+from .pages import PageTable
+from .residence import Residence
 
 MOST_MOVED = 32 << 20  # bytes of slots that are moved together at once: some 10 ms, in which no sweep runs
 EVERYBODY = "*"  # the share of accounts that have none of their own

@@ -10,7 +10,7 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 
-from blockwright.policies.model.chain import Component
+from .chain import Component
 
 
 def _hash(*parts: bytes) -> bytes:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Sequence
 
-from blockwright.policies.model.chain import Chain, Component, Hop, Kind, Route
-from blockwright.policies.model.lineage import lineages
-from blockwright.policies.model.runs import Border, LocalRoute, Run, Span, run_of
+from .chain import Chain, Component, Hop, Kind, Route
+from .lineage import lineages
+from .runs import Border, LocalRoute, Run, Span, run_of
 
 Stretches = list[tuple[int, int]]  # of a path: first node and the one after the last
 Nodes = tuple[Hashable, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from blockwright.policies.model.chain import Block, Component, Hop, Route
+from .chain import Block, Component, Hop, Route
 
 
 def hop_borders(components: Sequence[Component], span: int) -> list[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from blockwright.policies.model.chain import Component, Kind, Route
+from .chain import Component, Kind, Route
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from blockwright.policies.offline.growth import Growth
-from blockwright.policies.offline.scanner import DualScanner
+from .growth import Growth
+from .scanner import DualScanner
 
 SPARE = 0.01  # of memory: what must be free besides a sequence's tokens before it starts, or it would be stopped at once
 LONG = 1024  # tokens of an answer from which on it is played forward before a sequence starts

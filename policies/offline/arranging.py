@@ -10,12 +10,12 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.estimates import Estimates
-from blockwright.policies.offline.job_account import JobAccount, WorkEstimate, WorkSums
-from blockwright.policies.offline.order import OrderRules, Unit, Weigher, density_order
-from blockwright.policies.offline.parts import cut
-from blockwright.policies.offline.prefix_tree import PrefixTree
+from .density import Costs
+from .estimates import Estimates
+from .job_account import JobAccount, WorkEstimate, WorkSums
+from .order import OrderRules, Unit, Weigher, density_order
+from .parts import cut
+from .prefix_tree import PrefixTree
 
 WAITING, RUNNING, DONE = range(3)  # of a request
 NEAR = 8  # neighbours of a sample that are read right after the samples

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockwright.policies.offline.prefix_tree import PrefixTree
+from .prefix_tree import PrefixTree
 
 FEW_WAITING = 128  # SGLang sorts by the longest cached prefix while no more wait
 

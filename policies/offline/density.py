@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.policies.plan.coefficients import Coefficients
+from ..plan.coefficients import Coefficients
 
 DENSEST = 1e9  # density of what takes next to no memory time, so that densities are always finite
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from blockwright.policies.offline.prefix_tree import PrefixTree
+from .prefix_tree import PrefixTree
 
 PROBABILITY = 0.01  # that a request is a sample
 LARGE = 100  # requests below a child of the root from which on it has at least one sample

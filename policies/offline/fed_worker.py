@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from blockwright.policies.offline.admission import OfflineFit
-from blockwright.policies.offline.order import Unit
-from blockwright.policies.offline.scanner import DualScanner, Side
+from .admission import OfflineFit
+from .order import Unit
+from .scanner import DualScanner, Side
 
 
 class FedWorker:

@@ -16,16 +16,16 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from blockwright.policies.offline import arranging
-from blockwright.policies.offline.arranging import DONE, RUNNING, WAITING, Arrangement, JobOrder
-from blockwright.policies.offline.density import Costs
-from blockwright.policies.offline.estimates import PROBABILITY, Estimates, choose_samples
-from blockwright.policies.offline.fed_worker import FedWorker
-from blockwright.policies.offline.job_account import FeedProgress, JobAccount
-from blockwright.policies.offline.order import OrderRules
-from blockwright.policies.offline.prefix_tree import PrefixTree
-from blockwright.policies.offline.scanner import DualScanner, Side
-from blockwright.policies.plan.coefficients import Coefficients
+from ..plan.coefficients import Coefficients
+from . import arranging
+from .arranging import DONE, RUNNING, WAITING, Arrangement, JobOrder
+from .density import Costs
+from .estimates import PROBABILITY, Estimates, choose_samples
+from .fed_worker import FedWorker
+from .job_account import FeedProgress, JobAccount
+from .order import OrderRules
+from .prefix_tree import PrefixTree
+from .scanner import DualScanner, Side
 
 RULES = OrderRules()
 FEW = 1000  # requests that are cut in the call that needs it: beyond, it is an errand

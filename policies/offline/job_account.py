@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from blockwright.policies.offline.order import Unit, Weigher
-from blockwright.policies.offline.scanner import ScannerUse
+from .order import Unit, Weigher
+from .scanner import ScannerUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import TypeVar
 
-from blockwright.policies.offline.density import DENSEST, Costs, density
-from blockwright.policies.offline.prefix_tree import PrefixTree
+from .density import DENSEST, Costs, density
+from .prefix_tree import PrefixTree
 
 T = TypeVar("T")
 MODES = ("proportional", "paper", "off")

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 
-from blockwright.policies.offline.order import Unit, Weigher
+from .order import Unit, Weigher
 
 
 def cut(units: Sequence[Unit], count: int, weigher: Weigher) -> list[list[Unit]]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from blockwright.policies.offline.order import Unit
+from .order import Unit
 
 Side = Literal["left", "right"]
 SIDES: tuple[Side, Side] = ("left", "right")

@@ -7,7 +7,7 @@ as long as the step reads KV, so that neither of the two waits for the other in 
 
 from __future__ import annotations
 
-from blockwright.policies.offline.density import Costs
+from .density import Costs
 
 MULTIPLE = 128
 MOST = 2048  # tokens of a step: the usual budget of chunked prefill

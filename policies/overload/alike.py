@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from blockwright.policies.model.chain import Component
+from ..model.chain import Component
 
 
 def alike(chains: Iterable[Sequence[Component]]) -> bool:

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from blockwright.policies.model.chain import Component
-from blockwright.policies.overload.demand import THROTTLED, DemandMonitor, DemandReading, UsageWindow
-from blockwright.policies.overload.drop_plan import DropPlanner, GroupDrop, ParameterGroup, kv_bytes, nbytes
-from blockwright.policies.overload.restore import HYSTERESIS, QUIET, GroupUse, ParameterLoad, loads, next_restores
-from blockwright.policies.overload.telling import Telling
+from ..model.chain import Component
+from .demand import THROTTLED, DemandMonitor, DemandReading, UsageWindow
+from .drop_plan import DropPlanner, GroupDrop, ParameterGroup, kv_bytes, nbytes
+from .restore import HYSTERESIS, QUIET, GroupUse, ParameterLoad, loads, next_restores
+from .telling import Telling
 
 SETTLE = 0.3  # seconds after a change of the same kind, in which those who waited start
 SETTLED = float("-inf")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from blockwright.policies.model.chain import Hop
-from blockwright.policies.overload.coordinator import GroupState
-from blockwright.policies.overload.drop_plan import ParameterGroup
+from ..model.chain import Hop
+from .coordinator import GroupState
+from .drop_plan import ParameterGroup
 
 
 def undroppable(

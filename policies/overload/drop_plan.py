@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from blockwright.policies.model.chain import Component, Hop
-from blockwright.policies.overload.stages import cut
+from ..model.chain import Component, Hop
+from .stages import cut
 
 MOST = 4  # members of a group: with more of them a token takes too long
 SLOWER = 1.15  # than the slowest stage of the cut by time

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from blockwright.policies.model.chain import Component
-from blockwright.policies.overload.demand import DemandReading, of_stages
-from blockwright.policies.overload.drop_plan import ParameterGroup, nbytes
-from blockwright.policies.overload.pool_reading import PoolReading
+from ..model.chain import Component
+from .demand import DemandReading, of_stages
+from .drop_plan import ParameterGroup, nbytes
+from .pool_reading import PoolReading
 
 
 def group_readings(groups: Iterable[ParameterGroup], readings: Mapping[str, PoolReading]) -> dict[str, DemandReading]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from blockwright.policies.model.chain import Route
+from ..model.chain import Route
 
 
 class MovingBack:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.policies.prediction.load import used_blocks
-from blockwright.policies.sweep.columns import Status
-from blockwright.policies.sweep.offline_room import offline_bytes
-from blockwright.policies.sweep.state import SweepState
+from ..prediction.load import used_blocks
+from ..sweep.columns import Status
+from ..sweep.offline_room import offline_bytes
+from ..sweep.state import SweepState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from blockwright.policies.model.chain import Component
-from blockwright.policies.overload.drop_plan import GroupMember, ParameterGroup
+from ..model.chain import Component
+from .drop_plan import GroupMember, ParameterGroup
 
 QUIET = 0.5  # share of the undropped KV memory
 HYSTERESIS = 5.0  # seconds

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from blockwright.policies.model.chain import Component, Kind
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.cost import KNEE
+from ..model.chain import Component, Kind
+from ..plan.coefficients import Coefficients
+from ..plan.cost import KNEE
 
 NEVER = float("inf")
 ROWS, CONTEXT = 64, 1024  # of a sweep that stages are balanced for, unless it is known better: rows, positions behind each

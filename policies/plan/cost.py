@@ -10,8 +10,8 @@ Used to hold a worker to the pace of another machine (``--set pace=FILE``), by f
 
 from __future__ import annotations
 
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.sweep_plan import Step, SweepPlan
+from .coefficients import Coefficients
+from .sweep_plan import Step, SweepPlan
 
 KNEE = 8  # rows of a product up to which reading parameters is what takes the time
 

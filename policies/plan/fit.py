@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import mul
 
-from blockwright.policies.plan.coefficients import TERMS, Coefficients
-from blockwright.policies.plan.cost import features
-from blockwright.policies.plan.sweep_plan import SweepPlan
+from .coefficients import TERMS, Coefficients
+from .cost import features
+from .sweep_plan import SweepPlan
 
 Sample = tuple[Sequence[float], float]  # features of a sweep, its seconds
 CLOSE = 1e-9  # slope that counts as none

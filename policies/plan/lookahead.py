@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
-from blockwright.policies.plan.coefficients import Coefficients
+from .coefficients import Coefficients
 
 
 @dataclass(frozen=True, slots=True)

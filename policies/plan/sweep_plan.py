@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockwright.policies.plan.sampling import SamplingParams
+from .sampling import SamplingParams
 
 NOT_FINITE = -2  # in place of a token; -1 stands for none wanted
 

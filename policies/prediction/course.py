@@ -6,11 +6,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.prediction.lengths import MORE, corrected
-from blockwright.policies.sweep.events import Cancelled, Event, Submission
-from blockwright.policies.sweep.state import SweepState
+from ..plan.coefficients import Coefficients
+from ..plan.sweep_plan import SweepPlan
+from ..sweep.events import Cancelled, Event, Submission
+from ..sweep.state import SweepState
+from .lengths import MORE, corrected
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from blockwright.policies.prediction.candidate import Candidate, Forecast
+from .candidate import Candidate, Forecast
 
 Load = tuple[float, ...]  # compared number by number
 AIM = 1 / 6  # part of the target of the first token that ``ours`` aims at

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockwright.policies.prediction.candidate import Forecast
-from blockwright.policies.prediction.course import Present, UnderWay
-from blockwright.policies.prediction.lazy_replay import LazyReplay
-from blockwright.policies.prediction.machines import LinkTimes
-from blockwright.policies.prediction.plain_worker import NotPlain
-from blockwright.policies.prediction.replay import MachineReplay
-from blockwright.policies.sweep.events import Submission
+from ..sweep.events import Submission
+from .candidate import Forecast
+from .course import Present, UnderWay
+from .lazy_replay import LazyReplay
+from .machines import LinkTimes
+from .plain_worker import NotPlain
+from .replay import MachineReplay
 
 HORIZON = 50_000  # sweeps; a request that has not ended by then is forecast never to
 NEVER = float("inf")

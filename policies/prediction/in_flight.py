@@ -5,7 +5,7 @@ A forecast plays them, too. Otherwise all requests of a burst would be sent to t
 
 from __future__ import annotations
 
-from blockwright.policies.sweep.events import Submission
+from ..sweep.events import Submission
 
 PATIENCE = 5.0  # seconds after which a request that was never seen is not expected any more
 

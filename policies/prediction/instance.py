@@ -10,18 +10,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.cost import PlanCost, cost
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.prediction.candidate import Candidate
-from blockwright.policies.prediction.course import Present
-from blockwright.policies.prediction.forecast import Forecaster
-from blockwright.policies.prediction.instance_load import InstanceLoad, News
-from blockwright.policies.prediction.lengths import MORE
-from blockwright.policies.prediction.load import used_blocks
-from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import Cancelled, Effect, RoutesChanged, Submission
-from blockwright.policies.sweep.state import SweepState
+from ..plan.coefficients import Coefficients
+from ..plan.cost import PlanCost, cost
+from ..plan.sweep_plan import SweepPlan, SweepResult
+from ..sweep.config import SweepConfig
+from ..sweep.events import Cancelled, Effect, RoutesChanged, Submission
+from ..sweep.state import SweepState
+from .candidate import Candidate
+from .course import Present
+from .forecast import Forecaster
+from .instance_load import InstanceLoad, News
+from .lengths import MORE
+from .load import used_blocks
 
 IDLE: Final = float("inf")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.prediction.lengths import LengthSpread
-from blockwright.policies.sweep.events import Effect, GivenBack, Preempted, Progressed, Submission, TokensEmitted
-from blockwright.policies.sweep.state import SweepState
+from ..plan.sweep_plan import SweepPlan
+from ..sweep.events import Effect, GivenBack, Preempted, Progressed, Submission, TokensEmitted
+from ..sweep.state import SweepState
+from .lengths import LengthSpread
 
 STOP: Final = 1  # the token that ends an answer before its limit
 FAR: Final = 1 << 62

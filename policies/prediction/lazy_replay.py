@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop
 
-from blockwright.policies.prediction.course import Course, Present
-from blockwright.policies.prediction.lazy_worker import LazyPlan, LazyRow, LazyWorker
-from blockwright.policies.prediction.plain_worker import NotPlain, plain_route
-from blockwright.policies.prediction.route_cost import BatchSums, RouteCost
-from blockwright.policies.requests.admission import admit
-from blockwright.policies.sweep.columns import Status
-from blockwright.policies.sweep.config import OPEN_PLANS
-from blockwright.policies.sweep.events import Submission
-from blockwright.policies.sweep.state import SweepState
+from ..requests.admission import admit
+from ..sweep.columns import Status
+from ..sweep.config import OPEN_PLANS
+from ..sweep.events import Submission
+from ..sweep.state import SweepState
+from .course import Course, Present
+from .lazy_worker import LazyPlan, LazyRow, LazyWorker
+from .plain_worker import NotPlain, plain_route
+from .route_cost import BatchSums, RouteCost
 
 
 class LazyReplay(LazyWorker):

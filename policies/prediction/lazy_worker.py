@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.prediction.counted_memory import CountedMemory
-from blockwright.policies.prediction.plain_worker import NotPlain, pages_left
-from blockwright.policies.sweep.parts import Parts
+from ..model.runs import LocalRoute
+from ..sweep.parts import Parts
+from .counted_memory import CountedMemory
+from .plain_worker import NotPlain, pages_left
 
 
 class LazyRow:

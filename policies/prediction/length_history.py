@@ -10,7 +10,7 @@ import math
 from collections import OrderedDict
 from typing import Any
 
-from blockwright.policies.prediction.lengths import Features, Lesson, bounded
+from .lengths import Features, Lesson, bounded
 
 Level = tuple[str, int]  # application and bits of the prompt's length; ("", -1): all, (application, -1): all of it
 DECAY = 0.995  # weight of a lesson for each one that follows in its level: the last 200 count

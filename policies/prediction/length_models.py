@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from blockwright.policies.prediction.length_history import LengthHistory
-from blockwright.policies.prediction.length_regression import LengthRegression, trained
-from blockwright.policies.prediction.lengths import Accuracy, Features, LengthLearner, Lesson, bounded
+from .length_history import LengthHistory
+from .length_regression import LengthRegression, trained
+from .lengths import Accuracy, Features, LengthLearner, Lesson, bounded
 
 KINDS: dict[str, Callable[[dict[str, Any]], LengthLearner]] = {
     "history": LengthHistory.restore,

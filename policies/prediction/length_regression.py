@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from blockwright.policies.prediction.lengths import TERMS, Features, Lesson, bounded
+from .lengths import TERMS, Features, Lesson, bounded
 
 RATE = 0.1  # of AdaGrad
 RIDGE = 1e-4  # of a weight's own size, in each gradient that it gets

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockwright.policies.memory.worker_memory import WorkerMemory
-from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.prediction.candidate import Candidate, Forecast
-from blockwright.policies.sweep.columns import Status
-from blockwright.policies.sweep.events import Submission
-from blockwright.policies.sweep.offline_room import offline_bytes
-from blockwright.policies.sweep.state import SweepState
+from ..memory.worker_memory import WorkerMemory
+from ..model.runs import LocalRoute
+from ..sweep.columns import Status
+from ..sweep.events import Submission
+from ..sweep.offline_room import offline_bytes
+from ..sweep.state import SweepState
+from .candidate import Candidate, Forecast
 
 
 def candidate_at(

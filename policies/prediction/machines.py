@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.cost import cost
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.prediction.course import Present, UnderWay
-from blockwright.policies.sweep.config import OPEN_PLANS
-from blockwright.policies.sweep.events import Effect, Event, Flight, Send
-from blockwright.policies.sweep.state import SweepState
+from ..plan.coefficients import Coefficients
+from ..plan.cost import cost
+from ..plan.sweep_plan import SweepPlan, SweepResult
+from ..sweep.config import OPEN_PLANS
+from ..sweep.events import Effect, Event, Flight, Send
+from ..sweep.state import SweepState
+from .course import Present, UnderWay
 
 _FOREIGN = 1 << 40  # flights are numbered from here on: beyond those that live workers have numbered
 _SAME = 1e-9  # seconds: times that are equal but for the order in which they were added up

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.cost import cost
-from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.prediction.candidate import Candidate
-from blockwright.policies.prediction.course import Present
-from blockwright.policies.prediction.forecast import Forecaster
-from blockwright.policies.prediction.instance_load import InstanceLoad, News
-from blockwright.policies.prediction.lengths import MORE
-from blockwright.policies.prediction.load import used_blocks
-from blockwright.policies.prediction.machines import LinkTimes, Machines, PlayedMachine
-from blockwright.policies.sweep.config import OPEN_PLANS, SweepConfig
-from blockwright.policies.sweep.events import CostsLearned, Effect, RoutesChanged, Submission
-from blockwright.policies.sweep.state import SweepState
+from ..plan.coefficients import Coefficients
+from ..plan.cost import cost
+from ..plan.sweep_plan import SweepPlan
+from ..sweep.config import OPEN_PLANS, SweepConfig
+from ..sweep.events import CostsLearned, Effect, RoutesChanged, Submission
+from ..sweep.state import SweepState
+from .candidate import Candidate
+from .course import Present
+from .forecast import Forecaster
+from .instance_load import InstanceLoad, News
+from .lengths import MORE
+from .load import used_blocks
+from .machines import LinkTimes, Machines, PlayedMachine
 
 
 class PipelineInstance(Machines):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.requests.urgency import shared_class
-from blockwright.policies.sweep.columns import Place, Status
-from blockwright.policies.sweep.events import Submission
-from blockwright.policies.sweep.parts import Parts
+from ..model.runs import LocalRoute
+from ..requests.urgency import shared_class
+from ..sweep.columns import Place, Status
+from ..sweep.events import Submission
+from ..sweep.parts import Parts
 
 
 class NotPlain(Exception):

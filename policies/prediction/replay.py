@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from blockwright.policies.plan.cost import cost
-from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.prediction.course import Course, Present, UnderWay
-from blockwright.policies.prediction.machines import NEVER, LinkTimes, Machines, PlayedMachine
-from blockwright.policies.sweep.events import Cancelled, Effect, GivenBack, Submission, TokensEmitted
+from ..plan.cost import cost
+from ..plan.sweep_plan import SweepPlan
+from ..sweep.events import Cancelled, Effect, GivenBack, Submission, TokensEmitted
+from .course import Course, Present, UnderWay
+from .machines import NEVER, LinkTimes, Machines, PlayedMachine
 
 UNKNOWN = 0  # stands for a token that is not known
 

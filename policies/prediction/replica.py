@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.cost import cost
-from blockwright.policies.plan.sweep_plan import SweepPlan
-from blockwright.policies.prediction.course import Present
-from blockwright.policies.prediction.lengths import LengthSpread
-from blockwright.policies.sweep.event_log import Applied, Began, Committed
-from blockwright.policies.sweep.events import Cancelled, Event, GivenBack, Submission, TokensEmitted
-from blockwright.policies.sweep.feed import FeedEntry, PlanMade, Priced, made
-from blockwright.policies.sweep.state import SweepState
+from ..model.runs import LocalRoute
+from ..plan.coefficients import Coefficients
+from ..plan.cost import cost
+from ..plan.sweep_plan import SweepPlan
+from ..sweep.event_log import Applied, Began, Committed
+from ..sweep.events import Cancelled, Event, GivenBack, Submission, TokensEmitted
+from ..sweep.feed import FeedEntry, PlanMade, Priced, made
+from ..sweep.state import SweepState
+from .course import Present
+from .lengths import LengthSpread
 
 WINDOW = 64  # sweeps
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.cost import KNEE
+from ..model.runs import LocalRoute
+from ..plan.coefficients import Coefficients
+from ..plan.cost import KNEE
 
 
 class BatchSums:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from blockwright.policies.binary_size import binary_size
+from ..binary_size import binary_size
 
 # why a worker gives a sequence back (``GivenBack.reason``): before a sentence that says so, but for ``YIELDED``
 YIELDED = "yielded"  # an offline one, for which there is no room now

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from blockwright.policies.model.chain import Route
-from blockwright.policies.requests.poison import Quarantine
-from blockwright.policies.requests.routing_table import RoutingTable
+from ..model.chain import Route
+from .poison import Quarantine
+from .routing_table import RoutingTable
 
 UNKNOWN = 1 << 62  # tokens or bytes, until a route's workers have said
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from blockwright.policies.model.chain import Component, Route
-from blockwright.policies.requests.dispatch import Wanted, choose, fitting, workers_of
-from blockwright.policies.requests.poison import Quarantine
-from blockwright.policies.requests.routing_table import RoutingTable
+from ..model.chain import Component, Route
+from .dispatch import Wanted, choose, fitting, workers_of
+from .poison import Quarantine
+from .routing_table import RoutingTable
 
 PATIENCE = 30.0  # seconds that a copy may take; then the request moves with what is there
 ROUNDS = 2  # of copying: what became full meanwhile goes in the last

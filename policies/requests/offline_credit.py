@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from blockwright.policies.model.chain import Route
+from ..model.chain import Route
 
 
 class OfflineShare(NamedTuple):

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from blockwright.policies.requests.admission import part
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.retry_after import Pace
+from .admission import part
+from .refusal import Refusal, RequestRefused
+from .retry_after import Pace
 
 ALPHA = 8  # what an account may hold, as a multiple of what is free
 SILENT = 1.0  # seconds after which a gateway that says nothing holds nothing: it is gone, and its requests with it

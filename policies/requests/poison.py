@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from blockwright.policies.model.chain import Route
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from ..model.chain import Route
+from .refusal import Refusal, RequestRefused
 
 SUSPECT_DEATHS = 2  # present at so many: it runs alone
 SUSPECT_NEAR = 4  # so many in a row without a report of it: it may kill before its first report

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from blockwright.policies.model.chain import Route
-from blockwright.policies.requests.dispatch import Wanted, ahead, choose, fitting, workers_of
-from blockwright.policies.requests.poison import Quarantine
-from blockwright.policies.requests.routing_table import RoutingTable
+from ..model.chain import Route
+from .dispatch import Wanted, ahead, choose, fitting, workers_of
+from .poison import Quarantine
+from .routing_table import RoutingTable
 
 
 @dataclass(frozen=True, slots=True)

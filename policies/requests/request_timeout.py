@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import Protocol, TypeVar
 
-from blockwright.policies.requests.load_failure import LoadFailure
-from blockwright.policies.requests.queue import WaitingQueue
-from blockwright.policies.requests.refusal import Refusal, RequestRefused
-from blockwright.policies.requests.routing_table import RoutingTable
+from .load_failure import LoadFailure
+from .queue import WaitingQueue
+from .refusal import Refusal, RequestRefused
+from .routing_table import RoutingTable
 
 SOON = 1e-3  # seconds: a worker that gets an expired request gives it back at its next plan
 RETRY_SECONDS = 5.0  # what a client is told to wait for another server, or for workers

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from blockwright.policies.model.chain import Chain, Route, bases
-from blockwright.policies.requests.load_failure import LoadFailure
+from ..model.chain import Chain, Route, bases
+from .load_failure import LoadFailure
 
 
 class RoutingTable:

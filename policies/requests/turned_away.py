@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from blockwright.policies.requests.admission import BROKEN, CROWDED, REFUSED, YIELDED
-from blockwright.policies.requests.dispatch import UNKNOWN, Wanted, fitting, lacking_room
-from blockwright.policies.requests.refusal import Refusal
-from blockwright.policies.requests.routing_table import RoutingTable
+from .admission import BROKEN, CROWDED, REFUSED, YIELDED
+from .dispatch import UNKNOWN, Wanted, fitting, lacking_room
+from .refusal import Refusal
+from .routing_table import RoutingTable
 
 AVOID = 0.25  # seconds: where it was given back it would be again
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from blockwright.policies.plain import Plain
+from ..plain import Plain
 
 Key = tuple[bytes, bytes]  # token hash, lineage of the last local span
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from blockwright.policies.model.runs import LocalRoute, Run
-from blockwright.policies.plan.sweep_plan import Arrival, Departure, FlightRow, Step, SweepPlan
-from blockwright.policies.sweep.columns import Place
-from blockwright.policies.sweep.events import Flight
-from blockwright.policies.sweep.parts import Parts
-from blockwright.policies.sweep.queue import Rank
+from ..model.runs import LocalRoute, Run
+from ..plan.sweep_plan import Arrival, Departure, FlightRow, Step, SweepPlan
+from .columns import Place
+from .events import Flight
+from .parts import Parts
+from .queue import Rank
 
 SPARE = 4  # a sweep of a quarter of its tokens takes less than twice as long as one without, where decoding costs little
 

@@ -8,17 +8,17 @@ that an online sequence lacks are taken from them: the one that loses the least 
 
 from __future__ import annotations
 
-from blockwright.policies.memory import eviction
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.fit import PLAIN
-from blockwright.policies.sweep.batch import BatchBuilder
-from blockwright.policies.sweep.columns import Place, Status
-from blockwright.policies.sweep.microbatches import NOW
-from blockwright.policies.sweep.planning import Planner
-from blockwright.policies.sweep.preemption import Promises, private_work
-from blockwright.policies.sweep.reserve import reserved_rows, reserved_slots, withheld_from_starts, withheld_slots
-from blockwright.policies.sweep.sequences import Found
-from blockwright.policies.sweep.sweep_load import Ride, SweepLoad
+from ..memory import eviction
+from ..plan.coefficients import Coefficients
+from ..plan.fit import PLAIN
+from .batch import BatchBuilder
+from .columns import Place, Status
+from .microbatches import NOW
+from .planning import Planner
+from .preemption import Promises, private_work
+from .reserve import reserved_rows, reserved_slots, withheld_from_starts, withheld_slots
+from .sequences import Found
+from .sweep_load import Ride, SweepLoad
 
 
 class BlendingPlanner(Planner):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, Self
 
-from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.plain import Plain, from_plain, to_plain
-from blockwright.policies.requests.urgency import FIRST_OFFLINE, shared_class
-from blockwright.policies.sweep.events import Submission
+from ..model.runs import LocalRoute
+from ..plain import Plain, from_plain, to_plain
+from ..requests.urgency import FIRST_OFFLINE, shared_class
+from .events import Submission
 
 FOREVER = float("inf")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockwright.policies.plan.coefficients import Coefficients
+from ..plan.coefficients import Coefficients
 
 OPEN_PLANS = 2  # of a live worker: the one that runs, and the next
 

@@ -8,7 +8,7 @@ they may go to a sequence that is older.
 
 from __future__ import annotations
 
-from blockwright.policies.plain import Plain
+from ..plain import Plain
 
 FACTOR = 1.5
 SHORTEST = 1.0  # seconds that a countdown takes at least: what a guest loses has to be computed again from its first token

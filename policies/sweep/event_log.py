@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.sweep.events import Event
-from blockwright.policies.sweep.state import SweepState
+from ..plan.sweep_plan import SweepPlan, SweepResult
+from .events import Event
+from .state import SweepState
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockwright.policies.memory.packed_tensor import Shortage, TensorPlace, WantedComponent
-from blockwright.policies.model.chain import Chain, Route
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import FlightRow, TokenLogprob
-from blockwright.policies.requests.load_failure import LoadFailure
-from blockwright.policies.sweep.page_events import (
+from ..memory.packed_tensor import Shortage, TensorPlace, WantedComponent
+from ..model.chain import Chain, Route
+from ..plan.coefficients import Coefficients
+from ..plan.sampling import SamplingParams
+from ..plan.sweep_plan import FlightRow, TokenLogprob
+from ..requests.load_failure import LoadFailure
+from .page_events import (
     Export,
     Exported,
     HoldPages,

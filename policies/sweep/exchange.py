@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from blockwright.policies.plain import Plain, from_plain, to_plain
-from blockwright.policies.plan.sweep_plan import PageImport
-from blockwright.policies.sweep.page_events import Export, PageTarget
+from ..plain import Plain, from_plain, to_plain
+from ..plan.sweep_plan import PageImport
+from .page_events import Export, PageTarget
 
 BATCH_BYTES = 4 << 20  # that travel together, or one page where that has more
 WINDOW = 2  # whole batches to one worker that may be unanswered; of smaller ones as many as have the bytes of these

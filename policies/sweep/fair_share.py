@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from blockwright.policies.plain import Plain
+from ..plain import Plain
 
 Flow = tuple[int, str]  # class (``requests/urgency.py``: shared_class), account
 EVERYBODY = "*"  # the weight of accounts that have none of their own

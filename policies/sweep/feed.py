@@ -9,9 +9,9 @@ from array import array
 from dataclasses import dataclass
 from zlib import crc32
 
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.sweep.event_log import Applied, Began, Committed
+from ..plan.coefficients import Coefficients
+from ..plan.sweep_plan import SweepPlan, SweepResult
+from .event_log import Applied, Began, Committed
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from blockwright.policies.sweep.parts import Parts
-from blockwright.policies.sweep.preemption import Promises
-from blockwright.policies.sweep.sequences import Found
+from .parts import Parts
+from .preemption import Promises
+from .sequences import Found
 
 
 class Fitting:

@@ -6,11 +6,11 @@ way. Only these are played through, in their order; the columns move by addition
 
 from __future__ import annotations
 
-from blockwright.policies.sweep.events import TokensEmitted
-from blockwright.policies.sweep.open_plans import OpenPlan
-from blockwright.policies.sweep.parts import Parts
-from blockwright.policies.sweep.riding_on import riding_on, withheld
-from blockwright.policies.sweep.sequences import Sequences
+from .events import TokensEmitted
+from .open_plans import OpenPlan
+from .parts import Parts
+from .riding_on import riding_on, withheld
+from .sequences import Sequences
 
 _TAKE, _COMMIT = 0, 1  # of one sweep: first its plan takes pages, then its commit makes tokens and publishes
 

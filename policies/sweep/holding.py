@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockwright.policies.memory import eviction
-from blockwright.policies.requests.urgency import shared_class
-from blockwright.policies.sweep.columns import Status
-from blockwright.policies.sweep.holds import PageHold
-from blockwright.policies.sweep.page_events import HoldPages, PageTarget
-from blockwright.policies.sweep.parts import Parts
-from blockwright.policies.sweep.sequences import Sequences
+from ..memory import eviction
+from ..requests.urgency import shared_class
+from .columns import Status
+from .holds import PageHold
+from .page_events import HoldPages, PageTarget
+from .parts import Parts
+from .sequences import Sequences
 
 
 class Holding:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from blockwright.policies.plain import Plain, from_plain, to_plain
-from blockwright.policies.sweep.columns import FOREVER
+from ..plain import Plain, from_plain, to_plain
+from .columns import FOREVER
 
 Age = tuple[int, float, str]  # as ``Columns.age``
 

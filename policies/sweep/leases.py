@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from blockwright.policies.plain import Plain, from_plain, to_plain
-from blockwright.policies.sweep.events import Flight
+from ..plain import Plain, from_plain, to_plain
+from .events import Flight
 
 
 class Stage(IntEnum):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from blockwright.policies.memory.packed_tensor import Shortage
-from blockwright.policies.plan.sweep_plan import SetPages
-from blockwright.policies.sweep.events import ComponentsPlaced, ComponentsRefused, ComponentsWanted
-from blockwright.policies.sweep.page_events import MoveSlots
-from blockwright.policies.sweep.parts import Parts
+from ..memory.packed_tensor import Shortage
+from ..plan.sweep_plan import SetPages
+from .events import ComponentsPlaced, ComponentsRefused, ComponentsWanted
+from .page_events import MoveSlots
+from .parts import Parts
 
 
 def place_components(parts: Parts, event: ComponentsWanted) -> None:

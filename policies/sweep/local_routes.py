@@ -6,12 +6,12 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from blockwright.policies.model.chain import KvLayout
-from blockwright.policies.model.local_paths import LocalPaths
-from blockwright.policies.model.runs import Border, LocalRoute, Run, Span
-from blockwright.policies.plain import Plain, from_plain, to_plain
-from blockwright.policies.sweep.events import RoutesChanged
-from blockwright.policies.sweep.route_shapes import RouteShape, route_shapes
+from ..model.chain import KvLayout
+from ..model.local_paths import LocalPaths
+from ..model.runs import Border, LocalRoute, Run, Span
+from ..plain import Plain, from_plain, to_plain
+from .events import RoutesChanged
+from .route_shapes import RouteShape, route_shapes
 
 Deltas = tuple[tuple[int, bytes], ...]  # (depth, delta id) of a route's variants
 K = TypeVar("K")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from blockwright.policies.sweep.columns import Place
-from blockwright.policies.sweep.events import Progressed
-from blockwright.policies.sweep.parts import Parts
+from .columns import Place
+from .events import Progressed
+from .parts import Parts
 
 
 class Meeting:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.lookahead import ChunkCost, Lookahead, PromptChunk
-from blockwright.policies.sweep.columns import Place
-from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.parts import Parts
+from ..plan.coefficients import Coefficients
+from ..plan.lookahead import ChunkCost, Lookahead, PromptChunk
+from .columns import Place
+from .config import SweepConfig
+from .parts import Parts
 
 NEVER, NOW, LATER = 0, 1, 2
 

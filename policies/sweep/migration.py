@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockwright.policies.model.runs import Span
-from blockwright.policies.plan.sweep_plan import ImportGroup, PageImport
-from blockwright.policies.sweep.columns import Status
-from blockwright.policies.sweep.events import Send
-from blockwright.policies.sweep.exchange import BATCH_BYTES, ExportKey, Landing, PageExport, PageStream
-from blockwright.policies.sweep.holding import Holding
-from blockwright.policies.sweep.page_events import (
+from ..model.runs import Span
+from ..plan.sweep_plan import ImportGroup, PageImport
+from .columns import Status
+from .events import Send
+from .exchange import BATCH_BYTES, ExportKey, Landing, PageExport, PageStream
+from .holding import Holding
+from .page_events import (
     Export,
     Exported,
     LayerGroup,
@@ -26,7 +26,7 @@ from blockwright.policies.sweep.page_events import (
     PagesUnsent,
     SendPages,
 )
-from blockwright.policies.sweep.parts import Parts
+from .parts import Parts
 
 Layer = tuple[int, bytes, str, int]  # KV layer, lineage, arena, slot
 

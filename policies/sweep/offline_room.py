@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.policies.plain import from_plain, to_plain
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.requests.account import is_offline_account
-from blockwright.policies.sweep.fitting import Fitting
-from blockwright.policies.sweep.parts import Parts
-from blockwright.policies.sweep.reserve import reserved_rows, withheld_from_starts
+from ..plain import from_plain, to_plain
+from ..plan.coefficients import Coefficients
+from ..requests.account import is_offline_account
+from .fitting import Fitting
+from .parts import Parts
+from .reserve import reserved_rows, withheld_from_starts
 
 AHEAD = 2  # sweeps of prompt tokens that may wait for time: beyond, nothing is taken
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockwright.policies.plain import Plain, from_plain, to_plain
-from blockwright.policies.plan.sweep_plan import SweepPlan
+from ..plain import Plain, from_plain, to_plain
+from ..plan.sweep_plan import SweepPlan
 
 
 @dataclass(slots=True)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from blockwright.policies.memory.worker_memory import WorkerMemory
-from blockwright.policies.plain import Plain, from_plain, to_plain
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.sweep_plan import Edit
-from blockwright.policies.sweep.announcements import Announcements
-from blockwright.policies.sweep.columns import Place, Status
-from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.countdown import Absences
-from blockwright.policies.sweep.events import ComponentsPlaced, Effect
-from blockwright.policies.sweep.exchange import ExchangeBook
-from blockwright.policies.sweep.fair_share import FairShare
-from blockwright.policies.sweep.holds import HoldBook
-from blockwright.policies.sweep.leases import LeaseBook
-from blockwright.policies.sweep.local_routes import LocalRoutes
-from blockwright.policies.sweep.queue import SequenceQueue
-from blockwright.policies.sweep.rows import RowTable
+from ..memory.worker_memory import WorkerMemory
+from ..plain import Plain, from_plain, to_plain
+from ..plan.coefficients import Coefficients
+from ..plan.sweep_plan import Edit
+from .announcements import Announcements
+from .columns import Place, Status
+from .config import SweepConfig
+from .countdown import Absences
+from .events import ComponentsPlaced, Effect
+from .exchange import ExchangeBook
+from .fair_share import FairShare
+from .holds import HoldBook
+from .leases import LeaseBook
+from .local_routes import LocalRoutes
+from .queue import SequenceQueue
+from .rows import RowTable
 
 COUNTERS = (
     "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from blockwright.policies.plan.sweep_plan import NOT_FINITE, FlightRow, TokenLogprob, WriteTokens
-from blockwright.policies.sweep.columns import FOREVER, Place, Status
-from blockwright.policies.sweep.events import (
+from ..plan.sweep_plan import NOT_FINITE, FlightRow, TokenLogprob, WriteTokens
+from .columns import FOREVER, Place, Status
+from .events import (
     Flight,
     FlightDone,
     GrowthGranted,
@@ -34,9 +34,9 @@ from blockwright.policies.sweep.events import (
     PeerLost,
     Send,
 )
-from blockwright.policies.sweep.parts import Parts
-from blockwright.policies.sweep.preemption import overdue_guest
-from blockwright.policies.sweep.sequences import Sequences, hosts
+from .parts import Parts
+from .preemption import overdue_guest
+from .sequences import Sequences, hosts
 
 # Pages that a lease has beyond what is being filled. One is enough for a row never to wait: it has as many round trips to
 # come as a page has tokens, and a row goes round once for each token. A second one would be held, and mostly never used.

@@ -10,20 +10,20 @@ budget. Memory is taken page by page; when there is none, or when an account is 
 
 from __future__ import annotations
 
-from blockwright.policies.model.runs import Span
-from blockwright.policies.plan.sweep_plan import SetPages, SetSampling, WriteTokens
-from blockwright.policies.sweep.batch import BatchBuilder
-from blockwright.policies.sweep.columns import Place, Status
-from blockwright.policies.sweep.events import LeaseGranted, Progressed, Send
-from blockwright.policies.sweep.fitting import Fitting
-from blockwright.policies.sweep.holding import Holding
-from blockwright.policies.sweep.meeting import Meeting
-from blockwright.policies.sweep.microbatches import LATER, NOW, Turns
-from blockwright.policies.sweep.parts import Parts
-from blockwright.policies.sweep.pipeline import Pipeline
-from blockwright.policies.sweep.preemption import Promises, choose_victim
-from blockwright.policies.sweep.queue import Rank
-from blockwright.policies.sweep.sequences import Found, Sequences
+from ..model.runs import Span
+from ..plan.sweep_plan import SetPages, SetSampling, WriteTokens
+from .batch import BatchBuilder
+from .columns import Place, Status
+from .events import LeaseGranted, Progressed, Send
+from .fitting import Fitting
+from .holding import Holding
+from .meeting import Meeting
+from .microbatches import LATER, NOW, Turns
+from .parts import Parts
+from .pipeline import Pipeline
+from .preemption import Promises, choose_victim
+from .queue import Rank
+from .sequences import Found, Sequences
 
 
 class Planner:

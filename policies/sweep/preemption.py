@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from blockwright.policies.memory.pages import PageTable
-from blockwright.policies.memory.worker_memory import WorkerMemory
-from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.sweep.columns import Place
-from blockwright.policies.sweep.queue import SequenceQueue
-from blockwright.policies.sweep.rows import RowTable
+from ..memory.pages import PageTable
+from ..memory.worker_memory import WorkerMemory
+from ..model.runs import LocalRoute
+from .columns import Place
+from .queue import SequenceQueue
+from .rows import RowTable
 
 
 def choose_victim(

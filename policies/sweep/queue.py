@@ -12,9 +12,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Container
 
-from blockwright.policies.plain import Plain
-from blockwright.policies.requests.urgency import FIRST_OFFLINE, OFFLINE, shared_class
-from blockwright.policies.sweep.fair_share import FairShare, Flow
+from ..plain import Plain
+from ..requests.urgency import FIRST_OFFLINE, OFFLINE, shared_class
+from .fair_share import FairShare, Flow
 
 Key = tuple[int, float, int]
 Rank = tuple[int, int]  # shared class, counter of the account: lower goes first

@@ -7,7 +7,7 @@ part of the memory.
 
 from __future__ import annotations
 
-from blockwright.policies.sweep.parts import Parts
+from .parts import Parts
 
 PART = 8  # of rows, and of memory, at most one in so many is kept free
 PLANS = 2

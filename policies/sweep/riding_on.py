@@ -6,11 +6,11 @@ evenly. So rows that fit into the first and into the last of some sweeps fit int
 
 from __future__ import annotations
 
-from blockwright.policies.plan.fit import PLAIN
-from blockwright.policies.sweep.open_plans import OpenPlan
-from blockwright.policies.sweep.parts import Parts
-from blockwright.policies.sweep.reserve import reserved_rows, withheld_slots
-from blockwright.policies.sweep.sweep_load import SweepLoad
+from ..plan.fit import PLAIN
+from .open_plans import OpenPlan
+from .parts import Parts
+from .reserve import reserved_rows, withheld_slots
+from .sweep_load import SweepLoad
 
 SLACK = 1e-9  # of what they may cost: sums in another order differ by less
 

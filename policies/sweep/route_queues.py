@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from blockwright.policies.cluster.scaling import RouteQueue
-from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.sweep.columns import Status
-from blockwright.policies.sweep.parts import Parts
+from ..cluster.scaling import RouteQueue
+from ..model.runs import LocalRoute
+from .columns import Status
+from .parts import Parts
 
 
 def kv_by_application(parts: Parts) -> dict[str, tuple[int, int]]:

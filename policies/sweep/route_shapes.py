@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from blockwright.policies.model.runs import LocalRoute, Span
+from ..model.runs import LocalRoute, Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from itertools import islice
 
-from blockwright.policies.model.lineage import next_hash, root_hash
-from blockwright.policies.model.runs import Border, LocalRoute
-from blockwright.policies.plan.sweep_plan import TokenLogprob
-from blockwright.policies.sweep.columns import COLUMNS, Columns, Place, Status
-from blockwright.policies.sweep.events import Submission, TokensEmitted
+from ..model.lineage import next_hash, root_hash
+from ..model.runs import Border, LocalRoute
+from ..plan.sweep_plan import TokenLogprob
+from .columns import COLUMNS, Columns, Place, Status
+from .events import Submission, TokensEmitted
 
 
 class RowTable(Columns):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from blockwright.policies.model.chain import Route
-from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.plan.sweep_plan import NOT_FINITE, TokenLogprob
-from blockwright.policies.requests.admission import BROKEN, CROWDED, REFUSED, YIELDED, admit
-from blockwright.policies.sweep.columns import FOREVER, Status
-from blockwright.policies.sweep.events import (
+from ..model.chain import Route
+from ..model.runs import LocalRoute
+from ..plan.sweep_plan import NOT_FINITE, TokenLogprob
+from ..requests.admission import BROKEN, CROWDED, REFUSED, YIELDED, admit
+from .columns import FOREVER, Status
+from .events import (
     GivenBack,
     LeaseReturned,
     Preempted,
@@ -22,7 +22,7 @@ from blockwright.policies.sweep.events import (
     Submission,
     TokensEmitted,
 )
-from blockwright.policies.sweep.parts import Parts
+from .parts import Parts
 
 Found = list[list[int | None]]  # for each leading page, the published handle of each span or None
 

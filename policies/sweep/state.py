@@ -18,14 +18,14 @@ from __future__ import annotations
 import hashlib
 from typing import TypeVar, assert_never
 
-from blockwright.policies.cluster.scaling import RouteQueue
-from blockwright.policies.plain import Plain
-from blockwright.policies.plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
-from blockwright.policies.sweep import forecast, route_queues
-from blockwright.policies.sweep.blending import BlendingPlanner
-from blockwright.policies.sweep.columns import Status
-from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import (
+from ..cluster.scaling import RouteQueue
+from ..plain import Plain
+from ..plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
+from . import forecast, route_queues
+from .blending import BlendingPlanner
+from .columns import Status
+from .config import SweepConfig
+from .events import (
     Cancelled,
     ComponentGone,
     ComponentsReleased,
@@ -47,16 +47,16 @@ from blockwright.policies.sweep.events import (
     Submission,
     TokensEmitted,
 )
-from blockwright.policies.sweep.holding import Holding
-from blockwright.policies.sweep.loading import place_components
-from blockwright.policies.sweep.local_routes import layouts
-from blockwright.policies.sweep.migration import Migration
-from blockwright.policies.sweep.offline_room import OfflineRoom, offline_rooms
-from blockwright.policies.sweep.open_plans import OpenPlan, OpenPlans
-from blockwright.policies.sweep.page_events import Export, HoldPages, PagesArrived, PagesTaken, PagesUnsent, Unhold
-from blockwright.policies.sweep.parts import Parts
-from blockwright.policies.sweep.pipeline import Pipeline, Returns
-from blockwright.policies.sweep.sequences import Sequences
+from .holding import Holding
+from .loading import place_components
+from .local_routes import layouts
+from .migration import Migration
+from .offline_room import OfflineRoom, offline_rooms
+from .open_plans import OpenPlan, OpenPlans
+from .page_events import Export, HoldPages, PagesArrived, PagesTaken, PagesUnsent, Unhold
+from .parts import Parts
+from .pipeline import Pipeline, Returns
+from .sequences import Sequences
 
 T = TypeVar("T")
 

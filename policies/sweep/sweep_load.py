@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from blockwright.policies.model.runs import LocalRoute
-from blockwright.policies.plan.coefficients import Coefficients
-from blockwright.policies.plan.cost import KNEE
-from blockwright.policies.sweep.local_routes import LocalRoutes
+from ..model.runs import LocalRoute
+from ..plan.coefficients import Coefficients
+from ..plan.cost import KNEE
+from .local_routes import LocalRoutes
 
 
 class SweepLoad:

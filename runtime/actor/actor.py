@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar, overload
 
-from blockwright.runtime.actor.endpoint import RESERVED, ActorEndpoint, EndpointMark
-from blockwright.runtime.actor.ref import CALL_TIMEOUT, HasRef, Ref
-from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.down import Down, OnDown
-from blockwright.runtime.base.node_view import NodeView
-from blockwright.transport.address import PeerId
-from blockwright.transport.clock import Clock
-from blockwright.transport.link import Link
-from blockwright.transport.wire import Traffic
+from ...transport.address import PeerId
+from ...transport.clock import Clock
+from ...transport.link import Link
+from ...transport.wire import Traffic
+from ..base.address import Address
+from ..base.down import Down, OnDown
+from ..base.node_view import NodeView
+from .endpoint import RESERVED, ActorEndpoint, EndpointMark
+from .ref import CALL_TIMEOUT, HasRef, Ref
 
 log = logging.getLogger("blockwright.runtime")
 MAILBOX = 1024  # messages in each lane of an actor

@@ -14,9 +14,9 @@ import itertools
 from collections import deque
 from typing import Any
 
-from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.errors import DeadlineExceeded
-from blockwright.transport.clock import Clock, Timer
+from ...transport.clock import Clock, Timer
+from ..base.address import Address
+from ..base.errors import DeadlineExceeded
 
 _FEW = 512  # entries that are over and not worth a sweep
 _Entry = tuple[float, asyncio.Future[Any], Address, str, float]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Concatenate, overload
 
-from blockwright.runtime.actor.typed_endpoint import CallEndpoint, Decorator, P, R, StreamEndpoint
-from blockwright.runtime.base.decoding import Decoder, decoder
-from blockwright.runtime.base.errors import DecodeError
+from ..base.decoding import Decoder, decoder
+from ..base.errors import DecodeError
+from .typed_endpoint import CallEndpoint, Decorator, P, R, StreamEndpoint
 
 RESERVED = frozenset(("node", "name", "incarnation", "life", "address", "ref"))  # of a Ref
 _RESERVED_PARAMETERS = frozenset(("timeout", "returns"))

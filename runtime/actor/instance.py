@@ -15,10 +15,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from blockwright.runtime.actor.actor import Actor, Crash
-from blockwright.runtime.actor.endpoint import INTERNAL, ActorEndpoint
-from blockwright.runtime.actor.reply import InternalReply, Outlet, ReplyTo
-from blockwright.runtime.base.errors import (
+from ...transport.clock import Clock
+from ..base.errors import (
     ActorDied,
     DeadlineExceeded,
     EncodeError,
@@ -27,12 +25,14 @@ from blockwright.runtime.base.errors import (
     RuntimeFault,
     remote_error,
 )
-from blockwright.runtime.base.fatal import FATAL, interrupts
-from blockwright.runtime.base.mailbox import Mailbox
-from blockwright.runtime.base.scope import CURRENT, TRACE_BYTES, Scope, new_trace
-from blockwright.runtime.base.task_context import first_step, rest
-from blockwright.runtime.tracing.message_log import MessageLog
-from blockwright.transport.clock import Clock
+from ..base.fatal import FATAL, interrupts
+from ..base.mailbox import Mailbox
+from ..base.scope import CURRENT, TRACE_BYTES, Scope, new_trace
+from ..base.task_context import first_step, rest
+from ..tracing.message_log import MessageLog
+from .actor import Actor, Crash
+from .endpoint import INTERNAL, ActorEndpoint
+from .reply import InternalReply, Outlet, ReplyTo
 
 log = logging.getLogger("blockwright.runtime")
 

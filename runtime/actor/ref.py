@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, ClassVar, Protocol, TypeVar, cast, overload
 
-from blockwright.runtime.actor.endpoint import RESERVED, ActorEndpoint
-from blockwright.runtime.actor.streams import Stream
-from blockwright.runtime.base.address import Address
+from ..base.address import Address
+from .endpoint import RESERVED, ActorEndpoint
+from .streams import Stream
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ import asyncio
 import logging
 from typing import Any, Protocol
 
-from blockwright.runtime.actor.endpoint import ActorEndpoint
-from blockwright.runtime.base.dead_letters import DeadLetters
-from blockwright.runtime.base.down import STOPPED
-from blockwright.runtime.base.errors import ActorDied, RemoteError, RuntimeFault
-from blockwright.runtime.base.window import Window
+from ..base.dead_letters import DeadLetters
+from ..base.down import STOPPED
+from ..base.errors import ActorDied, RemoteError, RuntimeFault
+from ..base.window import Window
+from .endpoint import ActorEndpoint
 
 log = logging.getLogger("blockwright.runtime")
 

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from blockwright.runtime.actor.endpoint import ActorEndpoint
-from blockwright.runtime.base.errors import DeadlineExceeded, RuntimeFault
-from blockwright.runtime.base.scope import inherited_deadline
-from blockwright.runtime.base.window import WINDOW_BYTES, WINDOW_ITEMS, Window
-from blockwright.transport.clock import Clock
+from ...transport.clock import Clock
+from ..base.errors import DeadlineExceeded, RuntimeFault
+from ..base.scope import inherited_deadline
+from ..base.window import WINDOW_BYTES, WINDOW_ITEMS, Window
+from .endpoint import ActorEndpoint
 
 T_co = TypeVar("T_co", covariant=True)
 _SMALL = 64  # bytes that any other object counts for where nothing is encoded

@@ -10,8 +10,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from blockwright.transport.address import check_name
-from blockwright.transport.errors import AddressError
+from ...transport.address import check_name
+from ...transport.errors import AddressError
 
 NODE_SERVICE = "$node"  # name of the actor that serves other nodes (``node/service.py``); no application can take it
 _NUMBERS = re.compile(r"[1-9][0-9]{0,17}(\.[1-9][0-9]{0,17})?")

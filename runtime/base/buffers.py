@@ -15,8 +15,8 @@ from typing import Any
 
 import msgpack
 
-from blockwright.runtime.base.errors import DecodeError, EncodeError
-from blockwright.transport.wire import MAX_FRAMES, Buffer
+from ...transport.wire import MAX_FRAMES, Buffer
+from .errors import DecodeError, EncodeError
 
 INLINE_BYTES = 256
 BYTES_EXT, ARRAY_EXT, TENSOR_EXT = 1, 2, 3

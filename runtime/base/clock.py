@@ -12,8 +12,8 @@ import numbers
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from blockwright.transport.clock import Clock as Clock
-from blockwright.transport.clock import Timer as Timer
+from ...transport.clock import Clock as Clock
+from ...transport.clock import Timer as Timer
 
 LONGEST = 86400.0  # seconds that anything is waited for
 

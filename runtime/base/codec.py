@@ -17,10 +17,10 @@ from typing import Any
 
 import msgpack
 
-from blockwright.runtime.base.buffers import INLINE_BYTES, Sink, ext_hook, is_array, is_tensor
-from blockwright.runtime.base.errors import DecodeError, EncodeError
-from blockwright.runtime.base.schema import field_names, schema_tag
-from blockwright.transport.wire import MAX_BODY, Buffer
+from ...transport.wire import MAX_BODY, Buffer
+from .buffers import INLINE_BYTES, Sink, ext_hook, is_array, is_tensor
+from .errors import DecodeError, EncodeError
+from .schema import field_names, schema_tag
 
 MAX_ITEMS = 1 << 20  # of all lists and dicts of a message together
 MAX_CONTAINERS = 1 << 17  # lists and dicts of a message

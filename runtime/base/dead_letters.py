@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from blockwright.runtime.base.log_rate_limit import Repeats
-from blockwright.transport.clock import Clock
+from ...transport.clock import Clock
+from .log_rate_limit import Repeats
 
 log = logging.getLogger("blockwright.runtime")
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from blockwright.runtime.base.buffers import is_array, is_tensor
-from blockwright.runtime.base.errors import DecodeError
-from blockwright.runtime.base.schema import field_names, schema_tag
+from .buffers import is_array, is_tensor
+from .errors import DecodeError
+from .schema import field_names, schema_tag
 
 Decoder = Callable[[Any], Any]
 

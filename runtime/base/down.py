@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from blockwright.runtime.base.address import Address
-from blockwright.transport.address import PeerId
+from ...transport.address import PeerId
+from .address import Address
 
 log = logging.getLogger("blockwright.runtime")
 CAUSE_LIMIT = 500  # characters

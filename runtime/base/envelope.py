@@ -32,9 +32,9 @@ from typing import Any
 
 import msgpack
 
-from blockwright.runtime.base.codec import unpack
-from blockwright.runtime.base.errors import DecodeError
-from blockwright.transport.wire import Buffer
+from ...transport.wire import Buffer
+from .codec import unpack
+from .errors import DecodeError
 
 HELLO, READY, BOOK, DOWN, STOP, HEARTBEAT, CALL, CAST, REPLY, FAULT, CANCEL = range(1, 12)
 OPEN, ITEM, CREDIT, END, LOST, SEEN, LEAVE = range(12, 19)

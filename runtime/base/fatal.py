@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable
 
-from blockwright.runtime.base.errors import remote_error
+from .errors import remote_error
 
 FATAL = (SystemExit, GeneratorExit, KeyboardInterrupt)
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from blockwright.transport.clock import Clock, Timer
+from ...transport.clock import Clock, Timer
 
 PERIOD = 1.0  # seconds
 MOST = 256  # keys that are told apart; what else happens meanwhile is told together

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from blockwright.runtime.base.last_resort import MAIN, log_as
-from blockwright.runtime.base.names import refuse_while_importing
+from .last_resort import MAIN, log_as
+from .names import refuse_while_importing
 
 T = TypeVar("T")
 

@@ -22,23 +22,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockwright.runtime.base import envelope
-from blockwright.runtime.base.clock import seconds
-from blockwright.runtime.base.down import Down, OnDown
-from blockwright.runtime.base.errors import NodeDown
-from blockwright.runtime.base.names import refuse_while_importing
-from blockwright.runtime.cluster.invitations import Invitation, Invitations
-from blockwright.runtime.cluster.launcher import Launcher, LaunchError, NodeSpec
-from blockwright.runtime.cluster.node_process import encode_config
-from blockwright.runtime.node.node import Node
-from blockwright.runtime.node.peers import Peer
-from blockwright.runtime.node.stall_watch import hung
-from blockwright.transport.address import PeerId, check_name
-from blockwright.transport.clock import Clock, Timer
-from blockwright.transport.curve import NodeKeys
-from blockwright.transport.errors import HandshakeRefused
-from blockwright.transport.handshake import Admission
-from blockwright.transport.interface import UNREACHABLE
+from ...transport.address import PeerId, check_name
+from ...transport.clock import Clock, Timer
+from ...transport.curve import NodeKeys
+from ...transport.errors import HandshakeRefused
+from ...transport.handshake import Admission
+from ...transport.interface import UNREACHABLE
+from ..base import envelope
+from ..base.clock import seconds
+from ..base.down import Down, OnDown
+from ..base.errors import NodeDown
+from ..base.names import refuse_while_importing
+from ..node.node import Node
+from ..node.peers import Peer
+from ..node.stall_watch import hung
+from .invitations import Invitation, Invitations
+from .launcher import Launcher, LaunchError, NodeSpec
+from .node_process import encode_config
 
 log = logging.getLogger("blockwright.runtime")
 OnUp = Callable[[str, int], None]

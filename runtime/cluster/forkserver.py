@@ -24,16 +24,16 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from blockwright.runtime.base.codec import pack, unpack
-from blockwright.runtime.base.last_resort import log_as
-from blockwright.runtime.base.loop import loop_factory
-from blockwright.runtime.base.names import import_module
-from blockwright.runtime.cluster.launcher import NodeSpec
-from blockwright.runtime.cluster.lifeline import tie
-from blockwright.runtime.cluster.node_process import run_node
-from blockwright.runtime.cluster.process_title import set_title
-from blockwright.runtime.cluster.process_watch import begun_at
-from blockwright.transport.address import remove_directory
+from ...transport.address import remove_directory
+from ..base.codec import pack, unpack
+from ..base.last_resort import log_as
+from ..base.loop import loop_factory
+from ..base.names import import_module
+from .launcher import NodeSpec
+from .lifeline import tie
+from .node_process import run_node
+from .process_title import set_title
+from .process_watch import begun_at
 
 SETUP, SPAWN, KILL, PRELOAD = 1, 2, 3, 8  # to this process
 READY, SPAWNED, EXITED, FAILED = 4, 5, 6, 7  # from it

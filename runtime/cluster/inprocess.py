@@ -10,13 +10,13 @@ import asyncio
 import logging
 import signal
 
-from blockwright.runtime.cluster.launcher import NodeSpec, OnExit
-from blockwright.runtime.cluster.node_process import run_node
-from blockwright.transport.address import PeerId
-from blockwright.transport.clock import Clock
-from blockwright.transport.curve import NodeKeys
-from blockwright.transport.interface import Transport
-from blockwright.transport.loopback import LoopbackTransport, Network
+from ...transport.address import PeerId
+from ...transport.clock import Clock
+from ...transport.curve import NodeKeys
+from ...transport.interface import Transport
+from ...transport.loopback import LoopbackTransport, Network
+from .launcher import NodeSpec, OnExit
+from .node_process import run_node
 
 log = logging.getLogger("blockwright.runtime")
 

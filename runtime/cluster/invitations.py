@@ -15,7 +15,7 @@ import secrets
 import sys
 from dataclasses import dataclass, field
 
-from blockwright.transport.errors import AddressError, HandshakeRefused
+from ...transport.errors import AddressError, HandshakeRefused
 
 PREFIX = "bw1-"
 MOST = 256  # open at once

@@ -15,14 +15,14 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from blockwright.runtime.base import envelope
-from blockwright.runtime.base.clock import first_within
-from blockwright.runtime.cluster.invitations import PREFIX, Invitation
-from blockwright.runtime.node.node import Node
-from blockwright.runtime.node.stall_watch import StallWatch
-from blockwright.transport.address import own_address, tcp_parts
-from blockwright.transport.curve import NodeKeys
-from blockwright.transport.join_request import ask_to_join
+from ...transport.address import own_address, tcp_parts
+from ...transport.curve import NodeKeys
+from ...transport.join_request import ask_to_join
+from ..base import envelope
+from ..base.clock import first_within
+from ..node.node import Node
+from ..node.stall_watch import StallWatch
+from .invitations import PREFIX, Invitation
 
 log = logging.getLogger("blockwright.runtime")
 STALL = 1.0  # seconds without a turn of the loop after which it is told what holds it

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from blockwright.transport.address import PeerId
-from blockwright.transport.curve import NodeKeys
-from blockwright.transport.interface import Transport
+from ...transport.address import PeerId
+from ...transport.curve import NodeKeys
+from ...transport.interface import Transport
 
 OnExit = Callable[[PeerId, int], None]  # status: exit code, or minus the signal
 

@@ -19,16 +19,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from blockwright.policies.cluster.restart_policy import Backoff, Plan, Restart, Restarts
-from blockwright.runtime.base.down import Down
-from blockwright.runtime.base.errors import NodeDown
-from blockwright.runtime.base.names import import_name
-from blockwright.runtime.cluster.cluster import ClusterHead
-from blockwright.runtime.cluster.launcher import Launcher, LaunchError
-from blockwright.runtime.cluster.processes import ForkserverLauncher
-from blockwright.runtime.node.node import Node
-from blockwright.transport.clock import Clock, Timer
-from blockwright.transport.curve import NodeKeys
+from ...policies.cluster.restart_policy import Backoff, Plan, Restart, Restarts
+from ...transport.clock import Clock, Timer
+from ...transport.curve import NodeKeys
+from ..base.down import Down
+from ..base.errors import NodeDown
+from ..base.names import import_name
+from ..node.node import Node
+from .cluster import ClusterHead
+from .launcher import Launcher, LaunchError
+from .processes import ForkserverLauncher
 
 log = logging.getLogger("blockwright.runtime")
 IDLE = "blockwright.runtime.cluster.node_process:idle"

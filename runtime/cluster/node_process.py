@@ -15,17 +15,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import encode, pack, unpack
-from blockwright.runtime.base.decoding import decode
-from blockwright.runtime.base.names import import_module
-from blockwright.runtime.cluster.launcher import NodeSpec
-from blockwright.runtime.node.node import Node
-from blockwright.runtime.node.stall_watch import StallWatch, note_of
-from blockwright.transport.address import parse_identity
-from blockwright.transport.clock import Clock
-from blockwright.transport.curve import NodeKeys
-from blockwright.transport.interface import Transport
+from ...transport.address import parse_identity
+from ...transport.clock import Clock
+from ...transport.curve import NodeKeys
+from ...transport.interface import Transport
+from ..base.buffers import Sink
+from ..base.codec import encode, pack, unpack
+from ..base.decoding import decode
+from ..base.names import import_module
+from ..node.node import Node
+from ..node.stall_watch import StallWatch, note_of
+from .launcher import NodeSpec
 
 log = logging.getLogger("blockwright.runtime")
 STALL = 1.0  # heartbeats without a turn of the loop until it is told what holds it; a silence has two at least

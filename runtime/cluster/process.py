@@ -11,9 +11,9 @@ import contextlib
 import contextvars
 from typing import Any, Protocol
 
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.errors import ActorDied
+from ..actor.actor import Actor
+from ..actor.endpoint import endpoint
+from ..base.errors import ActorDied
 
 
 class Nodes(Protocol):

@@ -23,15 +23,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from blockwright.runtime.base.codec import unpack
-from blockwright.runtime.cluster.forkserver import EXITED, FAILED, KILL, LENGTH, PRELOAD, READY, SETUP, SPAWN, SPAWNED, frame
-from blockwright.runtime.cluster.launcher import LaunchError, NodeSpec, OnExit
-from blockwright.runtime.cluster.lifeline import Lifeline
-from blockwright.runtime.cluster.process_watch import ProcessWatch, can_watch
-from blockwright.transport.address import PeerId, private_directory, remove_directory, remove_socket
-from blockwright.transport.curve import NodeKeys
-from blockwright.transport.interface import Transport
-from blockwright.transport.sockets import SocketTransport
+from ...transport.address import PeerId, private_directory, remove_directory, remove_socket
+from ...transport.curve import NodeKeys
+from ...transport.interface import Transport
+from ...transport.sockets import SocketTransport
+from ..base.codec import unpack
+from .forkserver import EXITED, FAILED, KILL, LENGTH, PRELOAD, READY, SETUP, SPAWN, SPAWNED, frame
+from .launcher import LaunchError, NodeSpec, OnExit
+from .lifeline import Lifeline
+from .process_watch import ProcessWatch, can_watch
 
 log = logging.getLogger("blockwright.runtime")
 

@@ -7,10 +7,10 @@ read (which also makes up for a lost CREDIT), and a stream without a reader is e
 
 from __future__ import annotations
 
-from blockwright.runtime.actor.instance import Delivery
-from blockwright.runtime.base.errors import DeadlineExceeded
-from blockwright.runtime.node.peers import Peer
-from blockwright.runtime.node.remote_streams import RemoteOutlet
+from ..actor.instance import Delivery
+from ..base.errors import DeadlineExceeded
+from .peers import Peer
+from .remote_streams import RemoteOutlet
 
 UNREAD = 20  # heartbeats of ours (a loop that stands still makes none) without a word of a stream's consumer
 

@@ -14,13 +14,13 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import encode, pack, unpack
-from blockwright.runtime.base.decoding import decode
-from blockwright.runtime.base.errors import DecodeError, EncodeError
-from blockwright.runtime.base.names import import_module, import_name
-from blockwright.runtime.base.schema import field_names
+from ..actor.actor import Actor
+from ..base.buffers import Sink
+from ..base.codec import encode, pack, unpack
+from ..base.decoding import decode
+from ..base.errors import DecodeError, EncodeError
+from ..base.names import import_module, import_name
+from ..base.schema import field_names
 
 
 def load_class(name: str) -> type[Actor]:

@@ -12,20 +12,20 @@ import threading
 from functools import partial
 from typing import Any
 
-from blockwright.runtime.actor.deadlines import Deadlines
-from blockwright.runtime.actor.instance import ActorInstance, Delivery
-from blockwright.runtime.actor.reply import CastReply, FutureReply
-from blockwright.runtime.actor.streams import Inlet, Stream
-from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.clock import LONGEST, seconds
-from blockwright.runtime.base.dead_letters import DeadLetters
-from blockwright.runtime.base.errors import ActorDied, DeadlineExceeded, NodeDown, NoSuchActor
-from blockwright.runtime.base.scope import CURRENT
-from blockwright.runtime.node.remote_calls import RemoteCall, RemoteCalls
-from blockwright.runtime.node.remote_streams import RemoteStreams
-from blockwright.runtime.node.requests import Requests, wrong_loop
-from blockwright.runtime.node.routing import Router
-from blockwright.transport.clock import Clock
+from ...transport.clock import Clock
+from ..actor.deadlines import Deadlines
+from ..actor.instance import ActorInstance, Delivery
+from ..actor.reply import CastReply, FutureReply
+from ..actor.streams import Inlet, Stream
+from ..base.address import Address
+from ..base.clock import LONGEST, seconds
+from ..base.dead_letters import DeadLetters
+from ..base.errors import ActorDied, DeadlineExceeded, NodeDown, NoSuchActor
+from ..base.scope import CURRENT
+from .remote_calls import RemoteCall, RemoteCalls
+from .remote_streams import RemoteStreams
+from .requests import Requests, wrong_loop
+from .routing import Router
 
 
 class Calls:

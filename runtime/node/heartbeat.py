@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from blockwright.runtime.actor.instance import ActorInstance
+from ..actor.instance import ActorInstance
 
 T = TypeVar("T", int, float)
 MOST = 32  # actors named in a heartbeat

@@ -10,17 +10,17 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from blockwright.runtime.actor.instance import ActorInstance
-from blockwright.runtime.base import envelope
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import encode, pack
-from blockwright.runtime.node.abandoned import end_abandoned
-from blockwright.runtime.node.heartbeat import measure
-from blockwright.runtime.node.peers import PeerTable
-from blockwright.runtime.node.sender import PeerSender
-from blockwright.transport.clock import Clock, Timer
-from blockwright.transport.errors import PeerGone, QueueFull
-from blockwright.transport.interface import Transport
+from ...transport.clock import Clock, Timer
+from ...transport.errors import PeerGone, QueueFull
+from ...transport.interface import Transport
+from ..actor.instance import ActorInstance
+from ..base import envelope
+from ..base.buffers import Sink
+from ..base.codec import encode, pack
+from .abandoned import end_abandoned
+from .heartbeat import measure
+from .peers import PeerTable
+from .sender import PeerSender
 
 log = logging.getLogger("blockwright.runtime")
 

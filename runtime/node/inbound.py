@@ -10,23 +10,23 @@ import logging
 from collections import Counter
 from typing import Any
 
-from blockwright.runtime.base import envelope
-from blockwright.runtime.base.dead_letters import DeadLetters
-from blockwright.runtime.base.decoding import decoder
-from blockwright.runtime.base.errors import DecodeError, fault_to_wire
-from blockwright.runtime.node.heartbeat import Heartbeat
-from blockwright.runtime.node.incoming_calls import IncomingCalls
-from blockwright.runtime.node.peering import Peering
-from blockwright.runtime.node.peers import Peer, PeerTable
-from blockwright.runtime.node.remote_calls import RemoteCalls
-from blockwright.runtime.node.remote_streams import RemoteStreams, size_of
-from blockwright.runtime.node.routing import Router
-from blockwright.runtime.node.sender import PeerSender
-from blockwright.transport.address import PeerId
-from blockwright.transport.clock import Clock
-from blockwright.transport.errors import AddressError, KeysError
-from blockwright.transport.link_table import LinkTable
-from blockwright.transport.wire import Buffer, WireError
+from ...transport.address import PeerId
+from ...transport.clock import Clock
+from ...transport.errors import AddressError, KeysError
+from ...transport.link_table import LinkTable
+from ...transport.wire import Buffer, WireError
+from ..base import envelope
+from ..base.dead_letters import DeadLetters
+from ..base.decoding import decoder
+from ..base.errors import DecodeError, fault_to_wire
+from .heartbeat import Heartbeat
+from .incoming_calls import IncomingCalls
+from .peering import Peering
+from .peers import Peer, PeerTable
+from .remote_calls import RemoteCalls
+from .remote_streams import RemoteStreams, size_of
+from .routing import Router
+from .sender import PeerSender
 
 _heartbeat, _payload = decoder(Heartbeat), decoder(dict[str, Any])  # a head of a thousand reads two thousand a second
 MOST_OF_STRANGERS = 4096  # bytes of a message that is looked at before its sender is known: a HELLO

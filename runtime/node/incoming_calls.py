@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from blockwright.runtime.actor.endpoint import ActorEndpoint
-from blockwright.runtime.actor.instance import ActorInstance, Delivery
-from blockwright.runtime.actor.reply import CastReply
-from blockwright.runtime.base import envelope
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.clock import LONGEST
-from blockwright.runtime.base.codec import bare, encode
-from blockwright.runtime.base.dead_letters import DeadLetters
-from blockwright.runtime.base.errors import DeadlineExceeded, EncodeError, RuntimeFault, fault_to_wire
-from blockwright.runtime.node.peers import Peer
-from blockwright.runtime.node.sender import PeerSender
-from blockwright.transport.clock import Clock
+from ...transport.clock import Clock
+from ..actor.endpoint import ActorEndpoint
+from ..actor.instance import ActorInstance, Delivery
+from ..actor.reply import CastReply
+from ..base import envelope
+from ..base.buffers import Sink
+from ..base.clock import LONGEST
+from ..base.codec import bare, encode
+from ..base.dead_letters import DeadLetters
+from ..base.errors import DeadlineExceeded, EncodeError, RuntimeFault, fault_to_wire
+from .peers import Peer
+from .sender import PeerSender
 
 Admitted = tuple[ActorInstance, ActorEndpoint, tuple[tuple[Any, ...], dict[str, Any]]]
 

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
-from blockwright.runtime.actor.instance import ActorInstance, Delivery
-from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.node_view import ActorView, LaneView, NodeView, PeerView
-from blockwright.runtime.node.peers import Peer
+from ..actor.instance import ActorInstance, Delivery
+from ..base.address import Address
+from ..base.node_view import ActorView, LaneView, NodeView, PeerView
+from .peers import Peer
 
 
 class Observer(Protocol):

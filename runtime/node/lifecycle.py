@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from blockwright.runtime.actor.actor import Actor, Crash, end_life
-from blockwright.runtime.actor.instance import ActorInstance
-from blockwright.runtime.base.address import NODE_SERVICE, Address
-from blockwright.runtime.base.clock import first_within
-from blockwright.runtime.base.down import KILLED, STOPPED
-from blockwright.runtime.base.errors import ActorDied, NodeDown, NoSuchActor, RuntimeFault, text_of
-from blockwright.runtime.base.fatal import contained
-from blockwright.runtime.tracing.message_log import MessageLog
-from blockwright.transport.address import PeerId
-from blockwright.transport.clock import Clock
+from ...transport.address import PeerId
+from ...transport.clock import Clock
+from ..actor.actor import Actor, Crash, end_life
+from ..actor.instance import ActorInstance
+from ..base.address import NODE_SERVICE, Address
+from ..base.clock import first_within
+from ..base.down import KILLED, STOPPED
+from ..base.errors import ActorDied, NodeDown, NoSuchActor, RuntimeFault, text_of
+from ..base.fatal import contained
+from ..tracing.message_log import MessageLog
 
 log = logging.getLogger("blockwright.runtime")
 REMEMBERED = 4096  # ended names whose last cause is kept

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 
-from blockwright.runtime.actor.actor import OnLink
-from blockwright.runtime.base.dead_letters import DeadLetters
-from blockwright.runtime.base.errors import text_of
-from blockwright.transport.address import PeerId
-from blockwright.transport.wire import Traffic
+from ...transport.address import PeerId
+from ...transport.wire import Traffic
+from ..actor.actor import OnLink
+from ..base.dead_letters import DeadLetters
+from ..base.errors import text_of
 
 
 class LinkReceivers:

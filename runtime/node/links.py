@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from blockwright.runtime.base.address import Address, parse_address
-from blockwright.runtime.base.down import CAUSE_LIMIT, Down, abnormal
-from blockwright.runtime.node.lifecycle import ActorLife, LocalActors
-from blockwright.runtime.node.monitors import Monitors
+from ..base.address import Address, parse_address
+from ..base.down import CAUSE_LIMIT, Down, abnormal
+from .lifecycle import ActorLife, LocalActors
+from .monitors import Monitors
 
 
 class Links:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from blockwright.runtime.node.peers import Peer
-from blockwright.transport.address import PeerId
-from blockwright.transport.handshake import Admission
+from ...transport.address import PeerId
+from ...transport.handshake import Admission
+from .peers import Peer
 
 
 class Membership(Protocol):

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from blockwright.runtime.actor.ref import EndpointCaller
-from blockwright.runtime.base.address import NODE_SERVICE, Address
-from blockwright.runtime.base.clock import first_within
-from blockwright.runtime.base.down import Down, OnDown, notify
-from blockwright.runtime.base.errors import DeadlineExceeded, MailboxFull, NodeDown, RuntimeFault
-from blockwright.runtime.node.lifecycle import ActorLife, LocalActors, OnEnd
-from blockwright.runtime.node.peers import Peer, PeerTable
-from blockwright.transport.address import PeerId, parse_identity
-from blockwright.transport.clock import Clock
+from ...transport.address import PeerId, parse_identity
+from ...transport.clock import Clock
+from ..actor.ref import EndpointCaller
+from ..base.address import NODE_SERVICE, Address
+from ..base.clock import first_within
+from ..base.down import Down, OnDown, notify
+from ..base.errors import DeadlineExceeded, MailboxFull, NodeDown, RuntimeFault
+from .lifecycle import ActorLife, LocalActors, OnEnd
+from .peers import Peer, PeerTable
 
 log = logging.getLogger("blockwright.runtime")
 ASK = 5.0  # seconds until an unanswered request between monitors is sent again

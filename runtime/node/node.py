@@ -14,31 +14,31 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from blockwright.runtime.actor.actor import MAILBOX, A, Actor, OnLink, PeerInfo
-from blockwright.runtime.actor.ref import CALL_TIMEOUT, HasRef, Ref
-from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_address
-from blockwright.runtime.base.clock import LoopClock, seconds
-from blockwright.runtime.base.down import Down, OnDown
-from blockwright.runtime.base.errors import NodeDown
-from blockwright.runtime.base.last_resort import log_as_main
-from blockwright.runtime.base.node_view import Measure, NodeView, measures
-from blockwright.runtime.node.lifecycle import LocalActors
-from blockwright.runtime.node.links import Links
-from blockwright.runtime.node.membership import Membership
-from blockwright.runtime.node.parts import NodeParts
-from blockwright.runtime.node.peering import Peering
-from blockwright.runtime.node.peers import Peer, PeerTable
-from blockwright.runtime.node.service import MAILBOX as SERVICE_MAILBOX
-from blockwright.runtime.node.spawning import SpawnRequest
-from blockwright.runtime.tracing.message_log import MessageLog
-from blockwright.transport.address import PeerId, check_name
-from blockwright.transport.clock import Clock
-from blockwright.transport.curve import NodeKeys
-from blockwright.transport.interface import Transport
-from blockwright.transport.link import Link
-from blockwright.transport.link_table import LinkTable
-from blockwright.transport.sockets import SocketTransport
-from blockwright.transport.wire import Traffic
+from ...transport.address import PeerId, check_name
+from ...transport.clock import Clock
+from ...transport.curve import NodeKeys
+from ...transport.interface import Transport
+from ...transport.link import Link
+from ...transport.link_table import LinkTable
+from ...transport.sockets import SocketTransport
+from ...transport.wire import Traffic
+from ..actor.actor import MAILBOX, A, Actor, OnLink, PeerInfo
+from ..actor.ref import CALL_TIMEOUT, HasRef, Ref
+from ..base.address import NODE_SERVICE, Address, parse_address
+from ..base.clock import LoopClock, seconds
+from ..base.down import Down, OnDown
+from ..base.errors import NodeDown
+from ..base.last_resort import log_as_main
+from ..base.node_view import Measure, NodeView, measures
+from ..tracing.message_log import MessageLog
+from .lifecycle import LocalActors
+from .links import Links
+from .membership import Membership
+from .parts import NodeParts
+from .peering import Peering
+from .peers import Peer, PeerTable
+from .service import MAILBOX as SERVICE_MAILBOX
+from .spawning import SpawnRequest
 
 
 class Node:

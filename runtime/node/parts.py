@@ -11,36 +11,36 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from blockwright.runtime.actor.actor import ActorNode, OnLink
-from blockwright.runtime.base.dead_letters import DeadLetters
-from blockwright.runtime.base.errors import NodeDown
-from blockwright.runtime.base.node_view import NodeView
-from blockwright.runtime.node.calls import Calls
-from blockwright.runtime.node.heartbeat_sender import HeartbeatSender
-from blockwright.runtime.node.inbound import Inbound
-from blockwright.runtime.node.incoming_calls import IncomingCalls
-from blockwright.runtime.node.inspection import inspect_actor, inspect_peer
-from blockwright.runtime.node.lifecycle import LocalActors
-from blockwright.runtime.node.link_receivers import LinkReceivers
-from blockwright.runtime.node.links import Links
-from blockwright.runtime.node.membership import Membership
-from blockwright.runtime.node.monitors import Monitors
-from blockwright.runtime.node.peering import Peering
-from blockwright.runtime.node.peers import Peer, PeerTable
-from blockwright.runtime.node.registry import Registry, RegistryClient
-from blockwright.runtime.node.remote_calls import RemoteCalls
-from blockwright.runtime.node.remote_streams import RemoteStreams
-from blockwright.runtime.node.requests import Requests
-from blockwright.runtime.node.routing import Router
-from blockwright.runtime.node.sender import PeerSender
-from blockwright.runtime.node.service import NodeService
-from blockwright.runtime.node.spawning import Spawner
-from blockwright.runtime.tracing.message_log import MessageLog
-from blockwright.transport.address import PeerId
-from blockwright.transport.clock import Clock
-from blockwright.transport.interface import Transport
-from blockwright.transport.link_table import LinkTable
-from blockwright.transport.wire import Traffic
+from ...transport.address import PeerId
+from ...transport.clock import Clock
+from ...transport.interface import Transport
+from ...transport.link_table import LinkTable
+from ...transport.wire import Traffic
+from ..actor.actor import ActorNode, OnLink
+from ..base.dead_letters import DeadLetters
+from ..base.errors import NodeDown
+from ..base.node_view import NodeView
+from ..tracing.message_log import MessageLog
+from .calls import Calls
+from .heartbeat_sender import HeartbeatSender
+from .inbound import Inbound
+from .incoming_calls import IncomingCalls
+from .inspection import inspect_actor, inspect_peer
+from .lifecycle import LocalActors
+from .link_receivers import LinkReceivers
+from .links import Links
+from .membership import Membership
+from .monitors import Monitors
+from .peering import Peering
+from .peers import Peer, PeerTable
+from .registry import Registry, RegistryClient
+from .remote_calls import RemoteCalls
+from .remote_streams import RemoteStreams
+from .requests import Requests
+from .routing import Router
+from .sender import PeerSender
+from .service import NodeService
+from .spawning import Spawner
 
 
 class NodeParts:

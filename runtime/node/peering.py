@@ -11,21 +11,21 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from blockwright.runtime.base import envelope
-from blockwright.runtime.base.decoding import decode
-from blockwright.runtime.base.down import Down
-from blockwright.runtime.base.errors import DecodeError, NodeDown
-from blockwright.runtime.node.membership import Membership
-from blockwright.runtime.node.peers import Peer, PeerTable
-from blockwright.runtime.node.remote_calls import RemoteCalls
-from blockwright.runtime.node.routing import Router
-from blockwright.runtime.node.sender import PeerSender
-from blockwright.transport.address import PeerId, check_name
-from blockwright.transport.clock import Clock
-from blockwright.transport.errors import HandshakeRefused
-from blockwright.transport.handshake import Admission
-from blockwright.transport.interface import UNREACHABLE, Transport
-from blockwright.transport.link_table import LinkTable
+from ...transport.address import PeerId, check_name
+from ...transport.clock import Clock
+from ...transport.errors import HandshakeRefused
+from ...transport.handshake import Admission
+from ...transport.interface import UNREACHABLE, Transport
+from ...transport.link_table import LinkTable
+from ..base import envelope
+from ..base.decoding import decode
+from ..base.down import Down
+from ..base.errors import DecodeError, NodeDown
+from .membership import Membership
+from .peers import Peer, PeerTable
+from .remote_calls import RemoteCalls
+from .routing import Router
+from .sender import PeerSender
 
 
 class Peering:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from blockwright.runtime.actor.instance import Delivery
-from blockwright.runtime.base.down import Down, OnDown, notify
-from blockwright.runtime.base.errors import RuntimeFault
-from blockwright.runtime.node.heartbeat import Heartbeat
-from blockwright.transport.address import PeerId
+from ...transport.address import PeerId
+from ..actor.instance import Delivery
+from ..base.down import Down, OnDown, notify
+from ..base.errors import RuntimeFault
+from .heartbeat import Heartbeat
 
 log = logging.getLogger("blockwright.runtime")
 

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.ref import CALL_TIMEOUT, EndpointCaller, Ref
-from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_address
-from blockwright.runtime.base.clock import first_within, seconds
-from blockwright.runtime.base.down import Down
-from blockwright.runtime.base.errors import NoSuchActor
-from blockwright.runtime.node.monitors import Monitors
-from blockwright.transport.address import check_name
-from blockwright.transport.clock import Clock
+from ...transport.address import check_name
+from ...transport.clock import Clock
+from ..actor.actor import Actor
+from ..actor.ref import CALL_TIMEOUT, EndpointCaller, Ref
+from ..base.address import NODE_SERVICE, Address, parse_address
+from ..base.clock import first_within, seconds
+from ..base.down import Down
+from ..base.errors import NoSuchActor
+from .monitors import Monitors
 
 
 @dataclass(frozen=True, slots=True, eq=False)

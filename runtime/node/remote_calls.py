@@ -10,18 +10,18 @@ import asyncio
 import logging
 from typing import Any
 
-from blockwright.runtime.base import envelope
-from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import bare, encode, pack
-from blockwright.runtime.base.dead_letters import DeadLetters
-from blockwright.runtime.base.decoding import received
-from blockwright.runtime.base.errors import DecodeError, EncodeError, NodeDown, fault_from_wire
-from blockwright.runtime.node.peers import Peer
-from blockwright.runtime.node.requests import Requests
-from blockwright.runtime.node.sender import PeerSender
-from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
-from blockwright.transport.wire import Buffer
+from ...transport.errors import MessageTooLarge, PeerGone, QueueFull
+from ...transport.wire import Buffer
+from ..base import envelope
+from ..base.address import Address
+from ..base.buffers import Sink
+from ..base.codec import bare, encode, pack
+from ..base.dead_letters import DeadLetters
+from ..base.decoding import received
+from ..base.errors import DecodeError, EncodeError, NodeDown, fault_from_wire
+from .peers import Peer
+from .requests import Requests
+from .sender import PeerSender
 
 log = logging.getLogger("blockwright.runtime")
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # by position, by keyword

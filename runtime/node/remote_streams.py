@@ -17,24 +17,24 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from blockwright.runtime.actor.endpoint import ActorEndpoint
-from blockwright.runtime.actor.instance import ActorInstance, Delivery
-from blockwright.runtime.actor.streams import Inlet, LocalOutlet
-from blockwright.runtime.base import envelope
-from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.buffers import Sink
-from blockwright.runtime.base.codec import encode, pack
-from blockwright.runtime.base.decoding import received
-from blockwright.runtime.base.errors import DecodeError, EncodeError, RuntimeFault, fault_to_wire
-from blockwright.runtime.base.scope import inherited_deadline
-from blockwright.runtime.base.window import WINDOW_BYTES, WINDOW_ITEMS, Window
-from blockwright.runtime.node.incoming_calls import Admitted
-from blockwright.runtime.node.peers import Peer
-from blockwright.runtime.node.requests import Requests
-from blockwright.runtime.node.sender import PeerSender
-from blockwright.transport.clock import Clock
-from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
-from blockwright.transport.wire import Buffer
+from ...transport.clock import Clock
+from ...transport.errors import MessageTooLarge, PeerGone, QueueFull
+from ...transport.wire import Buffer
+from ..actor.endpoint import ActorEndpoint
+from ..actor.instance import ActorInstance, Delivery
+from ..actor.streams import Inlet, LocalOutlet
+from ..base import envelope
+from ..base.address import Address
+from ..base.buffers import Sink
+from ..base.codec import encode, pack
+from ..base.decoding import received
+from ..base.errors import DecodeError, EncodeError, RuntimeFault, fault_to_wire
+from ..base.scope import inherited_deadline
+from ..base.window import WINDOW_BYTES, WINDOW_ITEMS, Window
+from .incoming_calls import Admitted
+from .peers import Peer
+from .requests import Requests
+from .sender import PeerSender
 
 MOST_ITEMS, MOST_BYTES = 4096, 64 << 20  # of a window that a peer may ask for
 

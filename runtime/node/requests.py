@@ -10,12 +10,12 @@ import asyncio
 import itertools
 import threading
 
-from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.clock import LONGEST
-from blockwright.runtime.base.errors import DeadlineExceeded
-from blockwright.runtime.base.scope import CURRENT, inherited_deadline, new_trace, next_span
-from blockwright.runtime.tracing.message_log import MessageLog
-from blockwright.transport.clock import Clock
+from ...transport.clock import Clock
+from ..base.address import Address
+from ..base.clock import LONGEST
+from ..base.errors import DeadlineExceeded
+from ..base.scope import CURRENT, inherited_deadline, new_trace, next_span
+from ..tracing.message_log import MessageLog
 
 
 class Requests:

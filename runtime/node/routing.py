@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from blockwright.runtime.actor.instance import ActorInstance
-from blockwright.runtime.base.address import Address
-from blockwright.runtime.base.errors import NodeDown
-from blockwright.runtime.node.peers import Peer, PeerTable
-from blockwright.transport.address import PeerId
+from ...transport.address import PeerId
+from ..actor.instance import ActorInstance
+from ..base.address import Address
+from ..base.errors import NodeDown
+from .peers import Peer, PeerTable
 
 
 class Router:

@@ -11,17 +11,17 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from blockwright.runtime.base import envelope
-from blockwright.runtime.base.codec import pack
-from blockwright.runtime.base.dead_letters import DeadLetters
-from blockwright.runtime.base.errors import EncodeError, MailboxFull, NodeDown, fault_to_wire
-from blockwright.runtime.node.peers import Peer
-from blockwright.transport.address import PeerId
-from blockwright.transport.clock import Clock
-from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
-from blockwright.transport.interface import Transport
-from blockwright.transport.link_table import LinkTable
-from blockwright.transport.wire import Buffer
+from ...transport.address import PeerId
+from ...transport.clock import Clock
+from ...transport.errors import MessageTooLarge, PeerGone, QueueFull
+from ...transport.interface import Transport
+from ...transport.link_table import LinkTable
+from ...transport.wire import Buffer
+from ..base import envelope
+from ..base.codec import pack
+from ..base.dead_letters import DeadLetters
+from ..base.errors import EncodeError, MailboxFull, NodeDown, fault_to_wire
+from .peers import Peer
 
 RETRY = 0.02  # seconds until what must be sent is offered again to a connection that takes no more
 OnMessage = Callable[[PeerId, Buffer, list[memoryview]], None]

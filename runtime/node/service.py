@@ -10,18 +10,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from blockwright.runtime.actor.actor import Actor
-from blockwright.runtime.actor.endpoint import endpoint
-from blockwright.runtime.base.address import parse_address
-from blockwright.runtime.base.clock import seconds
-from blockwright.runtime.base.node_view import NodeView
-from blockwright.runtime.node.actor_classes import ClassLoader, construct
-from blockwright.runtime.node.lifecycle import LocalActors
-from blockwright.runtime.node.links import Links
-from blockwright.runtime.node.monitors import Monitors
-from blockwright.runtime.node.registry import Registry
-from blockwright.runtime.node.spawning import Spawner, SpawnRequest
-from blockwright.transport.address import check_name
+from ...transport.address import check_name
+from ..actor.actor import Actor
+from ..actor.endpoint import endpoint
+from ..base.address import parse_address
+from ..base.clock import seconds
+from ..base.node_view import NodeView
+from .actor_classes import ClassLoader, construct
+from .lifecycle import LocalActors
+from .links import Links
+from .monitors import Monitors
+from .registry import Registry
+from .spawning import Spawner, SpawnRequest
 
 MAILBOX = 1 << 16
 GIVEN_UP = 1024  # tickets remembered

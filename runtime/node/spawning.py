@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blockwright.runtime.actor.actor import Actor, ActorNode, begin_life, lives
-from blockwright.runtime.actor.ref import EndpointCaller, Ref
-from blockwright.runtime.base.address import NODE_SERVICE, Address, parse_address
-from blockwright.runtime.base.clock import LONGEST
-from blockwright.runtime.base.errors import DeadlineExceeded, NoSuchActor, remote_error
-from blockwright.runtime.base.names import import_name
-from blockwright.runtime.node.actor_classes import check_arguments, load_class, portable, reconstruct
-from blockwright.runtime.node.lifecycle import ActorLife, LocalActors
-from blockwright.runtime.node.links import Links
+from ..actor.actor import Actor, ActorNode, begin_life, lives
+from ..actor.ref import EndpointCaller, Ref
+from ..base.address import NODE_SERVICE, Address, parse_address
+from ..base.clock import LONGEST
+from ..base.errors import DeadlineExceeded, NoSuchActor, remote_error
+from ..base.names import import_name
+from .actor_classes import check_arguments, load_class, portable, reconstruct
+from .lifecycle import ActorLife, LocalActors
+from .links import Links
 
 _tickets = itertools.count(1)
 

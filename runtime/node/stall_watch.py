@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 
-from blockwright.runtime.actor.instance import ActorInstance
-from blockwright.transport.address import PeerId
+from ...transport.address import PeerId
+from ..actor.instance import ActorInstance
 
 REMEDY = "run what computes or waits in a thread: await asyncio.to_thread(...)"
 MOST_TEXT = 1000  # characters of a note that is read

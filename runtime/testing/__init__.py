@@ -3,7 +3,7 @@
 ``Simulation`` is the entrance (``simulation.py`` has an example); ``pytest_plugin`` gives pytest a fixture. Needs no pytest.
 """
 
-from blockwright.runtime.testing.faults import (
+from .faults import (
     BreakLink,
     Delay,
     Drop,
@@ -15,9 +15,9 @@ from blockwright.runtime.testing.faults import (
     Partition,
     Pause,
 )
-from blockwright.runtime.testing.loop import Stalled
-from blockwright.runtime.testing.simulation import Simulation, Unhandled, seeds
-from blockwright.runtime.testing.trace import Trace
+from .loop import Stalled
+from .simulation import Simulation, Unhandled, seeds
+from .trace import Trace
 
 __all__ = [
     "BreakLink",

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from blockwright.transport.handshake import Lane
-from blockwright.transport.wire import Traffic
+from ...transport.handshake import Lane
+from ...transport.wire import Traffic
 
 
 @dataclass(frozen=True, slots=True)

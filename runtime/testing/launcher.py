@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from blockwright.runtime.cluster.inprocess import InProcessLauncher
-from blockwright.runtime.cluster.launcher import NodeSpec, OnExit
-from blockwright.runtime.node.node import Node
-from blockwright.runtime.testing.loop import Life, VirtualLoop
-from blockwright.runtime.testing.network import SimulatedNetwork
-from blockwright.transport.address import PeerId
+from ...transport.address import PeerId
+from ..cluster.inprocess import InProcessLauncher
+from ..cluster.launcher import NodeSpec, OnExit
+from ..node.node import Node
+from .loop import Life, VirtualLoop
+from .network import SimulatedNetwork
 
 EXIT_TOLD = (0.0005, 0.02)  # seconds until the head learns of an exit
 

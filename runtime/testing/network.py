@@ -16,15 +16,15 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from random import Random
 
-from blockwright.runtime.testing.faults import BreakLink, Delay, Drop, Duplicate, Fault, Kill, Partition, Pause
-from blockwright.runtime.testing.loop import LIFE, VirtualLoop
-from blockwright.runtime.testing.trace import Trace, message_name
-from blockwright.transport.address import PeerId
-from blockwright.transport.errors import QueueFull
-from blockwright.transport.handshake import Lane
-from blockwright.transport.loopback import LoopbackTransport, Message, Network
-from blockwright.transport.outbound import QUEUE_MESSAGES
-from blockwright.transport.wire import Traffic
+from ...transport.address import PeerId
+from ...transport.errors import QueueFull
+from ...transport.handshake import Lane
+from ...transport.loopback import LoopbackTransport, Message, Network
+from ...transport.outbound import QUEUE_MESSAGES
+from ...transport.wire import Traffic
+from .faults import BreakLink, Delay, Drop, Duplicate, Fault, Kill, Partition, Pause
+from .loop import LIFE, VirtualLoop
+from .trace import Trace, message_name
 
 LATE = 1.0
 AnyLane = Lane | Traffic  # of a link, its class

@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from blockwright.runtime.testing.simulation import Simulation, seeds
+from .simulation import Simulation, seeds
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -28,16 +28,16 @@ from contextvars import Context
 from random import Random
 from typing import Any, TypeVar
 
-from blockwright.runtime.base.down import Down
-from blockwright.runtime.cluster.cluster import ClusterHead
-from blockwright.runtime.cluster.launcher import LaunchError
-from blockwright.runtime.node.node import Node
-from blockwright.runtime.testing.faults import Fault, FaultPlan, Kill, Pause
-from blockwright.runtime.testing.launcher import SimulatedLauncher
-from blockwright.runtime.testing.loop import LIFE, Life, VirtualLoop
-from blockwright.runtime.testing.network import SimulatedNetwork, Strike
-from blockwright.runtime.testing.trace import Trace
-from blockwright.transport.address import PeerId
+from ...transport.address import PeerId
+from ..base.down import Down
+from ..cluster.cluster import ClusterHead
+from ..cluster.launcher import LaunchError
+from ..node.node import Node
+from .faults import Fault, FaultPlan, Kill, Pause
+from .launcher import SimulatedLauncher
+from .loop import LIFE, Life, VirtualLoop
+from .network import SimulatedNetwork, Strike
+from .trace import Trace
 
 T = TypeVar("T")
 Setup = Callable[[Node], Awaitable[None]]

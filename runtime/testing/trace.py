@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-from blockwright.runtime.base import envelope
+from ..base import envelope
 
 _NAMES = {value: name for name, value in vars(envelope).items() if name.isupper() and type(value) is int}
 
