@@ -43,6 +43,10 @@ LONGEST_CONTEXT = 8192  # tokens of a sequence unless ``max_model_len`` says mor
 TOKEN_CHARACTERS = 32
 
 
+class StartError(Exception):
+    """A cluster that cannot serve what it was started for; one sentence for the person who started it."""
+
+
 class SettingsError(ValueError):
     """A setting that cannot be; the message names the field, the value and the remedy."""
 

@@ -29,7 +29,7 @@ from .batches.port import BatchDesk
 from .changes_file import ChangesFile
 from .checkpoints import Opened, hash_applications, model_info, open_checkpoints
 from .conditions import Published
-from .config import Settings, SettingsError
+from .config import Settings, SettingsError, StartError
 from .controller.actor import Controller
 from .controller.progress import Progress
 from .controller.scaling import scaling_plan
@@ -65,10 +65,6 @@ PREDICTORS_IN_PROCESS = "blockwright.actors.predictor.main:start_in_process"
 WORKER_IN_PROCESS = "blockwright.actors.worker.main:start_in_process"
 PATIENCE = 2.0  # of a gateway with a dispatcher, in time-outs of a dispatcher with predictors
 ASK_SECONDS = 1.0  # that a gateway may take to tell what it serves
-
-
-class StartError(Exception):
-    """The cluster cannot serve what it was started for; one sentence for the person who started it."""
 
 
 @dataclass(frozen=True, slots=True)

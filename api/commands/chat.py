@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 from . import CommandError
-from .connection import add_sampling, add_target, is_address, reached, sampling
+from .connection import add_sampling, add_target, is_address, reached, sampling, target_of
 from .conversation import Conversation, base_model
 
 FENCE = '"""'
@@ -26,8 +26,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not is_address(arguments.target) and sys.stderr.isatty():
-        print(f"loading {arguments.target} ...", file=sys.stderr)
+    target = target_of(arguments)
+    if not is_address(target) and sys.stderr.isatty():
+        print(f"loading {target} ...", file=sys.stderr)
     with reached(arguments) as session:
         name = arguments.model or next(iter(session.models()), "")
         if why := base_model(session, name):
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.message is not None:
             talk.say(arguments.message)
             return 0
-        print(f"{name} at {session.url or arguments.target}; /help lists the commands", file=sys.stderr)
+        print(f"{name} at {session.url or target}; /help lists the commands", file=sys.stderr)
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 (editing and history of the lines that input() reads)
         return converse(talk, input)

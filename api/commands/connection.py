@@ -55,7 +55,8 @@ def add_key(parser: argparse.ArgumentParser) -> None:
 def add_target(parser: argparse.ArgumentParser) -> None:
     """A server, or a checkpoint for which a cluster is started."""
     text = f"a server's address, or a checkpoint folder to load for this command ({DEFAULT_URL})"
-    parser.add_argument("target", nargs="?", default=DEFAULT_URL, metavar="URL_OR_PATH", help=text)
+    parser.add_argument("target", nargs="?", metavar="URL_OR_PATH", help=text)
+    parser.add_argument("--url", type=address, help="the server's address, as for other commands")
     parser.add_argument("--model", metavar="ID", help="model id (the server's default)")
     add_key(parser)
     parser.add_argument(
@@ -112,19 +113,27 @@ def reached(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
     from ..program.client import Client
 
     with refusals():
-        if is_address(arguments.target):
+        target = target_of(arguments)
+        if is_address(target):
             try:
-                client = Client(address(arguments.target), read_key(arguments.api_key_file))
+                client = Client(address(target), read_key(arguments.api_key_file))
             except argparse.ArgumentTypeError as error:
                 raise CommandError(f"the server {error}", 2) from None
             with BlockingSession(client) as session:
                 yield session
         else:
-            with BlockingSession(_cluster(arguments)) as session:
+            with BlockingSession(_cluster(arguments, target)) as session:
                 yield session
 
 
-def _cluster(arguments: argparse.Namespace) -> Any:
+def target_of(arguments: argparse.Namespace) -> str:
+    """Return the server's address or the checkpoint folder, which is named in one of two ways."""
+    if arguments.target is not None and arguments.url is not None:
+        raise CommandError(f"both {arguments.target} and --url {arguments.url} are given; give one of them", 2)
+    return str(arguments.target or arguments.url or DEFAULT_URL)
+
+
+def _cluster(arguments: argparse.Namespace, target: str) -> Any:
     from ..program.embedded import Cluster
 
     settings = {}
@@ -133,15 +142,14 @@ def _cluster(arguments: argparse.Namespace) -> Any:
         if not equals:
             raise CommandError(f"--set {text!r} has no '='; write --set key=value", 2)
         settings[name.strip()] = value
-    return Cluster(arguments.target, **settings)
+    return Cluster(target, **settings)
 
 
 @contextlib.contextmanager
 def refusals(mistakes: Collection[str] = UNKNOWN) -> Iterator[None]:
     """What a server or a cluster refuses, as the sentence that ends a command; with exit code 2 for the error codes in
     ``mistakes``, which are who asked's."""
-    from ...actors.config import SettingsError
-    from ...actors.topology import StartError
+    from ...actors.config import SettingsError, StartError
     from ...gpu.errors import CheckpointError
     from ..program.results import RequestError
 

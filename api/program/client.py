@@ -256,6 +256,8 @@ class _OpenExchange:
                 self._answer.release()
             else:
                 self._answer.close()
+        if isinstance(error, aiohttp.ContentTypeError) and self._answer is not None:
+            raise self._stranger(self._answer) from None
         if isinstance(error, aiohttp.ClientError):
             raise RequestError(0, f"the connection broke ({error}); is the server still there?") from None
 
@@ -265,7 +267,13 @@ class _OpenExchange:
         try:
             return error_of(answer.status, json.loads(text))
         except (ValueError, KeyError, TypeError):
-            return RequestError(answer.status, f"{self._path} answered {answer.status}: {text[:200]}")
+            return self._stranger(answer)
+
+    def _stranger(self, answer: aiohttp.ClientResponse) -> RequestError:
+        """Return the error for an answer that no server of ours gives."""
+        where, kind = f"{answer.url.host}:{answer.url.port}", answer.content_type
+        said = f"what answers at {where} is no blockwright ({self._path} gave {answer.status} and {kind})"
+        return RequestError(answer.status, f"{said}; give the address of one")
 
 
 def _why(error: aiohttp.ClientConnectorError) -> str:

@@ -5,8 +5,8 @@ import contextlib
 
 import pytest
 
-from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.topology import Http, StartError, start
+from blockwright.actors.config import Settings, SettingsError, StartError
+from blockwright.actors.topology import Http, start
 from blockwright.actors.worker.messages import SweepReport
 from blockwright.gpu.errors import CheckpointError
 from blockwright.policies.requests.refusal import Refusal, RequestRefused

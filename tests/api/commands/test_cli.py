@@ -12,7 +12,7 @@ from blockwright.tests.waiting import PATIENCE
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SAMPLING = {"--max-tokens", "--seed", "--stop", "--temperature", "--top-k", "--top-p", "--verbose"}
-TARGET = {"--api-key-file", "--model", "--set"}
+TARGET = {"--api-key-file", "--model", "--set", "--url"}
 SCREEN = {"--api-key-file", "--interval", "--json", "--once", "--url"}
 FLAGS = {
     "batch plan": {"--model", "--profile", "--set"},
@@ -216,3 +216,24 @@ def test_a_checkpoint_that_cannot_be_served(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 2
     assert done.stderr == f"blockwright: {tmp_path} has no config.json; name a folder in Hugging Face format\n"
+
+
+def test_commands_that_only_ask_a_server_import_nothing_of_a_cluster() -> None:
+    """So that ``ps`` answers in some tenths of a second."""
+    code = (
+        "import sys\n"
+        "from blockwright.api.commands.cli import main\n"
+        "assert main(['ps', '--once', '--url', 'http://127.0.0.1:9']) == 1\n"
+        "heavy = {'torch', 'numpy', 'zmq', 'blockwright.actors.topology', 'blockwright.actors.controller.state'}\n"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "nothing answers at 127.0.0.1:9" in done.stderr
+
+
+def test_a_server_is_named_in_one_of_two_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["complete", "some/folder", "--url", "127.0.0.1:9", "--prompt", "a"]) == 2
+    assert "both some/folder and --url http://127.0.0.1:9 are given; give one of them" in capsys.readouterr().err
+    assert main(["complete", "--url", "127.0.0.1:9", "--prompt", "a"]) == 1
+    assert "nothing answers at 127.0.0.1:9" in capsys.readouterr().err
