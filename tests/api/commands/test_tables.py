@@ -61,7 +61,7 @@ def test_twenty_four_models_fit_80_columns_and_24_lines() -> None:
     models += [model(name, adapter=False, base=None, **rates) for name in ("base", "full0", "full1")]
     view = {
         "applications": models, "workers": [worker, worker | {"id": "w1"}], "parameters": {"stored": 5, "saved": 7},
-        "autoscale": {"mode": "off"}, "overload": None, "batches": [],
+        "autoscale": {"mode": "off"}, "overload": None, "batches": [], "default": "base",
     }  # fmt: skip
     for tables in (ps_tables, top_tables):
         paper = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None)
@@ -71,5 +71,5 @@ def test_twenty_four_models_fit_80_columns_and_24_lines() -> None:
         assert max(map(len, lines)) <= 80
         firsts = [line.split()[0] if line else "" for line in lines]
         wanted = ["WORKER", "w0", "w1", "", "MODEL", "lora07", "base", "full0", "full1", "lora00"]
-        assert firsts[6:] == wanted, "workers first, then busy models, then the others"
+        assert firsts[firsts.index("WORKER") :] == wanted, "workers first, then busy models, then the others"
         assert lines[-1] == "lora00 ... lora21: 21 idle adapters of base; ready on w0, w1; 1.0 KiB each"
