@@ -13,9 +13,10 @@ _LEADING_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
 def edits(one: str, other: str) -> int:
     """Return how many letters must be inserted, removed, replaced, or swapped with the next, to make one of the other."""
     before: list[int] = []
-    row = [*range(len(other) + 1)]
+    row: list[int] = [*range(len(other) + 1)]
     for i, letter in enumerate(one, 1):
-        before, last, row = row, before, [i]
+        last, before = before, row
+        row = [i]
         for j, wanted in enumerate(other, 1):
             cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
             if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
