@@ -15,7 +15,8 @@ def edits(one: str, other: str) -> int:
     before: list[int] = []
     row: list[int] = [*range(len(other) + 1)]
     for i, letter in enumerate(one, 1):
-        before, last, row = row, before, [i]
+        last, before = before, row
+        row = [i]
         for j, wanted in enumerate(other, 1):
             cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
             if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
