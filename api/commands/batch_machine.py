@@ -31,12 +31,12 @@ def machine_of(settings: Settings, name: str, checkpoint: Checkpoint) -> Planned
 
     models = {name: checkpoint.config}
     config, dtype = checkpoint.config, serving_dtype(settings, models)
+    check_costs(settings)
     memory = next(iter(worker_configs(settings, models, free_memory=free_memory(), cores=cores()).values())).memory
     position = 2 * config.kv_heads * config.head_dim * config.layers * (4 if dtype == "float32" else 2)
     parameters = checkpoint.nbytes * widening(dtype, models)
     if (positions := (memory - parameters) // position) < 1:
         raise CommandError(f"memory is {memory} bytes, of which {name} takes {parameters}; give more (--set memory=...)", 2)
-    check_costs(settings)
     if (measured := read_costs(settings.profile)) is not None:
         costs, weights = Costs.of_coefficients(measured), measured.base + measured.step + measured.read
     else:
