@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```([a-z]*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "sh", "toml", "json", "yaml", "text", "ini", "dockerfile"}
 LISTENING = re.compile(r"\bblockwright (serve|doctor)\b")
-ASKING = re.compile(r"\bblockwright (ps|top|explain|bench serve)\b")
+ASKING = re.compile(r"\bblockwright (ps|top|explain|bench serve|apps add|apps remove)\b")
 MEASURING = re.compile(r"\bblockwright profile\b")
 TALKING = re.compile(r"\bblockwright (chat|complete)\b(?! +[^-\s])")
 
