@@ -39,7 +39,7 @@ BUDGETS = {
     "actors": 160,
     "tokens": 70,
     "failover": 170,
-    "kernels": 400,
+    "kernels": 230,
     "deltas": 80,
     "accuracy": 200,
     "contended": 280,

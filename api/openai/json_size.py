@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..errors import ApiError, bad_request
 
 MOST = 250_000  # units; Python parses so many in less than 0.1 s
-MEMBER, CONTAINER, DIGITS = 8, 4, 1000  # units of a member of an object and of a list or object; digits of an integer
+MEMBER, CONTAINER, DIGITS = 4, 2, 1000  # units of a member of an object and of a list or object; digits of an integer
 _PIECE = 1 << 16  # bytes
 _DIGITS = bytes(b"0"[0] if chr(byte).isdigit() and byte < 128 else b" "[0] for byte in range(256))  # to translate by
 

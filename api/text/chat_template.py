@@ -23,6 +23,7 @@ from .template_engine import Environment
 
 log = logging.getLogger(__name__)
 LONGEST = 1 << 20  # characters of a template
+MANY = 1000  # messages, which take some milliseconds alone
 SHORT = 4_000  # steps that are rendered in some milliseconds, so that a thread is not worth its hand-over
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # marks where the last message ends, as transformers does it
 _PLAIN = ({"role": "user", "content": "hello"},)
@@ -87,6 +88,8 @@ class ChatTemplate:
 
     def render_short(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str | None:
         """Return the prompt if some milliseconds are enough to render it, else None. Raises as ``render``."""
+        if len(messages) > MANY:
+            return None
         try:
             return self._render(messages, how, SHORT)
         except TooMuch:

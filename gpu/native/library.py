@@ -95,14 +95,15 @@ def library() -> ctypes.CDLL:
     path = LIBRARY
     if not path.exists():
         raise BackendError("the native kernels were not built; install gcc and install the package again")
-    handle, other = ctypes.CDLL(str(path)), f"{path.name} was built from other sources than this package"
+    handle = ctypes.CDLL(str(path))
+    other = f"{path.name} was built from other sources than this package; install the package again"
     for name, (result, arguments) in _SIGNATURES.items():
         try:
             function = getattr(handle, name)
         except AttributeError:
-            raise BackendError(f"{other} (it has no {name}); install the package again") from None
+            raise BackendError(other) from None
         function.restype, function.argtypes = result, arguments
     sizes = (handle.bw_component_bytes(), handle.bw_delta_bytes())
     if sizes != (ctypes.sizeof(ComponentRecord), ctypes.sizeof(DeltaRecord)):
-        raise BackendError(f"{other}; install the package again")
+        raise BackendError(other)
     return handle

@@ -11,7 +11,7 @@ from blockwright.actors.gateway.port import Generation
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.sweep.events import Preempted, Progressed, TokensEmitted
-from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, pipeline, replica, submission
+from blockwright.tests.policies.sweep_world import World, chain, pipeline, replica, submission
 
 BASE = chain("base")
 
@@ -37,15 +37,7 @@ class WatchedWorld(World):
         record.start(self.routes[route], arrival)
         self.submit(submission(name, prompt, len(prompt) + new, route, arrival=arrival))
 
-    def collect(self, worker: FakeWorker) -> bool:
-        take = worker.state.take_effects
-        worker.state.take_effects = lambda: self._heard(take())  # type: ignore[method-assign]
-        try:
-            return super().collect(worker)
-        finally:
-            worker.state.take_effects = take  # type: ignore[method-assign]
-
-    def _heard(self, effects: list[Any]) -> list[Any]:
+    def hear(self, effects: list[Any]) -> list[Any]:
         for effect in effects:
             match effect:
                 case Preempted(_, request):

@@ -22,7 +22,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     here = threading.get_ident()
     for owner, name in (
         (openai_schema, "_message"),
-        (chat_template.ChatTemplate, "render"),
+        (chat_template.ChatTemplate, "_render"),
         (tokenizer.TextCodec, "token_text"),
         (tokenizer.TextCodec, "decode"),
     ):
@@ -45,7 +45,7 @@ async def test_a_long_conversation(serve: Any, threads: set[str]) -> None:
     assert (answer.status, error["code"]) == (400, "context_length_exceeded")
     assert threads == set()
     assert (await http.post("/v1/chat/completions", json={"messages": messages[:1]})).status == 200
-    assert threads == {"_message", "render"}, "a short one is not worth a thread"
+    assert threads == {"_message", "_render"}, "a short one is not worth a thread"
 
 
 async def test_many_tokens(serve: Any, threads: set[str], codec: Any) -> None:

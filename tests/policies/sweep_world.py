@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.model.lineage import page_hashes
@@ -240,9 +241,13 @@ class World:
             worker.state.apply(PeerLost(name), self.now)
             self.collect(worker)
 
+    def hear(self, effects: list[Any]) -> list[Any]:
+        """Return what a worker has to say; a subclass may look at it."""
+        return effects
+
     def collect(self, worker: FakeWorker) -> bool:
         """Perform effects; whether there were any."""
-        effects = worker.state.take_effects()
+        effects = self.hear(worker.state.take_effects())
         for effect in effects:
             if isinstance(effect, Send):
                 self.wire.setdefault((worker.name, effect.worker), []).append(effect.message)

@@ -167,15 +167,16 @@ def test_the_addresses_that_a_refusal_asks_for_are_enough(model: Path, serve: Se
 
 
 def test_a_worker_that_cannot_start_says_why_and_is_not_started_again(model: Path, serve: Serve, tmp_path: Path) -> None:
-    """Its table of the pace is there when the head looks, and gone when the worker does."""
-    table = tmp_path / "pace.json"
-    table.write_text('{"base": 0.01}')
-    server = serve(model, pace=table, workers=1, levers=[HOLD])
+    """The folder of its event log is there when the head looks, and a file when the worker does."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    server = serve(model, event_log=folder, workers=1, levers=[HOLD])
     server.listening()
     until_now(lambda: "control plane up" in server.out, "control plane up")
-    table.unlink()
+    shutil.rmtree(folder)
+    folder.write_text("")
     server.lever(HOLD).unlink()
-    refused(server, ["worker w0 cannot start", str(table), "No such file"])
+    refused(server, ["worker w0 cannot start", str(folder)])
 
 
 def test_the_slow_back_end_is_told_in_one_line(model: Path, serve: Serve) -> None:
