@@ -111,7 +111,7 @@ _SERVE = {
 _ADDRESS = "the address is given without a flag: http://HOST:PORT"
 _KEY = "the key is read from a file, where other users do not see it: --api-key-file FILE"
 _TALK = {
-    "--url": _ADDRESS, "--host": _ADDRESS, "--port": _ADDRESS, "--base-url": _ADDRESS, "--api-key": _KEY,
+    "--host": _ADDRESS, "--port": _ADDRESS, "--base-url": _ADDRESS, "--api-key": _KEY,
     "-m": "--model ID chooses a model of the server; a checkpoint folder is given without a flag",
     "--model-name": "--model ID is the same", "--temp": "--temperature X is the same",
     "-n": "--max-tokens N is the same", "--n-predict": "--max-tokens N is the same",

@@ -267,6 +267,8 @@ class _OpenExchange:
         try:
             return error_of(answer.status, json.loads(text))
         except (ValueError, KeyError, TypeError):
+            if answer.status in (502, 503, 504):  # of a proxy, behind which there may be one of ours
+                return RequestError(answer.status, f"{self._path} answered {answer.status}: {text[:200]}")
             return self._stranger(answer)
 
     def _stranger(self, answer: aiohttp.ClientResponse) -> RequestError:

@@ -33,7 +33,6 @@ SERVE = "blockwright serve"
             "take\n",
         ),
         (["serve", "x", "--ctx-size", "9"], "'--ctx-size'; --max-model-len N is the longest prompt and answer together\n"),
-        (["chat", "--url", "localhost:8000"], "'--url'; the address is given without a flag: http://HOST:PORT\n"),
         (["serve", "x", "--prot", "1"], "'--prot'; did you mean --port?\n"),
         (["serve", "x", "--xyzzy"], "'--xyzzy'; see --help\n"),
         (["top", "--pipeline", "2"], "'--pipeline'; see --help\n"),
