@@ -24,7 +24,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a file keeps.
+    """The content of a file.
 
     added: by model id. removed: ids of models that are served no more though a setting or a folder has them. default: the
     id that stands for requests without a model, where somebody has moved it. faults: a sentence for each entry that cannot

@@ -350,7 +350,7 @@ class RemovedAnswer(TypedDict):
 
 
 class AppsAnswer(TypedDict):
-    """By model id, as in ``/admin/cluster``; ``default`` stands for requests without a model, served or not."""
+    """The applications by model id, as in ``/admin/cluster``; ``default`` stands for requests without a model, served or not."""
 
     applications: dict[str, Any]
     default: str

@@ -49,7 +49,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """What one process has counted of a tenant's requests, those of batches aside. ``running``, ``waiting``: sequences now;
+    """A tenant's requests as one process has counted them, those of batches aside. ``running``, ``waiting``: sequences now;
     ``requests``: that have started; ``tokens``: of prompts and answers; ``refused``: requests by error code."""
 
     running: int = 0
@@ -137,7 +137,7 @@ class GatewayPeer(Actor):
 
     @endpoint(concurrent=True)
     async def tenant_uses(self) -> dict[str, TenantUse]:
-        """What this process has counted of each tenant."""
+        """Return this process's counts of each tenant."""
         return self._front.tenant_uses()
 
     @endpoint(concurrent=True)

@@ -211,7 +211,7 @@ class ApplicationView:
 
 @dataclass(frozen=True, slots=True)
 class RemovalView:
-    """What follows from the removal of an application.
+    """The consequences of the removal of an application.
 
     gone: its memory was free again in the time given and a little more. freed: bytes of parameters that only it had.
     adapters: those that are on it, and keep its parameters. default: the id that stands for requests without a model;
@@ -353,7 +353,7 @@ class GatewayPort(Protocol):
         """By application; without those that have no sequence."""
 
     def tenants(self) -> dict[str, Census]:
-        """By account; without those that have no sequence."""
+        """Return the census by account, without accounts that have no sequence."""
 
     def lengths(self) -> LengthFigures:
         """Of all requests so far."""

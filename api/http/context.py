@@ -127,7 +127,7 @@ class Front:
         return self.metrics.families()
 
     def tenant_uses(self) -> dict[str, TenantUse]:
-        """What this process has counted of each tenant."""
+        """Return this process's counts of each tenant."""
         return self.metrics.tenant_uses()
 
     def load_rows(self, step: int, after: int) -> list[LoadRow]:

@@ -1,4 +1,4 @@
-"""What a model gives to requests that say nothing: a system prompt for chats, and the fields of sampling.
+"""Defaults that a model gives to requests: a system prompt for chats, and the fields of sampling.
 
 Owns which fields these are and how they are applied. They travel as a JSON object in text, checked by the rules of requests
 when the model is configured or added.
