@@ -49,7 +49,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """A tenant's requests as one process has counted them, those of batches aside. ``running``, ``waiting``: sequences now;
+    """A tenant's requests by one process's counts, those of batches aside. ``running``, ``waiting``: sequences now;
     ``requests``: that have started; ``tokens``: of prompts and answers; ``refused``: requests by error code."""
 
     running: int = 0

@@ -104,7 +104,7 @@ class RequestRecord:
 
     @property
     def waits(self) -> bool:
-        """True while it waits: no worker has begun its current attempt, or its worker has preempted it and not begun again. A
+        """True while it waits: no worker has begun its attempt, or its worker has preempted it and not begun again. A
         request that pauses while its pages travel has a new attempt, and so waits. Any other request runs."""
         return self.requeued or not self.planned
 
