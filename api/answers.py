@@ -350,7 +350,7 @@ class RemovedAnswer(TypedDict):
 
 
 class AppsAnswer(TypedDict):
-    """The applications by model id, as in ``/admin/cluster``; ``default`` stands for requests without a model, served or not."""
+    """Applications by model id, as in ``/admin/cluster``; ``default`` is for requests without a model, served or not."""
 
     applications: dict[str, Any]
     default: str
