@@ -1,8 +1,8 @@
 """Regular expressions of adapters' files, matched in bounded time: some never end with ``re``.
 
-Python's own parser reads them. For each part of an expression and each place of the name, the set of places where a match may
-end is found once, whichever way leads there (Thompson, "Regular Expression Search Algorithm"). No library does this with the
-expressions that trainers write (docs/decisions/0071-two-libraries-that-were-tried.md). Standard library only.
+Python's own parser reads them. For each part of an expression and each place of the name, the set of places where a match
+may end is found once, whichever way leads there (Thompson, "Regular Expression Search Algorithm"). No library does this with
+the expressions that trainers write (docs/decisions/0071-two-libraries-that-were-tried.md). Standard library only.
 """
 
 from __future__ import annotations
