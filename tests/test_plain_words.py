@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-DONE = ("transport", "runtime", "actors/gateway")  # folders that are rewritten: all rules hold
+DONE = ("transport", "runtime", "actors/gateway", "actors/controller")  # folders that are rewritten: all rules hold
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
     "actors": 27,
     "actors/batches": 15,
     "actors/block": 4,
-    "actors/controller": 79,
     "actors/dispatcher": 4,
     "actors/memory": 3,
     "actors/predictor": 4,
