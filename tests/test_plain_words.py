@@ -14,13 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-DONE = (
-    "transport",
-    "runtime",
-    "actors/gateway",
-    "actors/controller",
-    "policies/sweep",
-)  # folders that are rewritten: all rules hold
+# folders that are rewritten: all rules hold
+DONE = ("transport", "runtime", "actors/gateway", "actors/controller", "policies/sweep", "policies/requests")
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
     "actors": 27,
@@ -58,7 +53,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "policies/overload": 35,
     "policies/plan": 14,
     "policies/prediction": 45,
-    "policies/requests": 41,
     "simulator": 50,
     "zoo": 29,
 }
