@@ -289,7 +289,7 @@ def _spread(layer: Sequence[Mutation], number: int, chance: random.Random) -> It
 # the tests of a room ----------------------------------------------------------------------------------------------------
 
 GAMES = ("seeds", "moves", "switches", "overload", "offline", "dispatch")  # of tests/serving: the quick seeds of each
-OF_KERNELS = ("test_conformance.py", "test_native_forward.py", "test_deltas.py", "test_bottlenecks.py")
+OF_KERNELS = ("test_native_forward.py", "test_bottlenecks.py", "test_deltas.py", "test_conformance.py")  # the quickest first
 
 
 def stages(path: str, tests: Mapping[str, str]) -> list[list[str]]:

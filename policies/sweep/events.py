@@ -58,10 +58,9 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The client is gone, or the gateway has what it needs. ``attempt`` -1: any attempt."""
+    """The client is gone, or the gateway has what it needs."""
 
     request: str
-    attempt: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +281,7 @@ class Preempted:
 
     gateway: str
     request: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,14 +118,15 @@ class Sequences:
         """It gives all its memory up, here and at its hosts, and returns to its place in the queue; an offline one to its
         gateway, which keeps it until there is room again."""
         rows, outgoing = self._parts.rows, self._parts.outgoing
+        of = rows.submission[s]
         if rows.is_offline(s):
             outgoing.count("offline_yielded")
-            self.give_back(rows.submission[s], YIELDED)
+            self.give_back(of, YIELDED)
             self.drop(s)
             return
         if rows.status[s] == Status.RUNNING:  # or it loses nothing but leases
             outgoing.count("preemptions")
-            outgoing.tell(Preempted(rows.submission[s].gateway, rows.submission[s].request))
+            outgoing.tell(Preempted(of.gateway, of.request, of.attempt))
         self.leave(s, requeue=True)
 
     def settle(self, s: int) -> None:
