@@ -75,8 +75,8 @@ class Pausing:
         state.say(HoldAt(record.id, record.attempt, [(worker, hold) for worker in workers]))
 
     def answered(self, event: HoldAnswered, now: float) -> None:
-        """Workers keep its pages, or expect them."""
-        if not event.expects and self.leaving.get(event.request) == event.attempt:
+        """Have its pages moved, or their room made, now that workers keep its pages, or expect them."""
+        if self.leaving.get(event.request) == event.attempt:  # room is asked for only later
             del self.leaving[event.request]
         under = self._copier.moves.get(event.request)
         if under is None or not under.pauses or under.move.attempt + 1 != event.attempt:

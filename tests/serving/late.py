@@ -150,7 +150,7 @@ class LateGateway(GatewayState):
             leaves = ", leaving" if id in self.moving.pausing.leaving else ""
             for expects in (False, True):
                 yield f"hold answered{leaves}", m.HoldAnswered(id, now - 1, expects, room=expects)
-            if under is not None and not under.pauses:
+            if under is not None and not under.pauses and not leaves:
                 yield "hold answered, gone on", m.HoldAnswered(id, now, expects=True, room=True)
             if record.route is None:
                 continue
