@@ -294,8 +294,11 @@ OF_KERNELS = ("test_native_forward.py", "test_bottlenecks.py", "test_deltas.py",
 
 
 def stages(path: str, tests: Mapping[str, str]) -> list[list[str]]:
-    """Return the tests for a changed file, the nearest first: those of its name; those that import it; those of its folder;
-    those of its layer that import its room, and seeds or what the simulator plays. ``tests``: the text of each test file by its path."""
+    """Return the tests for a changed file, the nearest first: those of its name; those that import it; those of its folder,
+    or of the simulator that plays it; those of its layer that import its room, and seeds.
+
+    ``tests``: the text of each test file by its path.
+    """
     if path.startswith(KERNELS):
         return [[f"tests/gpu/{name}" for name in OF_KERNELS if f"tests/gpu/{name}" in tests]]
     layer, *rooms, name = path.removesuffix(".py").split("/")

@@ -29,8 +29,11 @@ def test_groups_are_whole_chunks_and_whole_slots(
 def test_slots_that_are_freed_may_return_no_more_than_the_groups_they_are_in() -> None:
     allocator = SlotAllocator("kv", CHUNK * 3 // 8, ChunkPool(30, CHUNK))
     assert allocator.may_return(1) == 0
-    assert allocator.take(24) is not None
+    taken = allocator.take(24)
+    assert taken is not None
     assert [allocator.may_return(n) for n in (0, 1, 2, 3, 24)] == [0, 3, 6, 9, 9], "of three groups of three chunks"
+    allocator.free(taken[8:16])
+    assert [allocator.may_return(n) for n in (1, 2, 3)] == [3, 6, 6]
 
 
 @given(st.integers(0, 1000), st.sampled_from([CHUNK // 4, CHUNK * 2, 24 * 1024]))
