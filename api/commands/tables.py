@@ -163,7 +163,8 @@ def change_line(last: View) -> str:
     said += ", under way" if last["seconds"] is None else f", took {milliseconds(last['seconds'])}"
     if last["requests"]:
         stalled = f"{milliseconds(last['stall'])} in all, {milliseconds(last['stall_worst'])} at worst"
-        said += f"; {last['requests']} requests left, and paused {stalled}"
+        count = last["requests"]
+        said += f"; {count} request{'s' * (count != 1)} moved to other routes, and paused {stalled}"
     return f"{said}: {last['why']}"
 
 
