@@ -24,7 +24,7 @@ class Supervised(Generic[A]):
 
     Answers have the types of the child's class, which the supervisor names. actor: that class, for type checkers, which then
     know the endpoints of what ``ref()`` returns, and for a class that this process could not import. wait: seconds that a
-    call waits while the child is not up; then it raises DeadlineExceeded. A call to a child that just died raises an ``Away``.
+    call waits while the child is not up; then it raises DeadlineExceeded. A call to one that just died raises an ``Away``.
     """
 
     @overload

@@ -126,9 +126,7 @@ def check_scheduler() -> Check:
         return Check("scheduler", WARNING, said, "unset BLOCKWRIGHT_COMPILED")
     if (CHECKOUT / "Makefile").exists():
         return Check("scheduler", OK, f"{said}; that is enough to try it, and 'make setup' here compiles it for a server")
-    return Check(
-        "scheduler", WARNING, said, "install it again where there is a C compiler, for a Python that its wheel names"
-    )
+    return Check("scheduler", WARNING, said, "install it again, with a C compiler or for a Python that its wheel names")
 
 
 def check_cores() -> Check:

@@ -133,7 +133,7 @@ def test_numerics_without_kernels_and_without_anything(monkeypatch: pytest.Monke
     ("checkout", "unwanted", "status", "words"),
     [
         (True, False, "ok", "'make setup' here compiles it for a server"),
-        (False, False, "warning", "install it again where there is a C compiler"),
+        (False, False, "warning", "install it again, with a C compiler"),
         (True, True, "warning", "unset BLOCKWRIGHT_COMPILED"),
     ],
 )
