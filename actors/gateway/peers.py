@@ -49,8 +49,11 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """A tenant's requests by one process's counts, those of batches aside. ``running``, ``waiting``: sequences now;
-    ``requests``: that have started; ``tokens``: of prompts and answers; ``refused``: requests by error code."""
+    """A tenant's requests and lines of batches, as one process counts them.
+
+    running, waiting: sequences now; requests: that have started; tokens: of prompts and answers; refused: requests by error
+    code.
+    """
 
     running: int = 0
     waiting: int = 0
