@@ -135,7 +135,7 @@ class GatewayPeer(Actor):
 
     @endpoint(concurrent=True)
     async def counters(self) -> list[Family]:
-        """What this process has counted."""
+        """Return what this process has counted."""
         return self._front.families()
 
     @endpoint(concurrent=True)
@@ -145,12 +145,12 @@ class GatewayPeer(Actor):
 
     @endpoint(concurrent=True)
     async def forecasts(self) -> list[ForecastPoint]:
-        """Of the last requests of this process's gateway."""
+        """Return the forecasts for the last requests of this process's gateway."""
         return self._front.forecasts()
 
     @endpoint(concurrent=True)
     async def load_rows(self, step: int, after: int) -> list[LoadRow]:
-        """How busy this process was (``load_history.py``)."""
+        """Return how busy this process was (``load_history.py``)."""
         return self._front.load_rows(step, after)
 
     @endpoint(concurrent=True)
@@ -191,22 +191,22 @@ class GatewayPeer(Actor):
 
     @endpoint(concurrent=True)
     async def counters_elsewhere(self) -> list[list[Family]]:
-        """Of each other process that answers."""
+        """Return the counters of each other process that answers."""
         return [*(await self._ask("counters")).values()]
 
     @endpoint(concurrent=True)
     async def tenant_uses_elsewhere(self) -> list[dict[str, TenantUse]]:
-        """Of each other process that answers."""
+        """Return what each other process that answers has counted of each tenant."""
         return [*(await self._ask("tenant_uses")).values()]
 
     @endpoint(concurrent=True)
     async def forecasts_anywhere(self) -> list[ForecastPoint]:
-        """Of all processes that answer."""
+        """Return the forecasts of all processes that answer."""
         return [point for points in [self._front.forecasts(), *(await self._ask("forecasts")).values()] for point in points]
 
     @endpoint(concurrent=True)
     async def history_anywhere(self, step: int, after: int) -> list[LoadRow]:
-        """Of all processes that answer, added up."""
+        """Return how busy all processes that answer were, added up."""
         return merged([self._front.load_rows(step, after), *(await self._ask("load_rows", step, after)).values()])
 
     @endpoint(concurrent=True)

@@ -107,7 +107,7 @@ class MeterFigures:
 
 
 @dataclass(slots=True)
-class _Account:
+class TenantCounts:
     """The use of one tenant. requests, queued: that started, and the seconds that these waited; lines: of batches, which
     nobody waits for; tokens: of both."""
 
@@ -147,7 +147,7 @@ class Meter:
         "_times",
     )
 
-    def __init__(self, tally: Tally, times: Tally, account: _Account, clock: Callable[[], float], prompt: int) -> None:
+    def __init__(self, tally: Tally, times: Tally, account: TenantCounts, clock: Callable[[], float], prompt: int) -> None:
         self._tally, self._times, self._account, self._clock, self._prompt = tally, times, account, clock, prompt
         self._begun = self._last = clock()
         self._first: float | None = None
@@ -254,7 +254,7 @@ class Metrics:
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
         self._offline = Tally()  # takes the seconds of requests that nobody waits for, and is shown to nobody
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, TenantCounts] = {}
         self._refused: dict[tuple[str, str], int] = {}  # (account, code of the refusal) -> requests
         self._cluster: dict[str, Any] = {}
         self._others: Sequence[Sequence[Family]] = ()
@@ -280,7 +280,7 @@ class Metrics:
         tally.histograms["vllm:request_params_n"].observe(n)
         if max_tokens is not None:
             tally.histograms["vllm:request_params_max_tokens"].observe(max_tokens)
-        account = self._accounts.setdefault(account_of(tenant, model), _Account())
+        account = self._accounts.setdefault(account_of(tenant, model), TenantCounts())
         account.tokens += prompt_tokens
         return Meter(tally, self._offline if offline else tally, account, self._clock, prompt_tokens)
 
@@ -314,7 +314,7 @@ class Metrics:
         now, found = self._tenants(), dict[str, TenantUse]()
         for account in sorted({*now, *self._accounts, *(account for account, _ in self._refused)}):
             census = now.get(account, Census())
-            used = self._accounts.get(account, _Account())
+            used = self._accounts.get(account, TenantCounts())
             refused = {code: count for (name, code), count in self._refused.items() if name == account}
             waiting = sum(census.waiting.values())
             found[account] = TenantUse(census.running, waiting, used.requests + used.lines, used.tokens, refused)
