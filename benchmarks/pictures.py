@@ -62,14 +62,14 @@ def chains() -> str:
 
 
 Part = tuple[int, str, str]  # width, kind and label of a part of a worker's memory
-LOWER, UPPER = (64, "blue", "layers 0-5"), (64, "red", "layers 6-11")
+LOWER, UPPER = (74, "blue", "layers 0-5"), (74, "red", "layers 6-11")
 FULL: Part = (72, "orange", "KV, full")
 
 
 def drop() -> str:
     """Return the diagram of a drop and a restore in three frames."""
     drawing = Drawing(
-        736,
+        784,
         228,
         "A drop and a restore of parameters",
         "Two workers hold layers 0 to 11 and their KV memory is full. After the drop each holds half of the layers, the "
@@ -82,13 +82,13 @@ def drop() -> str:
         (
             "2  Drop: one pipeline",
             "Each keeps half of the layers.",
-            (LOWER, (64, "orange", "more KV"), (72, "orange", "KV")),
-            ((64, "orange", "more KV"), UPPER, (72, "orange", "KV")),
+            (LOWER, (74, "orange", "more KV"), (72, "orange", "KV")),
+            ((74, "orange", "more KV"), UPPER, (72, "orange", "KV")),
         ),
         ("3  Restore: two replicas", "The layers come back over the link.", (LOWER, UPPER, *used), (LOWER, UPPER, *used)),
     ]
     for number, (title, says, *workers) in enumerate(frames):
-        left = 20 + 238 * number
+        left = 20 + 256 * number
         drawing.text(left, 30, title, "bold")
         for worker, parts in enumerate(workers):
             top = 66 + 74 * worker
@@ -99,8 +99,8 @@ def drop() -> str:
                 drawing.block(x, top + 2, width, 30, kind, label)
                 x += width + 2
         drawing.text(left, 206, says, "small quiet")
-    drawing.arrow((20 + 238 + 30, 102), (20 + 238 + 84, 138))
-    drawing.arrow((20 + 476 + 86, 102), (20 + 476 + 86, 138), "line dash", both=True)
+    drawing.arrow((276 + 38, 102), (276 + 100, 138))
+    drawing.arrow((532 + 114, 102), (532 + 114, 138), "line dash", both=True)
     return drawing.svg()
 
 
