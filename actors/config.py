@@ -73,7 +73,7 @@ class Settings:
     default_model: Annotated[str, "model id of requests that name none; empty: the first"] = ""
     bases: Annotated[
         Texts,
-        "adapter: the application it adapts; default: the one that it names itself, or the only one that is no adapter",
+        "adapter: its base application; default: the one that the adapter names, or the only whole model",
     ] = field(default_factory=dict)
     adapters: Annotated[
         str, "folder whose adapters are served, each under the name of its own folder, and loaded when requests ask for them"
@@ -83,12 +83,12 @@ class Settings:
     ] = ""
     apps_file: Annotated[
         str,
-        "file that keeps what is added and removed at run time for the next start; empty: one in adapters, if that is set",
+        "file that keeps additions and removals at run time for the next start; empty: one in adapters, if that is set",
     ] = ""
     on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
     workers: Annotated[int, "worker processes", Group("Workers")] = 1
     threads: Annotated[int, "kernel threads per worker; 0: cores (of the container) divided by workers, at least 1"] = 0
-    device: Annotated[str, "where the workers compute; only cpu exists yet"] = "cpu"
+    device: Annotated[str, "device on which the workers compute; only cpu exists yet"] = "cpu"
     dtype: Annotated[str, "auto (as stored; float16, or checkpoints of several types: float32), float32 or bfloat16"] = (
         "auto"
     )
@@ -188,7 +188,7 @@ class Settings:
     check: Annotated[bool, "verify the memory accounts after every seventh step, not only when idle"] = False
     dispatch: Annotated[
         str,
-        "how a worker is chosen for a request: outstanding (least work), or a policy of docs/scheduling.md",
+        "choice of a worker for a request: outstanding (least work), or a policy of docs/scheduling.md",
         Group("Dispatch"),
     ] = OUTSTANDING
     dispatch_candidates: Annotated[int, "routes to compare for each request, drawn at random; 0: all"] = 0
@@ -231,7 +231,7 @@ class Settings:
     batch_bytes: Annotated[int, "maximum size of a batch's input file in bytes (or 200MiB)"] = 200 << 20
     offline_delay: Annotated[
         float,
-        "how much slower batch requests may make other answers: 0 (they join only where that is free) to 1 (twice as slow)",
+        "most by which batch requests may slow other answers: 0 (they join only if that costs nothing) to 1 (twice as slow)",
     ] = 0.03
     offline_sweep: Annotated[float, "most seconds for a step of batch requests alone; new requests wait for it"] = 0.02
     log_format: Annotated[
@@ -245,7 +245,7 @@ class Settings:
     ] = ""
     tagger: Annotated[
         str,
-        "what estimates answer lengths: off, history (of past requests) or trained:FILE (which keeps learning)",
+        "source of the estimates of answer lengths: off, history (of past requests) or trained:FILE (which keeps learning)",
         Group("Forecasts of answer lengths"),
     ] = "off"
     tagger_folder: Annotated[str, "folder where the tagger keeps what it has learned; empty: nowhere"] = ""

@@ -102,6 +102,16 @@ COLUMNS = """[...document.querySelectorAll('#chains .chainbar')].map((bar) => [.
 TOPS = """import('/page/charts.js').then(({ roundTop }) => [[1, 0], [12, 0], [626, 0], [0.239, 0], [2, 0], [5.01, 0],
   [1000, 0], [10.3 * 2 ** 20, 1], [700 * 2 ** 20, 1], [3, 1]].map(([value, binary]) => roundTop(value, binary)))"""
 
+GAP = """import('/page/charts.js').then(({ Chart }) => {
+  const canvas = document.body.appendChild(document.createElement('canvas'));
+  const chart = new Chart(canvas, String, { stacked: true });
+  chart.show([0, 1, 3, 8], { a: [1, 1, 1, 1] }, { from: 0, to: 10, step: 1 });
+  const seen = [2.5, 5].map((at) => {
+    const x = Math.round(chart.x(at) * devicePixelRatio), y = Math.round(canvas.height * 0.4);
+    return canvas.getContext('2d').getImageData(x, y, 1, 1).data[3] > 0; });
+  canvas.remove();
+  return seen; })"""
+
 
 async def shares(browser: Browser) -> None:
     """What two models share lies one below the other in one colour; a row has a name and one number, the rest on hover."""
@@ -318,6 +328,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         await browser.wait("document.getElementById('dropped').ariaLabel.startsWith('parameters ')")
         tops = [1, 20, 1000, 0.5, 2, 10, 1000, 20 << 20, 1 << 30, 5]
         assert await browser.look(TOPS) == pytest.approx(tops), "axes end at round numbers"
+        assert await browser.look(GAP) == [True, False], "one missing row is no gap, several are"
 
         await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
         await browser.wait("document.querySelectorAll('.worker .block').length >= 2")
