@@ -55,7 +55,7 @@ FLAGS = {
     },
     "profile": {"--device", "--dtype", "--output", "--repeats", "--threads", "--zoo"},
     "node": {"--join", "--listen", "--name"},
-    "simulate": {"--from", "--json", "--log", "--set", "--target"},
+    "simulate": {"--from", "--json", "--log", "--set", "--svg", "--target"},
     "trace": {"--trace"},
     "trace replay": {"--json", "--show", "--until"},
     "version": set(),
