@@ -157,10 +157,15 @@ def table(report: Report) -> str:
 
 
 def finish(report: Report, options: Options, bars: Iterable[Bar] = ()) -> None:
-    """Print the table and the misses; store the JSON where asked."""
+    """Print the table and the misses, and store the JSON."""
     print(table(report))
     for sentence in misses(report, bars):
         print(f"MISS  {sentence}")
+    store(report, options)
+
+
+def store(report: Report, options: Options) -> None:
+    """Write the JSON if the command asked for it."""
     if options.json:
         options.json.write_text(json.dumps(report.document(), indent=1) + "\n")
 

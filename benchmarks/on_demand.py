@@ -35,7 +35,7 @@ SUBJECTS = {"half": FIT // 2, "all": FIT, OURS: 2 * FIT}  # adapters that are se
 KV = 64 << 20  # bytes that stay for KV
 PROMPT, ANSWER = 128, 16  # tokens
 CHUNK = 64 << 10  # bytes that a worker maps at a time
-SETTLE_SECONDS = 60.0  # for adapters to be loaded after the base
+SETTLE_SECONDS = 900.0
 BARS = [Bar(f"{SIZE}/{DTYPE}", "ttft_ms", "half", at_most=3.0)]
 
 
