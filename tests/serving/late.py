@@ -59,8 +59,8 @@ GONE = 1 << 20  # a number that nothing has
 T = TypeVar("T")
 # What many seeds of a kind must have planted.
 OF_ATTEMPTS = {
-    "TokensEmitted", "Progressed", "PromptScored", "GivenBack", "GivenBack, waiting", "Preempted", "unsent", "unsent, waiting",
-    "hold, where a later attempt is", "exported, asked again", "pages taken", "pages unsent",
+    "TokensEmitted", "Progressed", "PromptScored", "GivenBack", "GivenBack, waiting", "Preempted", "unsent",
+    "unsent, waiting", "hold, where a later attempt is", "exported, asked again", "pages taken", "pages unsent",
 }  # fmt: skip
 OF_LIVES = {"report", "joined", "ended", "heard", "revoked, of a life before"}
 OF_LEASES = {
