@@ -59,15 +59,15 @@ GONE = 1 << 20  # a number that nothing has
 T = TypeVar("T")
 # What many seeds of a kind must have planted.
 OF_ATTEMPTS = {
-    *(f"{name}{waits}" for name in ("TokensEmitted", "Progressed", "GivenBack", "Preempted") for waits in ("", ", waiting")),
-    "PromptScored", "unsent", "unsent, waiting", "hold, where a later attempt is", "pages taken", "pages unsent",
+    "TokensEmitted", "Progressed", "PromptScored", "GivenBack", "GivenBack, waiting", "Preempted", "unsent",
+    "unsent, waiting", "hold, where a later attempt is", "exported, asked again", "pages taken", "pages unsent",
 }  # fmt: skip
 OF_LIVES = {"report", "joined", "ended", "heard", "revoked, of a life before"}
 OF_LEASES = {
     "granted", "granted, and goes", "revoked", "returned", "growth granted", "growth wanted", "growth wanted, and revoked",
     "flight done",
 }  # fmt: skip
-OF_HOLDS = {"hold answered, leaving", "hold, where a later one is", "unhold", "export", "exported, asked again"}
+OF_HOLDS = {"hold answered, leaving", "hold, where a later one is", "unhold", "export"}
 PLAIN = {type(None), bool, int, float, str, bytes}
 AtGateway = m.Event | tuple[GatewayNews, SweepReport]
 Failed = Callable[[str], None]

@@ -101,6 +101,7 @@ def test_memory_that_runs_out_preempts() -> None:
     simulation, log = run(described(instances={"blocks": 32}, workload={"rate": 1000.0}))
     assert sum(request.preemptions for request in simulation.requests) > 0
     assert sum(entry["what"] == "preempted" for entry in log) == sum(r.preemptions for r in simulation.requests)
+    assert sum(instance.preemptions for instance in simulation.instances) == sum(r.preemptions for r in simulation.requests)
     assert not any(request.failed for request in simulation.requests)
 
 
