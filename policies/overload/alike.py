@@ -1,4 +1,4 @@
-"""Which models can be dropped together, and what they are to the drop plan: one chain (decision 58)."""
+"""Models with the same KV layout, which can be dropped together as one chain (decision 58)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..model.chain import Component
 
 
 def alike(chains: Iterable[Sequence[Component]]) -> bool:
-    """Whether stages that are cut at the same depths have the same KV of each chain."""
+    """Return whether stages cut at the same depths have the same KV for each chain."""
     first, *others = [[component.kv for component in chain] for chain in chains]
     return all(other == first for other in others)
 
 
 def united(chains: Sequence[Sequence[Component]]) -> list[Component]:
-    """Of chains that are alike: at each depth what all of them together have there, what they share once."""
+    """Return one chain for chains that are alike: at each depth the total size, with shared parts counted once."""
     found = []
     for depth in zip(*chains, strict=True):
         shared, deltas = ({c.shared: c.nbytes for c in depth}, {c.delta: c.delta_nbytes for c in depth if c.delta})

@@ -1,4 +1,4 @@
-"""What people are told of something that goes on: a reason at once, and then at most every ``AGAIN`` seconds.
+"""Throttling of repeated messages: a new reason is reported at once, and then at most every ``AGAIN`` seconds.
 
 Pure: times come in.
 """
@@ -9,13 +9,16 @@ AGAIN = 5.0  # seconds
 
 
 class Telling:
-    """Reasons, and when each was told last."""
+    """The reported reasons, each with the time of its last report."""
 
     def __init__(self) -> None:
         self._told: dict[str, float] = {}
 
     def news(self, why: str, at: float) -> bool:
-        """Whether to tell it now; then it counts as told. Two that take turns are no news."""
+        """Return whether to report a reason now; if so, it counts as reported.
+
+        Two alternating reasons are not new each time.
+        """
         self._told = {one: since for one, since in self._told.items() if at - since < AGAIN}
         news = why not in self._told
         self._told.setdefault(why, at)

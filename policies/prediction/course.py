@@ -1,4 +1,4 @@
-"""Where a forecast begins, and the course that a replay takes from there."""
+"""Values of a forecast: the snapshot of a worker where it begins, messages in flight, and the timeline of a replay."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .lengths import MORE, corrected
 
 @dataclass(slots=True)
 class Present:
-    """A worker at one moment.
+    """A worker snapshot at one moment.
 
-    state: its machine, or a replica; not changed. open: its open plans in order, with the seconds from now until each ends.
-    more, spread: see ``corrected`` of ``lengths.py``.
+    state: its machine, or a replica; not changed. open: its open plans in order, with the seconds from now until each
+    ends. more, spread: see ``corrected`` of ``lengths.py``.
     """
 
     state: SweepState
@@ -28,19 +28,23 @@ class Present:
     spread: float = 0.0
 
     def total(self, of: Submission, length: int) -> int:
-        """Return the tokens at which a sequence that has ``length`` of them is expected to end; without an estimate of its
-        answer (``Submission.expected``), its limit."""
+        """Return the tokens at which a sequence of ``length`` tokens is expected to end.
+
+        Without an estimate of its answer (``Submission.expected``), that is its limit.
+        """
         if not of.expected:
             return of.max_length
         return of.prompt_length + corrected(of.expected, of.prompt_length, length, self.more, self.spread)
 
     def fork(self) -> Present:
-        """A copy, which stays as it is when the worker goes on."""
+        """Return a copy, which does not change when the worker goes on."""
         return Present(self.state.fork(), self.coefficients, self.open, self.more, self.spread)
 
     def without_offline(self, now: float) -> Present:
-        """The worker as if its offline sequences left now: what they delay is a few parts of a hundred
-        (``SweepConfig.offline_delay``), and with them no sweep is like the one before. Itself where there are none."""
+        """Return the worker as if its offline sequences left now; itself if there are none.
+
+        They delay others by a few percent only (``SweepConfig.offline_delay``), but with them no two sweeps are alike.
+        """
         if not self.state.parts.queue.offline:
             return self
         copy = self.fork()
@@ -55,7 +59,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """Messages that were sent to a worker together and arrive so many seconds from now."""
+    """Messages in flight: sent to a worker together, they arrive after this many seconds."""
 
     after: float
     worker: str
@@ -64,16 +68,16 @@ class UnderWay:
 
 @dataclass(slots=True)
 class Course:
-    """What has happened so far. Times are seconds from the present, sweeps are those of the home."""
+    """The timeline of a replay so far. Times are seconds from its start; sweeps are those of the home."""
 
-    first_tokens: dict[str, float] = field(default_factory=dict)  # by request: its first token in the replay
-    ends: dict[str, float] = field(default_factory=dict)  # by request: its last token
+    first_tokens: dict[str, float] = field(default_factory=dict)  # by request: time of its first token in the replay
+    ends: dict[str, float] = field(default_factory=dict)  # by request: time of its last token
     returned: set[str] = field(default_factory=set)  # requests that went back to their gateways unfinished
-    sweeps: list[int] = field(default_factory=lambda: [0])  # how many had ended, ascending,
-    times: list[float] = field(default_factory=lambda: [0.0])  # and when
+    sweeps: list[int] = field(default_factory=lambda: [0])  # numbers of ended sweeps, ascending,
+    times: list[float] = field(default_factory=lambda: [0.0])  # and their times
 
     def time_of(self, sweep: int) -> float:
-        """When so many sweeps had ended, on the line between two known points."""
+        """Return when this many sweeps had ended, interpolated between two known points."""
         at = bisect_left(self.sweeps, sweep)
         if at == len(self.sweeps) or self.sweeps[at] == sweep:
             return self.times[min(at, len(self.times) - 1)]
