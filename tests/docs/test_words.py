@@ -23,7 +23,7 @@ FOR_DEVELOPERS = {
     "scheduling",
     "simulator",
 }
-FOR_DEVELOPERS |= {"concepts", "runtime", "status"}
+FOR_DEVELOPERS |= {"concepts", "runtime"}
 FOR_USERS = [
     ROOT / "README.md",
     *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem not in FOR_DEVELOPERS),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.simulator.description import DescriptionError, profile, read
+from blockwright.tests.claims import claim
 
 GOOD = """seed = 3
 
@@ -69,6 +70,7 @@ def test_fields_can_be_set_from_outside(tmp_path: Path) -> None:
             read(path, [change])
 
 
+@claim("A wrong trace or description is refused with file, line and field", of="simulator")
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

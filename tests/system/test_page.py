@@ -20,6 +20,7 @@ from aiohttp import ClientSession, TCPConnector
 from safetensors.torch import load_file, save_file
 
 from blockwright.api.demo.family import present
+from blockwright.tests.claims import claim
 from blockwright.tests.system.browser import Browser, found
 from blockwright.tests.system.conftest import PACE
 from blockwright.tests.system.server import Server
@@ -299,6 +300,11 @@ async def fits(browser: Browser) -> None:
     assert await browser.look("document.querySelectorAll('#messages li').length") == 0
 
 
+@claim(
+    "A web page shows models, shared blocks, workers, requests and events, and it has a chat",
+    of="observability",
+    headline=True,
+)
 async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps({"coefficients": {"base": PACE}}))
