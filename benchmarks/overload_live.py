@@ -331,7 +331,7 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
 
 
 @harness.claim(
-    "In a burst on real workers, P99 of first tokens is 8 times below that of preemption", of="parameter-dropping"
+    "In a burst on real workers, P99 of first tokens is 8 times lower than with preemption", of="parameter-dropping"
 )
 def main(options: Options, workers: int) -> None:
     plan = Plan.chosen(options.quick)

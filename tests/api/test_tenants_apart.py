@@ -52,7 +52,7 @@ async def test_they_share_where_that_is_set_or_there_are_no_keys(serve: Any, say
     assert [await salt(client, port, None), await salt(client, port, None, cache_salt="s")] == [b"", b"s"]
 
 
-@claim("A request exists for the key that sent it and for admin keys alone", of="security")
+@claim("A request exists only for the key that sent it and for admin keys", of="security")
 async def test_a_request_does_not_exist_for_other_keys(serve: Any) -> None:
     gate = asyncio.Event()
     client, port = await serve(lambda generation: [gate, *one_by_one([70])], settings=KEYS)

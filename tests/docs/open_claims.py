@@ -46,7 +46,7 @@ OPEN: dict[str, dict[str, str]] = {
         "The settings table is grouped, and `doctor` shows only what matters": ("not built"),
     },
     "actor-runtime": {
-        "A call between processes takes at most 1.8 times that of blocking pyzmq": (
+        "A call between processes takes at most 1.8 times as long as with blocking pyzmq": (
             "2.4 times where processors sleep between calls"
         ),
     },

@@ -98,7 +98,7 @@ async def test_kill_9_of_the_forkserver(replicas: Server, expected: list[list[in
         assert {name for name, worker in after.items() if worker["pid"] != pids[name]} == {"w0"}
 
 
-@claim("A request that kills its worker again and again fails alone", of="faults", headline=True)
+@claim("A request that kills its worker again and again fails, and no other request does", of="faults", headline=True)
 async def test_a_request_that_always_kills_its_worker_fails_alone(replicas: Server, expected: list[list[int]]) -> None:
     async with Client(replicas) as client:
         await client.ready()

@@ -191,7 +191,7 @@ def test_the_programs_of_the_documentation(project: Path) -> None:
     assert done.stdout == "".join(parts("text"))
 
 
-@claim("The pytest fixture works in a project of somebody else", of="embedding")
+@claim("The pytest fixture works in another project", of="embedding")
 def test_the_fixture_in_a_project_of_somebody_else(project: Path) -> None:
     second = (
         "def test_url(blockwright_cluster):\n    cluster = blockwright_cluster('examples/demo-checkpoint', memory='64MiB')\n"

@@ -308,7 +308,7 @@ async def test_a_batchs_output_is_no_input_and_its_input_stays(start: Start, say
     assert parts(tmp_path) == []
 
 
-@claim("Tenants see their own files and batches alone", of="offline")
+@claim("Tenants see only their own files and batches", of="offline")
 async def test_tenants_see_their_own_batches_and_use_their_own_models(start: Start, say: Any) -> None:
     keys = {
         "api_keys": {"k1": "acme", "k2": "free"},

@@ -18,7 +18,7 @@ ANN, BOB = {"Authorization": "Bearer alpha-key"}, {"Authorization": "Bearer beta
 ASK = {"prompt": "abc", "max_tokens": 5}
 
 
-@claim("A tenant sees and uses its own models alone", of="security")
+@claim("A tenant sees and uses only its own models", of="security")
 async def test_a_tenant_sees_and_uses_its_models_alone(serve: Any, say: Any, folder: Any) -> None:
     applications = {"applications": {"tiny": str(folder), "org/other": str(folder)}}
     client, _ = await serve(

@@ -71,7 +71,7 @@ def test_short_memory_preempts_and_ends(seed: int) -> None:
     assert_exact(world, all_prompts)
 
 
-@claim("Requests end without a deadlock even where memory holds one sequence alone", of="serving")
+@claim("Requests end without a deadlock even if memory holds only one sequence", of="serving")
 def test_memory_for_one_sequence_preempts() -> None:
     world = one_worker(budget=11 * 64 * 1024, chunk_size=8, max_rows=8, sweep_tokens=64)
     all_prompts = [[i] * 8 for i in range(6)]
