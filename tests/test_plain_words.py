@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-DONE = ("transport", "runtime")  # folders that are rewritten: all rules hold
+# folders that are rewritten: all rules hold
+DONE = ("transport", "runtime", "actors/gateway", "actors/controller", "policies/sweep", "policies/requests")
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
-    "actors": 28,
+    "actors": 27,
     "actors/batches": 15,
     "actors/block": 4,
-    "actors/controller": 79,
     "actors/dispatcher": 4,
-    "actors/gateway": 97,
     "actors/memory": 3,
     "actors/predictor": 4,
     "actors/profiling": 5,
@@ -54,8 +53,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "policies/overload": 35,
     "policies/plan": 14,
     "policies/prediction": 45,
-    "policies/requests": 41,
-    "policies/sweep": 108,
     "simulator": 50,
     "zoo": 29,
 }

@@ -1,8 +1,8 @@
-"""The controller actor: performs what its state machine decides, by endpoints of workers, their processes and gateways.
+"""The controller actor: carries out the decisions of its state machine by calling workers, their processes and gateways.
 
-Owns the tasks that wait for loads and publications; decides nothing itself. Publications leave one after the
-other, in order of their versions, and those that had to wait leave as one; what is asked of one worker is asked in order.
-At rest no timer runs, and a heartbeat costs work for its worker alone.
+Owns the tasks that wait for loads and publications; decides nothing itself. Publications leave one at a time, in order of
+their versions, and all that pile up meanwhile leave as one. Calls to one worker are made in order. At rest no timer runs,
+and a heartbeat costs work for its own worker only.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from .view import application_view, cluster_view, removal_view
 from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
 
 log = logging.getLogger("blockwright.controller")
-VIEW_TIMEOUT = 1.0  # of a worker's status when somebody looks at the cluster
-BLOCKS_SHOWN = 16  # of each worker, those with the longest queues
-KEEP = 256  # failures of additions that can still be asked for
+VIEW_TIMEOUT = 1.0  # timeout of a worker's status in a cluster view
+BLOCKS_SHOWN = 16  # blocks shown of each worker, the longest queues first
+KEEP = 256  # failures of additions that are kept
 
 
 class Controller(Actor):
-    """See the module.
+    """The controller of a cluster (see the module).
 
-    state: its own from here on. gateways: addresses of those that are there from the beginning; every gateway hears of
-    workers and routes from here. progress: where it publishes how far it is.
+    state: owned by this actor from here on. gateways: addresses of the gateways at the start; every gateway hears of
+    workers and routes from here. progress: the published progress of the cluster.
     """
 
     def __init__(self, state: ControllerState, gateways: Sequence[str], progress: Published[Progress]) -> None:
@@ -63,14 +63,14 @@ class Controller(Actor):
         self._fatal = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._publishing = asyncio.Lock()
-        self._sent = 0  # version that was published last
-        self._taken: dict[str, int] = {}  # gateway on another node -> version that its last heartbeat had
-        self._behind: dict[str, tuple[int, int]] = {}  # node -> its life and the version that its last heartbeat lacked
+        self._sent = 0  # last published version
+        self._taken: dict[str, int] = {}  # gateway on another node -> version in its last heartbeat
+        self._behind: dict[str, tuple[int, int]] = {}  # node -> its life and the version its last heartbeat lacked
         self._first: dict[str, None] = {}  # workers that must know the next publication before gateways do
         self._history = History()
         self._conditions = Conditions()
-        self._failed: OrderedDict[str, str] = OrderedDict()  # application that could not be added -> why, the last ``KEEP``
-        self._grace: dict[str, float] = {}  # application that is served no more, or will not be -> seconds for its requests
+        self._failed: OrderedDict[str, str] = OrderedDict()  # application that could not be added -> why; the last ``KEEP``
+        self._grace: dict[str, float] = {}  # application to be removed -> seconds its requests have
 
     async def on_start(self) -> None:
         self._calls = WorkerCalls(self.node, self._publishing, self.handle, self._kill)
@@ -86,7 +86,7 @@ class Controller(Actor):
 
     @endpoint
     async def serve(self, applications: list[m.Application]) -> None:
-        """The applications are hashed: load them."""
+        """Serve these applications, which are hashed already: load them."""
         self.handle(m.Serve(tuple(applications)))
 
     @endpoint
@@ -96,15 +96,15 @@ class Controller(Actor):
 
     @endpoint(concurrent=True)  # a worker that does not answer must not keep deaths and starts waiting
     async def undeploy(self, application: str) -> None:
-        """Withdraw an application and unload the blocks that no other needs; answers when they are unloaded."""
+        """Withdraw an application and unload the blocks that no other needs; return when they are unloaded."""
         await asyncio.gather(*map(asyncio.shield, self.handle(m.Undeploy(application))))
 
     @endpoint
     async def add(self, application: m.Application, *, replace: bool, grace: float) -> str:
-        """Begin to serve one more as ``application.model``; its name, for ``settled``. What is served already is no error.
+        """Begin to serve one more application as ``application.model``; return its name, for ``settled``.
 
-        replace: instead of that model's application, whose requests get ``grace`` seconds to end. Raises Conflict,
-        LookupError (no such model), ValueError (it cannot be served here).
+        Adding what is served already is no error. replace: take the place of that model's application, whose requests get
+        ``grace`` seconds to end. Raises Conflict, LookupError (no such model), ValueError (it cannot be served here).
         """
         name, replaced = self._state.additions.admit(application, replace, self._state.served)
         if replaced is not None:
@@ -115,25 +115,31 @@ class Controller(Actor):
 
     @endpoint
     async def wholes(self) -> list[WholeModel]:
-        """Return what an adapter can be put on."""
+        """Return the models that an adapter can be put on."""
         return whole_models(self._state.served)
 
     @endpoint(concurrent=True)
     async def settled(self, application: str) -> str:
-        """Answers when what was added is served by all gateways; with the reason where it cannot be. Of what was removed
-        meanwhile ``application`` says so: nothing was wrong with it."""
+        """Return "" once all gateways serve an added application, or the reason why it cannot be served.
+
+        The answer is "" too if it was removed meanwhile, since nothing was wrong with it; ``application`` then returns
+        None.
+        """
         await self._conditions.until(lambda: application not in self._state.additions)
         if application not in self._state.served:
             return self._failed.get(application, "")
         version = self._state.version
         told = [self.node.ref(gateway).knows(version, timeout=ANSWER_TIMEOUT) for gateway in self._gateways]
-        await asyncio.gather(*told, return_exceptions=True)  # whoever is late or gone is told again, or asks
+        await asyncio.gather(*told, return_exceptions=True)  # a gateway that is late or gone is told again, or asks
         return ""
 
     @endpoint
     async def retire(self, model: str, grace: float, default: str = "") -> tuple[str, RemovalView]:
-        """Begin to end a model: no new requests, ``grace`` seconds for those that there are; its name, for ``removed``, and
-        what follows. ``default``: see ``GatewayPort.remove_application``. Raise LookupError or Conflict."""
+        """Begin to remove a model: no new requests, and ``grace`` seconds for the running ones.
+
+        Return its name, for ``removed``, and the consequences. ``default``: see ``GatewayPort.remove_application``. Raises
+        LookupError or Conflict.
+        """
         state = self._state
         known = serving(state.served, model)
         if known is None:
@@ -147,7 +153,7 @@ class Controller(Actor):
             self.handle(m.Remove(name))
         else:
             self._state.additions.check_settled(model, name)
-            self._choose_default(default)  # with the same publication
+            self._choose_default(default)  # in the same publication
             self._grace[name] = grace
             self.handle(m.Retire(name))
         return name, view
@@ -159,12 +165,12 @@ class Controller(Actor):
 
     @endpoint(concurrent=True)
     async def removed(self, application: str) -> None:
-        """Answers when nothing of it is left."""
+        """Return when nothing is left of an application."""
         await self._conditions.until(lambda: application not in self._grace and application not in self._state.served)
 
     @endpoint
     async def application(self, application: str) -> ApplicationView | None:
-        """One that is known."""
+        """Return the view of a known application, or None."""
         served = self._state.served.get(application)
         return application_view(self._state, served) if served is not None else None
 
@@ -174,42 +180,42 @@ class Controller(Actor):
 
     @endpoint
     async def unfit(self, worker: str, incarnation: int, why: str) -> None:
-        """A worker cannot start; it waits for its end."""
+        """Note that a worker cannot start; it waits to be ended."""
         self.handle(m.Unfit(worker, incarnation, why))
 
     @endpoint
     async def pressed(self, worker: str, incarnation: int, blocks: list[PressedBlock]) -> None:
-        """Blocks of a worker have nearly as long a queue as its memory allows."""
+        """Note that blocks of a worker have nearly as long a queue as its memory allows."""
         self.handle(m.Pressed(worker, incarnation, tuple(blocks)))
 
     @endpoint
     async def idle(self, worker: str, incarnation: int, applications: list[str]) -> None:
-        """A block that was deployed for a burst, for one of these, is not used any more."""
+        """Note that a block deployed for a burst, for one of these applications, is not used any more."""
         self.handle(m.Idle(worker, incarnation, tuple(applications)))
 
     @endpoint
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
-        """Begin to move all that runs on a worker elsewhere, and send nothing there; or, without ``drain``, again."""
+        """Begin to move everything off a worker and send nothing there; with ``drain`` false, serve there again."""
         return drain_worker(self._state, worker, drain, self.handle)
 
     @endpoint
     async def observed(self, measured: float, predicted: float) -> None:
-        """A gateway's ``Observations`` since the last time."""
+        """Take a gateway's ``Observations`` since its last report."""
         self.handle(m.Observed(measured, predicted))
 
     @endpoint
     async def recovered(self, worker: str, told: str) -> None:
-        """What became of a gateway's requests when that worker died."""
+        """Note how a gateway's requests recovered from that worker's death."""
         self._history.note(self.node.clock.now(), "recovered", worker, told)
 
     @endpoint
     async def groups(self, known: int) -> MemoryGroups | None:
-        """Who holds which parameters; None where that is what the memory actor knows already."""
+        """Return the groups that hold parameters, or None if the memory actor knows the current version."""
         return memory_groups(self._state, known)
 
     @endpoint
     async def change_parameters(self, order: MemoryOrder) -> str:
-        """Begin to drop or to restore; why not, else ""."""
+        """Begin to drop or restore parameters; return "", or why that is impossible."""
         if not (why := refusal(self._state, order)):
             self.handle(order)
         return why
@@ -220,7 +226,7 @@ class Controller(Actor):
 
     @endpoint(urgent=True)
     async def worker_up(self, worker: str, incarnation: int) -> None:
-        for gateway in self._gateways:  # before any route that passes there
+        for gateway in self._gateways:  # before any route through it
             self.node.ref(gateway).up.cast(worker, incarnation)
         self.handle(m.WorkerUp(worker, incarnation))
 
@@ -232,7 +238,7 @@ class Controller(Actor):
 
     @endpoint(urgent=True)
     async def gateway_up(self, gateway: str) -> None:
-        """A gateway on another node begins: tell it what there is. It hears of every change from here on."""
+        """Tell a new gateway on another node the current state. From here on it hears of every change."""
         ref = self.node.ref(gateway)
         self._taken.pop(gateway, None)
         for name, worker in self._state.workers.items():
@@ -245,7 +251,7 @@ class Controller(Actor):
 
     @endpoint(urgent=True)
     async def gateway_down(self, gateway: str) -> None:
-        """It ended; its requests ended with it."""
+        """Forget a gateway that ended; its requests ended with it."""
         if gateway in self._gateways:
             self._gateways.remove(gateway)
             self._taken.pop(gateway, None)
@@ -253,7 +259,7 @@ class Controller(Actor):
 
     @endpoint(concurrent=True)
     async def cluster(self) -> dict[str, Any]:
-        """The body of ``/admin/cluster``."""
+        """Return the body of ``/admin/cluster``."""
         names = [name for name, worker in self._state.workers.items() if worker.alive]
         asked: list[Coroutine[Any, Any, Any]] = [self._calls.status(name, VIEW_TIMEOUT) for name in names]
         for name in names:
@@ -279,7 +285,7 @@ class Controller(Actor):
     # the shell
 
     def handle(self, event: m.Event) -> list[asyncio.Task[None]]:
-        """Apply an event; the tasks that perform what follows from it."""
+        """Apply an event; return the tasks that carry out its effects."""
         now = self.node.clock.now()
         effects = self._state.handle(event, now)
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
@@ -323,12 +329,12 @@ class Controller(Actor):
             case m.FinishRequests(application):
                 return self._spawn(self._drain(application))
             case m.Fatal(message):
-                log.info("%s", message)  # whoever started the cluster says it aloud
+                log.info("%s", message)  # the process that started the cluster shows it to the user
                 self._fatal = self._fatal or message
         return None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, context=contextvars.Context())  # whoever caused it may stop waiting for it
+        task = asyncio.create_task(work, context=contextvars.Context())  # own context: the caller may stop waiting for it
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
@@ -348,7 +354,7 @@ class Controller(Actor):
         self._retell(peer)
 
     def _retell(self, peer: PeerInfo) -> None:
-        """Two heartbeats in a row that know older routes than were published: a publication was lost on its way there."""
+        """Send routes again to a node whose last two heartbeats both lacked the last publication: it was lost on the way."""
         name, taken = peer.id.name, peer.payload.get("routes", self._sent)
         known = self._behind.pop(name, None)
         if taken == self._sent or self._sent != self._state.version or self._publishing.locked():
@@ -359,23 +365,23 @@ class Controller(Actor):
             worker = self._state.workers.get(name)
             if worker is None:
                 self.node.ref(f"{name}/gateway#{peer.id.incarnation}").routes.cast(self._state.table.news())
-            elif worker.incarnation == peer.id.incarnation:  # a life that is not known yet has nothing loaded
+            elif worker.incarnation == peer.id.incarnation:  # an incarnation not known yet has nothing loaded
                 self._worker(name, worker.incarnation).routes.cast(self._state.table.parts({name: taken})[name])
 
     def _worker(self, name: str, incarnation: int) -> Ref:
         return self.node.ref(f"{name}/worker#{incarnation}")
 
     def _kill(self, worker: str, cause: str) -> None:
-        """Nobody waits for it: the worker's end is news like any other."""
+        """Kill a worker without waiting; its end is reported like any other."""
         log.warning("worker %s is killed: %s", worker, cause)
         self.node.ref(f"{self.node.name}/{worker}", Process).kill.cast(cause)
 
     async def _drain(self, application: str) -> None:
-        """Forget it once no gateway has a request of it, or the time is over."""
+        """Remove an application once no gateway has a request of it, or the time is over."""
         async with self._publishing:
             version, grace = self._sent, self._grace.setdefault(application, 0.0)
         asked = [self.node.ref(g).drained(application, version, timeout=max(grace, 1e-3)) for g in self._gateways]
-        await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has none, one that is late ends them
+        await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has none; a late one ends them
         try:
             await asyncio.gather(*self.handle(m.Remove(application)))
         finally:
@@ -384,7 +390,7 @@ class Controller(Actor):
 
     async def _ask_room(self, effect: m.AskRoom) -> None:
         if (status := await self._calls.room(effect)) is not None:
-            if status.slow and status.slow not in self._warnings:  # all workers of one machine say the same
+            if status.slow and status.slow not in self._warnings:  # all workers of one machine report the same
                 self._warnings.append(status.slow)
             owned = {name: owned for name, (owned, _) in status.parameters_by_application.items()}
             room = status.budget - status.parameters, status.left_alone, owned
@@ -393,9 +399,9 @@ class Controller(Actor):
     async def _publish(self) -> None:
         async with self._publishing:
             if self._sent == self._state.version:
-                return  # told with the one before
+                return  # sent together with the previous one
             self._sent = self._state.version
-            # of these lives alone: a publication that is late must not reach the next one, which has nothing loaded
+            # bound to these incarnations: a late publication must not reach the next one, which has nothing loaded
             alive = {
                 name: self._worker(name, worker.incarnation) for name, worker in self._state.workers.items() if worker.alive
             }

@@ -1,6 +1,7 @@
-"""Applications that are added while others are served: which are under way, when they are whole, why they cannot be.
+"""Additions: applications that are added while others are served, and the decision when they are ready or have failed.
 
-Owns their names, what each replaces, and the deaths of workers that were loading them. Changes nothing of what is served.
+Owns their names, the application that each replaces, and the deaths of workers that were loading them. Changes nothing of
+what is served.
 """
 
 from __future__ import annotations
@@ -8,35 +9,36 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from ...policies.cluster.application_life import Incumbent, RouteProgress, check_settled, replaces, verdict
+from ...policies.cluster.application_life import Incumbent, RouteProgress, check_settled, replaces, verdict, version_name
 from .messages import Application
 from .residency import PlannedRoute, Served, serving
 from .worker_record import WorkerRecord
 
 
 class Additions:
-    """See the module."""
+    """The additions in progress (see the module)."""
 
     def __init__(self) -> None:
-        self.replaces: dict[str, str] = {}  # application that is being added -> the one that it replaces, or ""
+        self.replaces: dict[str, str] = {}  # application being added -> the one it replaces, or ""
         self._deaths: dict[str, int] = {}
-        self._names: dict[str, int] = {}  # model -> applications that have been added as it
-        self._places: dict[str, int] = {}  # model -> its place among all, which it keeps when it comes again
+        self._names: dict[str, int] = {}  # model -> applications added as it so far
+        self._places: dict[str, int] = {}  # model -> its place among all, kept when the model is added again
 
     def __contains__(self, name: str) -> bool:
         return name in self.replaces
 
     def new_name(self, model: str, known: Collection[str]) -> str:
-        """None before has had it, so that nothing on a worker or in a message is taken for another's."""
+        """Return a name that no application had before, so that nothing on a worker or in a message is confused."""
         count = self._names.get(model, 0)
-        while (name := f"{model}~{count + 1}" if count else model) in known:
+        while (name := version_name(model, count)) in known:
             count += 1
         return name
 
     def admit(self, application: Application, replace: bool, served: Mapping[str, Served]) -> tuple[str, str | None]:
-        """Under which name it is added, and the application that it replaces, or ""; None: it is served already, as that.
+        """Return the name of an addition and the application that it replaces.
 
-        Raises Conflict, LookupError (there is no such model to replace).
+        The latter is "" if it replaces none, and None if it is served already, under the returned name. Raises Conflict,
+        LookupError (there is no such model to replace).
         """
         model = application.served_as
         known = serving(served, model)
@@ -54,11 +56,11 @@ class Additions:
         return self.new_name(model, served), replaced
 
     def check_settled(self, model: str, name: str) -> None:
-        """Raises Conflict while another version is being added in place of this application."""
+        """Raise Conflict while another version is being added in place of this application."""
         check_settled(model, name in self.replaces.values())
 
     def name(self, model: str) -> int:
-        """Count one more application of a model; return the model's place among all, also where it was removed meanwhile."""
+        """Count one more application of a model; return the model's place among all, even if it was removed meanwhile."""
         self._names[model] = self._names.get(model, 0) + 1
         return self._places.setdefault(model, len(self._places))
 
@@ -66,17 +68,20 @@ class Additions:
         self.replaces[name] = replaces
 
     def end(self, name: str) -> str:
-        """What it replaces, or ""."""
+        """End an addition; return the application that it replaces, or ""."""
         self._deaths.pop(name, None)
         return self.replaces.pop(name, "")
 
     def died(self, holder: str) -> None:
-        """A worker, while it loaded this."""
+        """Note that a worker died while it loaded this application."""
         if holder in self.replaces:
             self._deaths[holder] = self._deaths.get(holder, 0) + 1
 
     def verdict(self, served: Served, workers: Mapping[str, WorkerRecord]) -> str | None:
-        """See ``application_life.py``. What is on demand is in service as it is."""
+        """Return "" if an addition is ready, the reason if it has failed, or None if undecided (``application_life.py``).
+
+        An application on demand is ready without being loaded.
+        """
         if served.parked:
             return ""
         up = [p for p in served.planned if all(workers[hop.worker].alive for hop in p.route.hops)]
@@ -89,7 +94,7 @@ class Additions:
 
 
 def is_known(route: PlannedRoute) -> bool:
-    """It is whole, and its workers have said since what is left of their memory."""
+    """Return whether a route is whole and its workers have reported their remaining memory since."""
     progress = _progress(route)
     return progress.whole and progress.settled
 

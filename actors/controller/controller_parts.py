@@ -1,5 +1,7 @@
-"""What the parts of the controller's state machine (on demand, drops, scaling, failures) need of it and of each other. Types
-only: so that no part imports the whole, which has them."""
+"""Interfaces between the parts of the controller's state machine: on demand, drops, scaling, failures.
+
+Types only. With them no part imports the whole, which imports all parts.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from .worker_record import WorkerRecord
 
 
 class Pipelines(Protocol):
-    """``DroppedGroup``, as far as it matters to others."""
+    """``DroppedGroup``, as other parts see it."""
 
     @property
     def workers(self) -> Collection[str]: ...
@@ -23,7 +25,7 @@ class Pipelines(Protocol):
 
 
 class DroppedParameters(Protocol):
-    """``ParameterDrops``, as far as it matters to others."""
+    """``ParameterDrops``, as other parts see it."""
 
     @property
     def groups(self) -> Mapping[str, Pipelines]: ...
@@ -42,7 +44,7 @@ class DroppedParameters(Protocol):
 
 
 class ControllerParts(Protocol):
-    """``ControllerState``, as far as its parts look."""
+    """``ControllerState``, as its parts see it."""
 
     on_demand: bool
     served: dict[str, Served]

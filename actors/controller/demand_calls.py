@@ -1,4 +1,4 @@
-"""What the controller asks of gateways for applications on demand, and how it hears of the answers."""
+"""The controller's calls to gateways for applications on demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .messages import (
 )
 from .state import ControllerState
 
-ASK_SECONDS = 1.0  # a gateway that is later than that is gone, or counts as having nothing
+ASK_SECONDS = 1.0  # a gateway later than this counts as having no requests
 QUIET_SECONDS = 3600.0
 
 
@@ -32,10 +32,10 @@ async def perform(
     state: ControllerState,
     handle: Callable[[DemandEvent], object],
 ) -> None:
-    """``publishing``: held while a publication leaves; ``handle`` takes the answer."""
+    """Carry out an effect. ``publishing``: the lock held while a publication leaves. ``handle``: takes the answer."""
     match effect:
         case AskUse():
-            async with publishing:  # what was published before is out: what it lets begin waits no more
+            async with publishing:  # wait until earlier publications are out: requests they let start wait no more
                 pass
             asked = [node.ref(g).uses(timeout=ASK_SECONDS, returns=dict[str, Use]) for g in gateways]
             answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -44,7 +44,7 @@ async def perform(
             async with publishing:
                 version = state.version
             awaited = [node.ref(g).quiet(application, version, timeout=QUIET_SECONDS) for g in gateways]
-            await asyncio.gather(*awaited, return_exceptions=True)  # a gateway that is gone has none
+            await asyncio.gather(*awaited, return_exceptions=True)  # a gateway that is gone has no requests
             handle(Quiet(application))
         case LookLater(seconds):
             await first_within(node.clock, seconds, ())

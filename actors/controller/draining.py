@@ -1,4 +1,4 @@
-"""Draining a worker because an operator wants it: what is answered."""
+"""The answer to an operator who drains a worker, or ends the drain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .state import ControllerState
 def drain_worker(
     state: ControllerState, worker: str, drain: bool, handle: Callable[[ScalingEvent], object]
 ) -> DrainAnswered:
-    """To ask for what is so already is no error."""
+    """Start or end a drain. Asking for the current state is no error."""
     if (known := state.workers.get(worker)) is None:
         message = f"worker {worker!r} does not exist; there are: {', '.join(state.workers)}"
         return DrainAnswered(refused=RefusedChange(Refusal.UNKNOWN_WORKER, message, "id"))

@@ -1,7 +1,7 @@
-"""What happened to the cluster lately, for people: workers that came, died and serve again, models that can be served.
+"""The recent history of the cluster for people: workers that come, die and serve again, models that become available.
 
-Owns the last ``KEPT`` events, told by comparing what an event touched with what it was. Each is a line of
-the log, too. Changes nothing and decides nothing.
+Owns the last ``KEPT`` events, found by comparing each touched item with its former state. Each is a line of the log, too.
+Changes nothing and decides nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from .labels import label
 from .messages import ResumeWorker, ScalingEffect, StartWorker, StopWorker, VacateWorker
+from .residency import serving
 from .state import ControllerState
 
 KEPT = 200
-NAMED = 3  # models in a line; more are counted
+NAMED = 3  # models named in a line; more are counted
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """``at``: seconds of the node's clock."""
+    """An event of the history. ``at``: seconds on the node's clock."""
 
     number: int
     at: float
@@ -31,14 +33,15 @@ class Happened:
 
 
 class History:
-    """See the module."""
+    """The history of one cluster (see the module)."""
 
     def __init__(self) -> None:
         self.events: deque[Happened] = deque(maxlen=KEPT)
         self._count = 0
-        self._workers: dict[str, tuple[str, int]] = {}  # worker -> (state, incarnation) at the last look
-        self._died: dict[str, float] = {}  # worker -> when, while it does not serve again
-        self._routes: dict[str, int] = {}  # application -> routes in force
+        self._workers: dict[str, tuple[str, int]] = {}  # worker -> (state, incarnation) when last compared
+        self._died: dict[str, float] = {}  # worker -> time of death, until it serves again
+        self._routes: dict[str, int] = {}  # application -> number of routes in force
+        self._models: dict[str, str] = {}  # application that had routes -> its model
 
     def look(self, state: ControllerState, now: float) -> None:
         """Note what the last event changed."""
@@ -59,20 +62,22 @@ class History:
                 died = self._died.pop(name, None)
                 after = "" if died is None else f", {now - died:.2f} s after it died"
                 self.note(now, "ready", name, f"worker {name} serves" + (" again" if worker.restarts else "") + after)
+        for name in [name for name in self._models if name not in state.served]:
+            model = self._models.pop(name)
+            before = "the version before of " if serving(state.served, model) is not None else ""
+            if self._routes.pop(name, 0):
+                self.note(now, "routes", model, f"{before}model {model} is removed")
         changed: dict[tuple[int, int], list[str]] = {}  # (routes in force, planned) -> models, in the table's order
         for name in state.table.applications:
             served = state.served.get(name)
-            if served is None:
-                if self._routes.pop(name, 0):
-                    self.note(now, "routes", name, f"model {name} is removed")
-            elif served.in_force != self._routes.get(name, 0):
-                self._routes[name] = served.in_force
-                changed.setdefault((served.in_force, len(served.planned)), []).append(name)
+            if served is not None and served.in_force != self._routes.get(name, 0):
+                self._routes[name], self._models[name] = served.in_force, served.application.served_as
+                changed.setdefault((served.in_force, len(served.planned)), []).append(label(state.served, name))
         for (in_force, planned), names in changed.items():
             self.note(now, "routes", ", ".join(names), f"{_models(names)} ready on {in_force} of {planned} routes")
 
     def scaled(self, effect: ScalingEffect, now: float) -> None:
-        """A worker comes or goes with the load."""
+        """Note a scaling decision about a worker."""
         match effect:
             case StartWorker(worker, why):
                 self.note(now, "scaling", worker, f"worker {worker} is being added: {why}")
@@ -91,7 +96,7 @@ class History:
         self.events.append(Happened(self._count, now, event, subject, text))
 
     def view(self, now: float, wall: float) -> list[dict[str, Any]]:
-        """The oldest first; ``at`` in seconds since the epoch. ``wall``: what that is at ``now``."""
+        """Return the events, oldest first, with ``at`` in seconds since the epoch. ``wall``: the epoch time at ``now``."""
         return [
             {"number": e.number, "at": round(wall - now + e.at, 3), "event": e.event, "subject": e.subject, "text": e.text}
             for e in self.events
@@ -99,7 +104,7 @@ class History:
 
 
 def _models(names: list[str]) -> str:
-    """A death or a return changes all models of a worker at once: that is one line."""
+    """Return the models as one phrase. A death or a return changes all models of a worker at once, and is one line."""
     if len(names) == 1:
         return f"model {names[0]} is"
     return f"{len(names)} models are" if len(names) > NAMED else f"models {', '.join(names)} are"

@@ -1,4 +1,4 @@
-"""What must hold of the controller's state machine after every event; reads everything."""
+"""Invariants of the controller's state machine, checked by tests after every event. They read the whole state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .parameter_drops import ParameterDrops
 
 
 class Counted(ControllerParts, Protocol):
-    """What is counted besides."""
+    """The parts of ``ControllerState`` whose counts are checked."""
 
     additions: Additions
     demand: OnDemand

@@ -1,14 +1,16 @@
-"""Load failures: what becomes of an application that a worker cannot load, and what those who ask for it are told.
+"""Load failures: what happens to an application that a worker cannot load, and what its clients are told.
 
-What is being added is given up. What is on demand and fails wherever it belongs is parked with the reasons, and tried again
-when it is asked for; where that cannot help, as it fits on no worker or nobody would try, the failure is final. While it can
-still come elsewhere nobody is told. Owns the number of the last failure, and which cannot be mended.
+An addition is given up. An application on demand that fails wherever it belongs is parked with the reasons, and tried
+again when it is asked for. The failure is final if retrying cannot help: it fits on no worker, or nothing would retry.
+While it can still load elsewhere, clients are told nothing. Owns the number of the last failure, and which failures are
+final.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from ...policies.cluster.application_life import model_of
 from ...policies.requests.load_failure import LoadFailure, blocked, reasons, without_folders
 from .additions import Additions
 from .controller_parts import ControllerParts
@@ -18,7 +20,7 @@ from .residency import Residency, Served
 
 
 class FailingParts(ControllerParts, Protocol):
-    """``ControllerState``, as far as failures look."""
+    """``ControllerState``, as load failures see it."""
 
     additions: Additions
     demand: OnDemand
@@ -30,12 +32,12 @@ class FailingParts(ControllerParts, Protocol):
 
 
 class LoadFailures:
-    """See the module. ``state``: whose applications they are."""
+    """The load failures of one cluster (see the module). ``state``: the owner of the applications."""
 
     def __init__(self, state: FailingParts) -> None:
         self._state = state
-        self._number = 0  # of the last failure
-        self._final: set[tuple[str, str]] = set()  # worker and application, where trying again is in vain
+        self._number = 0  # number of the last failure
+        self._final: set[tuple[str, str]] = set()  # (worker, application) where retrying is in vain
 
     def failed(self, event: LoadFailed) -> None:
         state, worker, name = self._state, event.worker, event.load.holder
@@ -55,14 +57,14 @@ class LoadFailures:
                 state.demand.forget(name)
                 self._note(name)
         if name in state.never_ready:
-            state.perform(Fatal(f"worker {worker} cannot load {name}: {event.message}"))
+            state.perform(Fatal(f"worker {worker} cannot load {model_of(name)}: {event.message}"))
 
     def _note(self, name: str) -> None:
-        """An application could not be loaded on a worker; news where it now can come nowhere."""
+        """Record that an application could not be loaded on a worker; publish it if it can now load nowhere."""
         served = self._state.served[name]
         refusals = self._refusals(served)
         if not served.here or not served.shown or served.in_force or not blocked(_routes(served), refusals):
-            return  # as a pipeline it can be served where replicas of it cannot be loaded
+            return  # a pipeline may still serve it where replicas cannot be loaded
         self._number += 1
         told = without_folders(reasons(refusals), (served.application.checkpoint, served.application.base))
         final = blocked(_routes(served), {worker for worker in refusals if (worker, name) in self._final})
@@ -73,17 +75,17 @@ class LoadFailures:
             self._state.catalog()
 
     def willing(self, name: str, *, anew: bool) -> list[Residency]:
-        """The workers that are to load it; ``anew``: also those where that failed for good."""
+        """Return the workers that are to load an application. ``anew``: include workers where it failed for good."""
         if anew:
             self.forget(name)
         return [one for worker, one in self._state.residency.items() if (worker, name) not in self._final]
 
     def forget(self, name: str) -> None:
-        """It is offered anew, or gone."""
+        """Forget an application's final failures: it is offered anew, or gone."""
         self._final = {one for one in self._final if one[1] != name}
 
     def cleared(self, worker: str) -> None:
-        """A worker ended or begins anew: what belongs there is loaded then, whatever became of it before."""
+        """Forget the failures of a worker that ended or starts anew: whatever belongs there is loaded again."""
         self._final = {one for one in self._final if one[0] != worker}
         those = [self._state.served[name] for name in self._state.residency[worker].hops]
         again = [s for s in those if s.failure is not None and s.here and not blocked(_routes(s), self._refusals(s))]
@@ -93,11 +95,11 @@ class LoadFailures:
             self._state.catalog()
 
     def _refusals(self, served: Served) -> dict[str, str]:
-        """Why it could not be loaded, by worker."""
+        """Return why an application could not be loaded, by worker."""
         name = served.application.name
         return {worker: one.refused[name] for worker, one in self._state.residency.items() if name in one.refused}
 
 
 def _routes(served: Served) -> list[list[str]]:
-    """The workers of each of its routes."""
+    """Return the workers of each of its routes."""
     return [[hop.worker for hop in planned.route.hops] for planned in served.planned if not planned.ended]

@@ -1,4 +1,4 @@
-"""Events that the controller's state machine takes and effects that it asks for. Values only; no state, no behaviour."""
+"""Events that the controller's state machine takes and effects that it asks for. Values only; no state, no behavior."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .overload_messages import OverloadEvent as OverloadEvent
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A model to serve: its components are hashed, nothing of it is loaded."""
+    """A model to serve, with its components hashed and nothing loaded."""
 
     name: str
     checkpoint: str
     components: tuple[Component, ...]
     max_length: int  # tokens
-    span: int = 1  # workers that its chain is spread over
-    hashes: tuple[dict[str, bytes], ...] = ()  # of each component's raw tensors, by role
-    base: str = ""  # of an adapter: the checkpoint that it changes
-    sizes: tuple[dict[str, int], ...] = ()  # their bytes
-    model: str = ""  # as ``Chain`` has it, as the next
+    span: int = 1  # number of workers that its chain is spread over
+    hashes: tuple[dict[str, bytes], ...] = ()  # raw tensor hashes of each component, by role
+    base: str = ""  # adapters: the checkpoint that it changes
+    sizes: tuple[dict[str, int], ...] = ()  # bytes of these tensors
+    model: str = ""  # as in ``Chain``, like the next one
     virtual: int = 0
     created: int = 0  # seconds of Unix time
-    base_model: str = ""  # of an adapter: the id of the model that it was put on
+    base_model: str = ""  # adapters: id of the model that it was put on
     defaults: str = ""  # as ``Chain`` has it
-    on_demand: bool = False  # it is loaded when requests ask for it, where the settings allow that
+    on_demand: bool = False  # loaded when requests ask for it, if the settings allow that
 
     @property
     def served_as(self) -> str:
@@ -39,17 +39,19 @@ class Application:
 
     @property
     def changed(self) -> bool:
-        """Whether it is an adapter over a whole checkpoint, also one of a zoo, which knows no folder of its base."""
+        """True for an adapter over a whole checkpoint, including one from a zoo, which knows no folder of its base."""
         return bool(self.base) or any(component.delta for component in self.components)
 
     @property
     def context(self) -> int:
-        """As ``Chain`` has it."""
+        """The most visible tokens, as in ``Chain``."""
         return self.max_length - self.virtual
 
     def tensors(self, first: int = 0, last: int | None = None) -> dict[bytes, int]:
-        """Bytes of the distinct raw tensors of components ``first`` .. ``last`` (exclusive), by hash, and of deltas, by
-        id; of whole components where their tensors are not known."""
+        """Return the bytes of the distinct raw tensors of components ``first`` to ``last`` (exclusive), by hash.
+
+        Deltas are listed by id, and so are whole components whose tensors are not known.
+        """
         found = {c.delta: c.delta_nbytes for c in self.components[first:last] if c.delta}
         if not self.sizes:
             return found | {c.shared: c.nbytes for c in self.components[first:last]}
@@ -59,55 +61,57 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Serve these applications besides those known."""
+    """The order to serve these applications in addition to the known ones."""
 
     applications: tuple[Application, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """Serve a known application again."""
+    """The order to serve a known application again."""
 
     application: str
 
 
 @dataclass(frozen=True, slots=True)
 class Undeploy:
-    """Withdraw an application; its own blocks are unloaded, it stays known."""
+    """The order to withdraw an application: its own blocks are unloaded, and it stays known."""
 
     application: str
 
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Serve one more while the others are served: nobody sees it before its routes are whole on every worker that is up,
-    and it is forgotten where one cannot load it. Answered by ``Added``."""
+    """The order to add an application while others are served. Answered by ``Added``.
+
+    It is hidden until its routes are whole on every worker that is up, and forgotten if a worker cannot load it.
+    """
 
     application: Application
-    replaces: str = ""  # the application whose new requests it takes from then on
+    replaces: str = ""  # the application whose new requests it takes over
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """An application takes no new requests; what runs goes on until ``Remove``."""
+    """The order that an application takes no new requests; running ones go on until ``Remove``."""
 
     application: str
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Forget an application: what runs ends, its own blocks are unloaded."""
+    """The order to forget an application: running requests end, its own blocks are unloaded."""
 
     application: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarting:
-    """Its supervisor has launched a process for it."""
+    """A worker process that its supervisor has launched."""
 
     worker: str
     incarnation: int
-    pid: int  # 0 where it has none of its own
+    pid: int  # 0: it has no process of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ class WorkerUp:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDown:
-    """It ended, or could not be launched."""
+    """The end of a worker, or a failed launch."""
 
     worker: str
     incarnation: int
@@ -127,7 +131,7 @@ class WorkerDown:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """The worker's process runs, but says that it cannot start."""
+    """A worker whose process runs but reports that it cannot start."""
 
     worker: str
     incarnation: int
@@ -143,24 +147,24 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """The worker answered that it cannot; its own death is not reported this way."""
+    """A worker's answer that it cannot load a block. The worker's own death is not reported this way."""
 
     worker: str
     incarnation: int
     load: LoadBlock
     message: str
-    final: bool = False  # trying again is in vain
+    final: bool = False  # retrying is in vain
 
 
 class DemandEvent:
-    """News about applications on demand."""
+    """Base of events about applications on demand."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRefused(DemandEvent):
-    """The worker answered that it has no room for it beside what it has."""
+    """A worker's answer that it has no room for a block beside what it holds."""
 
     worker: str
     incarnation: int
@@ -170,39 +174,39 @@ class LoadRefused(DemandEvent):
 
 @dataclass(frozen=True, slots=True)
 class ApplicationsWanted(DemandEvent):
-    """A gateway has requests of these applications, and no route for them, or none with room: tokens of the longest."""
+    """Applications for which a gateway has requests but no route, or none with room: tokens of the longest request."""
 
     applications: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Used(DemandEvent):
-    """Answer to ``AskUse``: of all gateways together, by application."""
+    """The answer to ``AskUse``: the usage at all gateways together, by application."""
 
     uses: Mapping[str, Use]
 
 
 @dataclass(frozen=True, slots=True)
 class Quiet(DemandEvent):
-    """Answer to ``AwaitQuiet``."""
+    """The answer to ``AwaitQuiet``."""
 
     application: str
 
 
 @dataclass(frozen=True, slots=True)
 class LookAgain(DemandEvent):
-    """Answer to ``LookLater``."""
+    """The answer to ``LookLater``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Answer to ``AskRoom``: bytes of a worker's budget that its parameters leave to KV."""
+    """The answer to ``AskRoom``: bytes of a worker's budget that its parameters leave to KV."""
 
     worker: str
     incarnation: int
     nbytes: int
-    left_alone: dict[str, int] = field(default_factory=dict)  # by application: the same with its parameters alone
-    owned: dict[str, int] = field(default_factory=dict)  # by application: of packed tensors that go with it
+    left_alone: dict[str, int] = field(default_factory=dict)  # by application: the same with only its own parameters loaded
+    owned: dict[str, int] = field(default_factory=dict)  # by application: bytes of packed tensors freed with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,18 +218,18 @@ class Beat:
     sweep_age: float  # seconds without progress
     waiting: int
     running: int
-    routes: int = 0  # version of the publication that it has taken
+    routes: int = 0  # version of the last publication it took
 
 
 class ScalingEvent:
-    """News about what is pressed, and about workers that come and go with the load."""
+    """Base of events about pressed blocks, and about workers that are added or removed with the load."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Observed(ScalingEvent):
-    """What a gateway has seen since it last told; as ``Provisioning.observe``."""
+    """A gateway's observations since its last report; as in ``Provisioning.observe``."""
 
     measured: float
     predicted: float
@@ -233,7 +237,7 @@ class Observed(ScalingEvent):
 
 @dataclass(frozen=True, slots=True)
 class DrainWorker(ScalingEvent):
-    """An operator wants that nothing runs on a worker, and that nothing comes there; or, without ``drain``, again."""
+    """An operator's order that a worker runs and receives nothing; with ``drain`` false, that it serves again."""
 
     worker: str
     drain: bool
@@ -241,21 +245,21 @@ class DrainWorker(ScalingEvent):
 
 @dataclass(frozen=True, slots=True)
 class Vacated(ScalingEvent):
-    """Answer to ``VacateWorker``."""
+    """The answer to ``VacateWorker``."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped(ScalingEvent):
-    """Answer to ``StopWorker``."""
+    """The answer to ``StopWorker``."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pressed(ScalingEvent):
-    """These blocks of a worker have nearly as long a queue as its memory allows."""
+    """Blocks of a worker with nearly as long a queue as its memory allows."""
 
     worker: str
     incarnation: int
@@ -264,7 +268,7 @@ class Pressed(ScalingEvent):
 
 @dataclass(frozen=True, slots=True)
 class Idle(ScalingEvent):
-    """A block that was deployed for a burst was not used for a while; who had it loaded."""
+    """A block deployed for a burst that was unused for a while, and the applications that had it loaded."""
 
     worker: str
     incarnation: int
@@ -297,9 +301,10 @@ class AskRoom:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """What is published has changed. Workers in ``first`` must know it before gateways: new routes begin or pass there.
+    """A changed publication to send.
 
-    Without any, gateways come first: they must stop sending before a worker forgets a route.
+    Workers in ``first`` must know it before gateways: new routes begin or pass there. Without any, gateways come first:
+    they must stop sending before a worker forgets a route.
     """
 
     version: int
@@ -308,7 +313,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """After all publications before it: these components are no longer needed by ``holder`` on the worker."""
+    """The order, after all earlier publications, to unload components that ``holder`` no longer needs on the worker."""
 
     worker: str
     incarnation: int
@@ -318,7 +323,7 @@ class Unload:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """An ``Add`` is over: the application is served, or it is forgotten because of ``error``."""
+    """The end of an ``Add``: the application is served, or it is forgotten because of ``error``."""
 
     application: str
     error: str = ""
@@ -326,25 +331,25 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class FinishRequests:
-    """After all publications before it: ``Remove`` it once no gateway has anything of it any more."""
+    """The order, after all earlier publications, to ``Remove`` an application once no gateway has anything of it."""
 
     application: str
 
 
 class DemandEffect:
-    """For applications on demand."""
+    """Base of effects for applications on demand."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AskUse(DemandEffect):
-    """What each gateway has of each application."""
+    """The question to each gateway about its usage of each application."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitQuiet(DemandEffect):
-    """After all publications before it: until no gateway has a request of the application at a worker."""
+    """A wait, after all earlier publications, until no gateway has a request of the application at a worker."""
 
     application: str
 
@@ -355,14 +360,14 @@ class LookLater(DemandEffect):
 
 
 class ScalingEffect:
-    """For workers that come and go with the load."""
+    """Base of effects for workers that are added or removed with the load."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StartWorker(ScalingEffect):
-    """Its supervisor is to start a process for it, and to keep it running."""
+    """The order to the supervisor to start a worker and keep it running."""
 
     worker: str
     why: str
@@ -370,8 +375,11 @@ class StartWorker(ScalingEffect):
 
 @dataclass(frozen=True, slots=True)
 class VacateWorker(ScalingEffect):
-    """After all publications before it, which have told gateways to send nothing more there: they move what they have there
-    to other workers. What still is there after ``grace`` seconds is given back and goes on elsewhere."""
+    """The order, after all earlier publications, to move a worker's requests to other workers.
+
+    Those publications have told gateways to send nothing more there. A request that is still there after ``grace`` seconds
+    is given back and goes on elsewhere.
+    """
 
     worker: str
     grace: float
@@ -380,14 +388,14 @@ class VacateWorker(ScalingEffect):
 
 @dataclass(frozen=True, slots=True)
 class ResumeWorker(ScalingEffect):
-    """An operator has ended its drain: it serves its routes again."""
+    """The end of an operator's drain: the worker serves its routes again."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
 class StopWorker(ScalingEffect):
-    """Its supervisor is to end it, and not to start it again."""
+    """The order to the supervisor to end a worker and not restart it."""
 
     worker: str
 

@@ -1,9 +1,10 @@
-"""Applications on demand: those that do not fit beside the others, which are loaded when they are asked for.
+"""Applications on demand: models that do not fit beside the others and load when requests ask for them.
 
-*Parked* is what is served and has nothing in any worker. One parked application comes at a time, that which was asked for
-first; the workers say what memory it lacks, the gateways what is in use, and ``policies/cluster/demand.py`` who gives way.
-What is here and has too little room for a sequence *comes* in the same way, until that has been sent. Owns who is asked for
-and the swap under way; what follows for blocks and routes is ``state.py``'s.
+A *parked* application is served but in no worker's memory. One parked application is loaded at a time, in the order they
+were asked for. Workers report the memory it lacks, gateways report the usage, and ``policies/cluster/demand.py`` chooses
+the applications to unload. A loaded application with too little room for a waiting sequence is treated the same way, until
+that sequence has been sent. Owns the requested applications and the swap in progress; ``state.py`` derives blocks and
+routes.
 """
 
 from __future__ import annotations
@@ -41,33 +42,33 @@ from .messages import (
 )
 from .residency import PlannedRoute
 
-LOOK = 0.03  # seconds between looks at what is in use, while something waits for it
+LOOK = 0.03  # seconds between checks of usage while something waits for it
 WITHHELD = "parameters are dropped there in a burst, and what they took is for KV"
-NOBODY = Use(0, float("inf"))  # what is not in the answers of gateways was never used
+NOBODY = Use(0, float("inf"))  # an application missing in the answers was never used
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """An application that was asked for: since when, and for how many tokens."""
+    """A requested application: since when, and for how many tokens."""
 
     since: float
     tokens: int
 
 
 class OnDemand:
-    """See the module. ``state``: whose applications they are."""
+    """The applications on demand of one cluster (see the module). ``state``: the owner of the applications."""
 
     def __init__(self, state: ControllerParts) -> None:
         self._state, self._served, self._residency = state, state.served, state.residency
-        self.wanted: dict[str, Want] = {}  # parked, coming, or without room for what waits, by application
-        self.coming = ""  # is being made resident
-        self.leaving = ""  # takes no new requests, so that it can be parked for ``coming``
-        self._lacks: dict[str, LoadRefused | None] = {}  # worker -> why ``coming`` is not there; None: withheld
-        self._since: dict[str, float] = {}  # application -> when it became resident, of those that were on demand
+        self.wanted: dict[str, Want] = {}  # by application: parked, coming, or without room for waiting requests
+        self.coming = ""  # the application being made resident
+        self.leaving = ""  # the application being emptied to make room for ``coming``
+        self._lacks: dict[str, LoadRefused | None] = {}  # worker -> why it has not loaded ``coming``; None: withheld
+        self._since: dict[str, float] = {}  # application on demand -> when it became resident
         self._asking = self._looking = False
-        self._changed = False  # something was loaded, or is gone: perhaps everything fits now
-        self._alone = False  # nobody is left to give way to ``coming``, which was refused all the same
-        self._alone_since: float | None = None  # and since when
+        self._changed = False  # something was loaded or is gone: perhaps all fit now
+        self._alone = False  # no application is left to unload for ``coming``, still refused
+        self._alone_since: float | None = None  # since when
 
     def handle(self, event: DemandEvent, now: float) -> None:
         match event:
@@ -98,19 +99,19 @@ class OnDemand:
         elif served is None or not served.deployed or (served.failure is not None and served.failure.final):
             return
         elif any(one.late for one in served.planned) and not any(one.whole for one in served.planned):
-            self.park(name)  # where it was loaded nobody is left
+            self.park(name)  # no worker that had it loaded is left
             self.wanted[name] = Want(now, tokens)
         elif served.parked or not self._ended(name) or self._short(name, tokens):
             self.wanted[name] = Want(now, tokens)
 
     def _refused(self, event: LoadRefused, now: float) -> None:
-        """A worker has no room for an application: what was coming asks for some, others are on demand from now on."""
+        """Handle a worker's lack of room: ``coming`` asks for some; other applications are on demand from now on."""
         load, why, residency = event.load, event.why, self._residency[event.worker]
         late = load.holder in residency.late and load.holder != self.coming
         if self._state.overload.refused(event, late=late):
             if not late and back_in_vain(self._state.overload.coming_back(load.holder, now)):
                 self._come_back(event, now)
-            return  # what comes back after a burst, or comes late, waits for room
+            return  # parameters that return after a burst, and late ones, wait for room
         extra = residency.lacks(load.holder) and not residency.lacks_replica(load.holder)
         if not self._state.on_demand or why.never or extra or self._state.workers[event.worker].extra:
             self._state.news(LoadFailed(event.worker, event.incarnation, load, why.message, why.never))
@@ -125,8 +126,11 @@ class OnDemand:
             self.park(load.holder)
 
     def _come_back(self, event: LoadRefused, now: float) -> None:
-        """Others give way to what is dropped and has no room to come back, as to what comes on demand; where nobody uses it,
-        it is on demand itself. Until then its pipeline serves, and nothing more can be dropped."""
+        """Make other applications give way to dropped parameters that have no room to return, as for one on demand.
+
+        If no request uses the application, it becomes on demand itself. Until then its pipeline serves, and nothing more
+        can be dropped.
+        """
         name, residency = event.load.holder, self._residency[event.worker]
         if self._state.on_demand and not self.coming and residency.resident.keys() - {name}:
             self.wanted.setdefault(name, Want(now, 0))
@@ -136,10 +140,10 @@ class OnDemand:
             self._ask()
 
     def look(self, now: float) -> None:
-        """Whether what was coming is there, or can come no more; then the next one comes."""
+        """Check whether ``coming`` has loaded or cannot load any more; then start the next one."""
         dropped = self._dropped()
         if self.coming in dropped and not self._lacking():
-            self._end()  # it is loaded, and the memory that is dropped is for what waits for it
+            self._end()  # it is loaded; dropped memory is for the requests waiting for it
         for name, want in list(self.wanted.items()) if not self.coming else ():
             if name in self._served and self._served[name].parked:
                 self._bring(name)
@@ -147,7 +151,7 @@ class OnDemand:
                 del self.wanted[name]
                 continue
             elif not self._ended(name) or name in dropped:
-                continue  # its worker is down, was asked what is left, or is a part of a pipeline
+                continue  # its worker is down or was asked for its room, or it is in a pipeline
             self.coming = name
             break
         self._withhold()
@@ -158,13 +162,13 @@ class OnDemand:
             self._look_whether_all_fit()
 
     def goes_on(self, name: str, failed: str) -> bool:
-        """It comes, and still can elsewhere though worker ``failed`` cannot load it."""
+        """Return whether ``name`` is coming and can still load elsewhere, although worker ``failed`` cannot load it."""
         if name == self.coming:
             self._lacks.pop(failed, None)
         return name == self.coming and bool(self._up(name))
 
     def forget(self, name: str) -> None:
-        """It is served no more, or cannot be loaded."""
+        """Forget an application that is no longer served or cannot be loaded."""
         self._changed = True
         self.wanted.pop(name, None)
         self._since.pop(name, None)
@@ -180,7 +184,7 @@ class OnDemand:
         assert not self.coming or self.coming in self.wanted
 
     def park(self, name: str) -> None:
-        """Out of the workers until it is asked for."""
+        """Take an application out of the workers until it is asked for."""
         served = self._served[name]
         if name == self.leaving:
             self._stay()
@@ -190,19 +194,22 @@ class OnDemand:
         self._state.vacate(served)
 
     def _bring(self, name: str) -> None:
-        """Let the workers load it, again where they had no room; not where it never has."""
+        """Let the workers load an application, including workers that had no room, but not where it failed for good."""
         self._served[name].parked = False
         self._state.offer(name, anew=False)
         self._state.catalog()
 
     def nowhere_but_in_pipelines(self, routes: Iterable[Route]) -> bool:
-        """All of these routes pass workers on which parameters are dropped."""
+        """Return whether all of these routes pass workers on which parameters are dropped."""
         pipelines = self._pipelines()
         return all(withheld(workers_of(route), pipelines) for route in routes)
 
     def _withhold(self) -> None:
-        """On workers of pipelines nothing is loaded but what is dropped there, if other workers are to have it, or it is on
-        demand; it comes once they are pipelines no more."""
+        """Withhold loads on workers of pipelines, except of the dropped applications themselves.
+
+        An application is withheld if other workers will have it or it is on demand; it loads once they are pipelines no
+        more.
+        """
         for worker in self._state.touched:
             if (group := self._state.overload.group_of(worker)) is None:
                 continue
@@ -215,16 +222,16 @@ class OnDemand:
                         self._ask()
 
     def _elsewhere(self, name: str) -> bool:
-        """It belongs on workers that live and are in no pipeline."""
+        """Return whether it belongs on live workers that are in no pipeline."""
         routes, workers = [planned.route for planned in self._served[name].planned], self._state.workers
         return not self.nowhere_but_in_pipelines(r for r in routes if all(workers[one].alive for one in workers_of(r)))
 
     def _dropped(self) -> set[str]:
-        """Applications that are served by pipelines, as parameters of them are dropped."""
+        """Return the applications served by pipelines because their parameters are dropped."""
         return {name for group in self._state.overload.groups.values() for name in group.applications}
 
     def _look_whether_all_fit(self) -> None:
-        """What is loaded and stays is no longer on demand."""
+        """Take loaded applications off demand loading if all fit together."""
         deployed = [one for one in self._served.values() if one.deployed]
         if any(one.on_demand for one in deployed) and all_fit((one.parked, one.in_force > 0) for one in deployed):
             for one in deployed:
@@ -235,17 +242,20 @@ class OnDemand:
         return [group.workers for group in self._state.overload.groups.values()]
 
     def _ended(self, name: str) -> bool:
-        """It is wherever it can be now. Where it is loaded in another place, what comes late is not waited for."""
+        """Return whether it is loaded wherever it can be now. If it is loaded elsewhere, late loads are not waited for."""
         up = self._up(name)
         free = [p for p in up if not p.late]
         return bool(up) and all(map(is_known, free or up))
 
     def _up(self, name: str) -> list[PlannedRoute]:
-        """Its routes over workers that are up and have not failed to load it."""
+        """Return its routes over workers that are up and have not failed to load it."""
         return [p for p in self._served[name].planned if all(self._can(name, hop.worker) for hop in p.route.hops)]
 
     def _can(self, name: str, worker: str) -> bool:
-        """Who lacks room for it, or waits for parameters to be back before it comes, has not failed."""
+        """Return whether a worker is up and has not failed to load it.
+
+        Lack of room, or a wait for parameters to be restored first, is no failure.
+        """
         lacks, residency = name == self.coming and worker in self._lacks, self._residency[worker]
         failed = name in residency.refused and not lacks and not residency.waits(name)
         return self._state.workers[worker].alive and not failed
@@ -256,7 +266,7 @@ class OnDemand:
             self._stay()
 
     def _stay(self) -> None:
-        """Nobody waits any more for what was leaving to be quiet."""
+        """Stop emptying ``leaving``: it takes requests again."""
         self._state.table.resume("demand")
         self.leaving = ""
 
@@ -266,20 +276,20 @@ class OnDemand:
             self._state.after.append(AskUse())
 
     def _lacking(self) -> dict[str, int]:
-        """Bytes for parameters, by worker."""
+        """Return the bytes lacking for parameters, by worker."""
         known = self._lacks.items()
         here = ((worker, one, self._residency[worker]) for worker, one in known)
         refused = [(worker, one) for worker, one, its in here if self.coming in its.refused and its.misses(self.coming)]
         return {worker: max(1, one.why.lacking) if one is not None else 1 for worker, one in refused}
 
     def _short(self, name: str, tokens: int) -> dict[str, int]:
-        """Bytes for a sequence, by worker, that others can make free."""
+        """Return the bytes lacking for a sequence, by worker, that other applications can free."""
         routes = [planned for planned in self._served[name].planned if planned.whole]
         rooms = [[hop.room(one.worker) for hop, one in zip(p.hops, p.route.hops, strict=True)] for p in routes]
         return lacking_bytes(tokens, rooms) or {}
 
     def _make_room(self, uses: Mapping[str, Use], now: float) -> None:
-        """``uses``: of all gateways, by application."""
+        """Advance ``coming`` by the usage at all gateways, given by application."""
         use, here = uses.get(self.coming, NOBODY), self._ended(self.coming)
         lacking = self._short(self.coming, use.waits) if here else self._lacking()
         match coming(use, here=here, lacks=bool(lacking)):
@@ -313,7 +323,7 @@ class OnDemand:
                 residents.append(Occupant(name, uses.get(name, NOBODY), age, owned, parts, name in dropped))
             else:
                 for worker in lacking:
-                    kept[worker] |= parts[worker]  # of what is being added
+                    kept[worker] |= parts[worker]  # parts of an addition
         offline = uses.get(self.coming, NOBODY).offline
         choice = choose(lacking, residents, now - self.wanted[self.coming].since, kept, offline=offline)
         for name in choice.unload:
@@ -326,9 +336,9 @@ class OnDemand:
             return
         if choice.drain and not self.leaving:
             self.leaving = choice.drain
-            self._state.table.pause(self._served[choice.drain].planned, True, "demand")  # workers go on
+            self._state.table.pause(self._served[choice.drain].planned, True, "demand")  # workers continue
             self._state.after.append(AwaitQuiet(choice.drain))
-        self._alone = not residents and not self.leaving  # it was refused while plans of those that went had not ended
+        self._alone = not residents and not self.leaving  # it was refused while plans of unloaded applications still ran
         if self._alone and not self._ended(self.coming) and not any(map(self._shared, lacking)):
             self._alone_since = now if self._alone_since is None else self._alone_since
             if in_vain(now - self._alone_since):
@@ -339,7 +349,7 @@ class OnDemand:
         self._look_later()
 
     def _step_back(self) -> None:
-        """Offline requests hold nobody up who waits for what others use; gateways ask for them again."""
+        """Give up a load for offline requests only, since they must not hold up online ones; gateways will ask again."""
         name = self.coming
         del self.wanted[name]
         if not self._ended(name):
@@ -347,13 +357,13 @@ class OnDemand:
         self._end()
 
     def _shared(self, worker: str) -> bool:
-        """Something else is there, or on its way."""
+        """Return whether something else is on a worker or being loaded there."""
         residency = self._residency[worker]
         loading = residency.loading.holder if residency.loading is not None else self.coming
         return not {loading, *residency.resident} <= {self.coming}
 
     def _give_up(self) -> None:
-        """It has all the memory, and that is too little."""
+        """Fail ``coming`` for good: it has all the memory, and that is too little."""
         for told in filter(None, [self._lacks[worker] for worker in self._lacking()]):
             self._state.news(LoadFailed(told.worker, told.incarnation, told.load, told.why.message, True))
 

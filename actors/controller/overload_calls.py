@@ -1,4 +1,4 @@
-"""What the controller asks of gateways when parameters are dropped or come back, and how it hears of the answers."""
+"""The controller's calls to gateways when parameters are dropped or restored."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .overload_messages import (
 from .state import ControllerState
 from .worker_calls import ask_until_answered
 
-LEAVE_SECONDS = 60.0  # of a gateway whose requests leave routes
-SWITCH_SECONDS = 120.0  # of one whose requests wait for their pages
+LEAVE_SECONDS = 60.0  # timeout for a gateway's requests to leave routes
+SWITCH_SECONDS = 120.0  # timeout for a gateway's requests to get their pages
 
 
 async def switch(
@@ -34,8 +34,10 @@ async def switch(
     state: ControllerState,
     handle: Callable[[OverloadEvent], object],
 ) -> None:
-    """``publishing``: held while a publication leaves; ``handle`` takes the answer. Of a gateway that is gone there are no
-    requests."""
+    """Carry out an effect. ``publishing``: the lock held while a publication leaves. ``handle``: takes the answer.
+
+    A gateway that is gone has no requests.
+    """
     refs = [node.ref(gateway) for gateway in gateways]
     match effect:
         case SwitchGateways(number, ended, to, dropped):

@@ -1,4 +1,4 @@
-"""Which workers hold a model together, as the memory actor is told, and which orders are possible now."""
+"""Groups of workers that hold a model together, as reported to the memory actor, and the checks of its orders."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .residency import Residency, Served
 
 
 class OverloadedParts(OverloadParts, Protocol):
-    """``ControllerState``, with the groups."""
+    """``ControllerState`` with its groups."""
 
     overload: ParameterDrops
     demand: OnDemand
 
 
 def unfit(state: OverloadParts, worker: str) -> str:
-    """Why a worker can be in no group: a sentence, or empty."""
+    """Return why a worker can be in no group: a sentence, or empty."""
     if worker not in state.workers:
         return f"worker {worker} does not exist"
     if worker in state.scaling.draining:
@@ -46,7 +46,7 @@ def unfit(state: OverloadParts, worker: str) -> str:
 
 
 def serving_groups(state: OverloadedParts) -> list[ServingGroup]:
-    """All that could change, replicas too. Workers are a group's where they serve the same applications."""
+    """Return all groups that could change, including replicas. Workers form a group if they serve the same applications."""
     return [_told(state, *group) for group in _groups(state)]
 
 
@@ -60,8 +60,7 @@ def _groups(state: OverloadedParts) -> list[tuple[GroupState, list[Served], tupl
 
 
 def _apart(state: OverloadedParts, worker: str) -> str:
-    """Why a worker does not serve all that belongs there as a replica now, and is not to go on with it: a sentence, or
-    empty."""
+    """Return why a worker does not serve all that belongs there as a replica, or will not go on so: a sentence, or empty."""
     residency = state.residency[worker]
     here = together(state.served, residency)
     if not here:
@@ -91,7 +90,7 @@ def _told(state: OverloadedParts, stage: GroupState, served: Sequence[Served], h
 
 
 def memory_groups(state: OverloadedParts, known: int) -> MemoryGroups | None:
-    """For the memory actor, which knows a version; None where nothing has changed."""
+    """Return the groups for the memory actor; None if nothing has changed since the version that it knows."""
     version = state.overload.version + state.table.version
     if version == known:
         return None
@@ -101,13 +100,13 @@ def memory_groups(state: OverloadedParts, known: int) -> MemoryGroups | None:
 
 
 def refused_workers(state: OverloadedParts) -> dict[str, str]:
-    """Why workers are in no group now."""
+    """Return why workers are in no group now."""
     alone = [worker for worker in state.workers if state.overload.group_of(worker) is None]
     return {worker: why for worker in alone if (why := unfit(state, worker) or _apart(state, worker))}
 
 
 def refusal(state: OverloadedParts, order: MemoryOrder) -> str:
-    """Why an order cannot be carried out, as things are now: a sentence, or empty."""
+    """Return why an order cannot be carried out now: a sentence, or empty."""
     groups, leaving = state.overload.groups, state.demand.leaving
     match order:
         case DropParameters(application) if leaving and leaving in application.split(", "):
@@ -127,7 +126,7 @@ def refusal(state: OverloadedParts, order: MemoryOrder) -> str:
 
 
 def _parameter_groups(state: OverloadedParts) -> dict[ParameterGroup, GroupState]:
-    """As the policies know groups; what their workers' budgets are only the memory actor knows."""
+    """Return the groups in the policies' terms. Budgets are 0, since only the memory actor knows the workers' budgets."""
     found = {}
     for told in serving_groups(state):
         members = [GroupMember(one.worker, one.first, one.last, frozenset(one.held), 0) for one in told.members]

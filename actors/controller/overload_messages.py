@@ -1,7 +1,7 @@
-"""What the cluster's memory actor and the controller say to each other, and what the controller asks of gateways for it.
+"""Messages between the cluster's memory actor and the controller, and the controller's effects on gateways for them.
 
-Values only. Parameters that exist twice are dropped when KV memory runs out (``policies/overload``): the memory actor
-decides that, ``parameter_drops.py`` carries it out.
+Values only. Parameters that exist twice are dropped when KV memory runs out (``policies/overload``). The memory actor
+decides that; ``parameter_drops.py`` carries it out.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ..gateway.switch_messages import SwitchFigures
 
 
 class OverloadEvent:
-    """News about parameters that are dropped or come back."""
+    """Base of events about parameters that are dropped or restored."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DropParameters(OverloadEvent):
-    """memory -> controller: the workers of ``hops`` are to serve an application as one pipeline, and keep nothing else."""
+    """memory -> controller: the order that workers serve an application as one pipeline, ``hops``, and keep nothing else."""
 
     application: str
     hops: tuple[Hop, ...]
@@ -29,8 +29,10 @@ class DropParameters(OverloadEvent):
 
 @dataclass(frozen=True, slots=True)
 class RestoreParameters(OverloadEvent):
-    """memory -> controller: the members of a group are to be replicas again. ``sources``: worker -> who is to send it what
-    it lacks, by depth; a depth without one comes from the checkpoint."""
+    """memory -> controller: the order that the members of a group become replicas again.
+
+    ``sources``: worker -> the worker that sends it what it lacks, by depth. A depth without one comes from the checkpoint.
+    """
 
     group: str
     sources: dict[str, dict[int, str]]
@@ -45,7 +47,7 @@ class BreakOffRestore(OverloadEvent):
 
 @dataclass(frozen=True, slots=True)
 class TrimParameters(OverloadEvent):
-    """memory -> controller: what a restore that was broken off has loaded is needed for KV."""
+    """memory -> controller: the order to free, for KV, what an aborted restore has loaded."""
 
     group: str
     why: str = ""
@@ -53,7 +55,7 @@ class TrimParameters(OverloadEvent):
 
 @dataclass(frozen=True, slots=True)
 class MemoryLacks(OverloadEvent):
-    """memory -> controller: so many bytes of KV lack that no drop frees."""
+    """memory -> controller: bytes of KV that are lacking and that no drop can free."""
 
     nbytes: int
     why: str
@@ -64,15 +66,15 @@ MemoryOrder = DropParameters | RestoreParameters | BreakOffRestore | TrimParamet
 
 @dataclass(frozen=True, slots=True)
 class RoutesLeft(OverloadEvent):
-    """All gateways have answered ``SwitchGateways``: nothing runs on the routes that ended."""
+    """The answer of all gateways to ``SwitchGateways``: nothing runs on the routes that ended."""
 
     number: int
-    requests: int  # that left
+    requests: int  # requests that left
 
 
 @dataclass(frozen=True, slots=True)
 class RequestsSwitched(OverloadEvent):
-    """All gateways have answered ``AwaitSwitched``; figures of each."""
+    """The answer of all gateways to ``AwaitSwitched``, with figures of each."""
 
     number: int
     figures: tuple[SwitchFigures, ...]
@@ -80,22 +82,24 @@ class RequestsSwitched(OverloadEvent):
 
 @dataclass(frozen=True, slots=True)
 class LoadAgain(OverloadEvent):
-    """Answer to ``LoadLater``."""
+    """The answer to ``LoadLater``."""
 
     worker: str
     application: str
 
 
 class OverloadEffect:
-    """For parameters that are dropped or come back."""
+    """Base of effects for parameters that are dropped or restored."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchGateways(OverloadEffect):
-    """After all publications before it: requests leave the routes ``ended`` (ids) for the routes ``to``; see
-    ``SwitchRoutes``."""
+    """The order, after all earlier publications, to move requests from the routes ``ended`` (ids) to ``to``.
+
+    See ``SwitchRoutes``.
+    """
 
     number: int
     ended: list[str]
@@ -105,14 +109,14 @@ class SwitchGateways(OverloadEffect):
 
 @dataclass(frozen=True, slots=True)
 class AwaitSwitched(OverloadEffect):
-    """Until no request that left waits for its pages any more."""
+    """A wait until no request that left waits for its pages any more."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class LoadLater(OverloadEffect):
-    """A worker had no room for what comes back."""
+    """A retry of a restore for which a worker had no room."""
 
     worker: str
     application: str
@@ -121,7 +125,7 @@ class LoadLater(OverloadEffect):
 
 @dataclass(frozen=True, slots=True)
 class OverloadTold(OverloadEffect):
-    """What happened to a group, for people."""
+    """An event in a group's history, for people."""
 
     group: str
     text: str
@@ -129,7 +133,10 @@ class OverloadTold(OverloadEffect):
 
 @dataclass(frozen=True, slots=True)
 class HeldStage:
-    """A worker of a group: the components ``first`` to ``last`` (exclusive) are its stage; ``held``: depths that it has."""
+    """A worker of a group: its stage is the components ``first`` to ``last`` (exclusive).
+
+    ``held``: the depths that it has.
+    """
 
     worker: str
     first: int
@@ -139,8 +146,10 @@ class HeldStage:
 
 @dataclass(frozen=True, slots=True)
 class ServingGroup:
-    """Workers that hold one application together, in the order of their stages; a replica is a group of one. ``state``: as
-    ``GroupState``."""
+    """Workers that hold one application together, in the order of their stages; a replica is a group of one.
+
+    ``state``: as in ``GroupState``.
+    """
 
     application: str
     state: str
@@ -149,7 +158,7 @@ class ServingGroup:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGroups:
-    """controller -> memory: who holds what, at a ``version`` of its own."""
+    """controller -> memory: the groups with what they hold, under a ``version`` of their own."""
 
     version: int
     groups: list[ServingGroup]

@@ -1,4 +1,4 @@
-"""What people see of parameters that were dropped or came back: groups, changes and their counts, as plain data."""
+"""The view of dropped and restored parameters: groups, changes and their counts as plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ TOTALS = ("dropped_bytes", "stale_requests", "copied_bytes", "recomputed_tokens"
 
 
 class ShownDrops(Protocol):
-    """What the controller keeps of them. counts, failures, totals: of the controller's life, by the names above."""
+    """The part of the controller's state that is shown.
+
+    counts, failures, totals: over the controller's life, by the names above.
+    """
 
     @property
     def groups(self) -> Mapping[str, DroppedGroup]: ...
@@ -33,7 +36,7 @@ class ShownDrops(Protocol):
 
 
 def overload_view(drops: ShownDrops, workers: Iterable[str], now: float, wall: float) -> dict[str, Any]:
-    """Part of ``/admin/cluster``. ``wall``: seconds since the epoch at ``now``."""
+    """Return the part of ``/admin/cluster`` about parameter drops. ``wall``: seconds since the epoch at ``now``."""
     groups = {
         group.name: {
             "model": ", ".join(served.application.served_as for served in group.served),

@@ -1,10 +1,11 @@
-"""Parameters that are dropped in a burst and come back after it: what the controller does for it.
+"""Parameter drops: parameters that exist twice are dropped in a burst and restored after it.
 
-*What* is dropped, and when, the cluster's memory actor decides (``policies/overload``). A drop: the pipeline comes into
-force, what serves now is *paused* (gateways start nothing there), gateways take their requests off it, then it is
-*suspended*: planned, so that cached pages keep their spans, but what only it needs is unloaded, and KV has that memory. A
-restore: the replicas' components are loaded again; when all are whole requests move to them, and the pipeline ends. Where a
-member dies the first replica that is whole ends the group. Owns the groups that are no replicas, and what happened to them.
+The cluster's memory actor decides which, and when (``policies/overload``); the controller carries it out here. A drop: the
+pipeline comes into force, the routes that serve now are *paused* (gateways start nothing there), and gateways take their
+requests off them. Then they are *suspended*: they stay planned, so that cached pages keep their spans, but what only they
+need is unloaded, and KV gets that memory. A restore: the replicas' components are loaded again; when all are whole,
+requests move to them, and the pipeline ends. If a member dies, the first whole replica ends the group. Owns the groups
+that are no replicas, and their history.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from .placement import Placement
 from .residency import PlannedRoute, Served
 from .scaling import Scaling
 
-RETRY = 0.5  # seconds until a load for which there was no room is tried again
-KEPT = 100  # changes that are shown
+RETRY = 0.5  # seconds until a load without room is retried
+KEPT = 100  # changes kept for the view
 
 
 class OverloadParts(ControllerParts, Protocol):
-    """What is needed of ``ControllerState`` besides."""
+    """The parts of ``ControllerState`` that drops need."""
 
     placement: Placement
     scaling: Scaling
@@ -58,22 +59,22 @@ class OverloadParts(ControllerParts, Protocol):
 
 
 class ParameterDrops:
-    """See the module. ``state``: whose workers they are."""
+    """The parameter drops of one cluster (see the module). ``state``: the owner of the workers."""
 
     def __init__(self, state: OverloadParts) -> None:
         self._state = state
         self.groups: dict[str, DroppedGroup] = {}
         self.changes: deque[ParameterChange] = deque(maxlen=KEPT)
-        self.counts: Counter[str] = Counter()  # of all changes, by what they were
-        self.failures: Counter[str] = Counter()  # by reason, and totals: see ``overload_view.py``
+        self.counts: Counter[str] = Counter()  # changes by kind
+        self.failures: Counter[str] = Counter()  # by reason; for these and totals see ``overload_view.py``
         self.totals: defaultdict[str, float] = defaultdict(float)
-        self.version = 0  # counts what is not seen by the version of the routes
-        self.watched = False  # there is a memory actor: the setting is on
-        self._of_order: dict[int, ParameterChange] = {}  # orders that are not over
-        self._number = 0  # of the last order to gateways
+        self.version = 0  # counts changes that the version of the routes does not show
+        self.watched = False  # True if there is a memory actor: the setting is on
+        self._of_order: dict[int, ParameterChange] = {}  # changes by the number of their open order
+        self._number = 0  # number of the last order to gateways
 
     def handle(self, event: OverloadEvent, now: float) -> None:
-        """An order must have been found possible (``overload_groups.refusal``)."""
+        """Apply an event. An order must have been found possible (``overload_groups.refusal``)."""
         match event:
             case DropParameters():
                 self._drop(event, now)
@@ -113,7 +114,7 @@ class ParameterDrops:
     # drops -----------------------------------------------------------------------------------------------------------
 
     def _drop(self, order: DropParameters, now: float) -> None:
-        """The pipelines in force, and gateways on their way to them."""
+        """Bring the pipelines into force and order gateways to switch to them."""
         state, workers = self._state, {hop.worker: None for hop in order.hops}
         before = [group for group in self.groups.values() if not workers.keys().isdisjoint(group.workers)]
         alone = workers.keys() - {worker for group in before for worker in group.workers}
@@ -136,7 +137,7 @@ class ParameterDrops:
     def _switch(
         self, group: DroppedGroup, leaving: Sequence[PlannedRoute], to: Sequence[PlannedRoute], *, dropped: bool
     ) -> None:
-        """Gateways are asked to leave routes, which are paused with the next publication, for others."""
+        """Order gateways to leave routes, which are paused with the next publication, for others."""
         assert group.change is not None, "who switches is changing"
         self._number += 1
         group.order = self._number
@@ -147,7 +148,7 @@ class ParameterDrops:
         self._state.after.append(SwitchGateways(group.order, ended, target, dropped))
 
     def _left(self, group: DroppedGroup, now: float) -> None:
-        """Nothing runs any more on what served before."""
+        """Advance a group whose old routes are empty."""
         self._state.after.append(AwaitSwitched(group.order))
         if group.stage is GroupStage.LEAVING:
             self._suspend(group.leaving)
@@ -159,7 +160,7 @@ class ParameterDrops:
             self._end(group, "serve as replicas again")
 
     def _exchanged(self, group: DroppedGroup, now: float) -> None:
-        """Nobody waits for pages of what served before."""
+        """Finish a drop: no request waits for pages of the old routes."""
         self._forget_before(group)
         self._enter(group, GroupStage.PIPELINE)
         if group.change is not None:
@@ -168,7 +169,7 @@ class ParameterDrops:
     # what comes back -------------------------------------------------------------------------------------------------
 
     def _load(self, group: DroppedGroup) -> None:
-        """Its replicas are wanted again, paused until they are whole."""
+        """Load the group's replicas again; they stay paused until they are whole."""
         self._resume(group)
         self._enter(group, GroupStage.LOADING)
 
@@ -181,15 +182,17 @@ class ParameterDrops:
         self._state.table.touch(group.replicas)
 
     def sourced(self, worker: str, load: LoadBlock | None) -> LoadBlock | None:
-        """With who is to send it over a link, for what comes back."""
+        """Return a load with the worker that sends it over a link, if it restores dropped parameters."""
         group = self.group_of(worker) if load is not None else None
         if load is None or group is None or load.holder not in group.applications:
             return load
         return replace(load, source=group.sources.get(worker, {}).get(load.first, ""))
 
     def look(self, now: float) -> None:
-        """Whether a group's replicas are whole; before the publication that brings them into force. A change that was under
-        way and is no group's any more has ended."""
+        """Check whether a group's replicas are whole, before the publication that brings them into force.
+
+        A change that was in progress and belongs to no group any more has ended.
+        """
         changing = [group.change for group in self.groups.values()]
         for change in self.changes:
             if change.ended is None and all(change is not one for one in changing):
@@ -202,7 +205,7 @@ class ParameterDrops:
                     self._return(group, whole, now)
 
     def _return(self, group: DroppedGroup, whole: Sequence[PlannedRoute], now: float) -> None:
-        """Requests go to the replicas; those that are not whole follow by themselves."""
+        """Move requests to the whole replicas; the other replicas follow by themselves."""
         self._state.table.pause(group.replicas, False, "drop")
         if not all(pipeline.whole for pipeline in group.pipelines):
             self._end(group, "is given up: a replica is whole")
@@ -211,8 +214,10 @@ class ParameterDrops:
         self._switch(group, group.pipelines, whole, dropped=False)
 
     def refused(self, news: LoadRefused, *, late: bool) -> bool:
-        """A worker has no room for what comes back, or comes ``late``, as parameters were dropped there: it is tried again,
-        and nothing gives way. False: it is none of ours."""
+        """Schedule a retry of a refused load that restores parameters or is ``late``; nothing gives way for it.
+
+        A late load arrived while parameters were dropped there. Return False if the load belongs to no drop.
+        """
         worker, application = news.worker, news.load.holder
         if not late and not self._loads(worker, application):
             return False
@@ -220,17 +225,17 @@ class ParameterDrops:
         residency.loading = None
         residency.refuse(application, news.why.message)
         self._state.touched[worker] = None
-        self.version += late  # parameters of the others can be dropped there meanwhile
+        self.version += late  # the others' parameters can be dropped there meanwhile
         self._load_later(worker, application, "no_room")
         return True
 
     def coming_back(self, application: str, now: float) -> float:
-        """Seconds since its parameters have been on their way back; 0: they are not."""
+        """Return the seconds since its parameters began to be restored; 0 if they are not."""
         groups = (one for one in self.groups.values() if one.stage is GroupStage.LOADING and application in one.applications)
         return next((now - one.change.at for one in groups if one.change is not None), 0.0)
 
     def failed(self, worker: str, application: str) -> None:
-        """It could not be loaded there."""
+        """Schedule a retry of a load that failed on a worker, if it restores dropped parameters."""
         if self._loads(worker, application):
             self._load_later(worker, application, "load_failed")
 
@@ -243,7 +248,7 @@ class ParameterDrops:
         return group is not None and application in group.applications
 
     def let_come(self, workers: Sequence[str]) -> None:
-        """These may be replicas again: they load what came meanwhile."""
+        """Let workers that may be replicas again load what arrived meanwhile."""
         for worker in (one for one in workers if one in self._state.workers and self.group_of(one) is None):
             residency = self._state.residency[worker]
             for name in sorted(residency.late):
@@ -253,12 +258,12 @@ class ParameterDrops:
     # what goes wrong -------------------------------------------------------------------------------------------------
 
     def died(self, worker: str, now: float) -> None:
-        """A member died, and what it held."""
+        """Handle the death of a worker that is a member of a group."""
         if (group := self.group_of(worker)) is not None:
             self._abort(group, worker, now)
 
     def forget(self, application: str) -> None:
-        """It is served no more: its groups end, or go on for those that are together with it."""
+        """Remove an application that is no longer served: its groups end, or go on for the applications together with it."""
         for group in [one for one in self.groups.values() if application in one.applications]:
             if len(group.pipelines) == 1:
                 self._give_up(group, "given up, as the model is not served any more")
@@ -276,7 +281,7 @@ class ParameterDrops:
         why = f"is given up: worker {worker} died"
         self.failures["worker_died"] += 1
         self._give_up(group, f"given up, as worker {worker} died")
-        if group.stage is GroupStage.LEAVING:  # everything is still there
+        if group.stage is GroupStage.LEAVING:  # nothing has been unloaded yet
             del self.groups[group.name]
             self._of_order.pop(group.order, None)
             self._state.table.pause(group.leaving, False, "drop")
@@ -297,18 +302,18 @@ class ParameterDrops:
             self._load(group)
 
     def _forget_before(self, group: DroppedGroup) -> None:
-        """The pipelines that it came from are over."""
+        """End the pipelines that were merged into this group."""
         self._state.end_routes([one for before in group.before for one in before.pipelines])
         group.leaving, group.before = [], []
 
     def _give_up(self, group: DroppedGroup, why: str) -> None:
-        """What it was about to become it does not become."""
+        """Abandon the group's change in progress."""
         if group.change is not None and not group.rescued:
             group.change.why += f"; {why}"
             group.change = None
 
     def _end(self, group: DroppedGroup, text: str) -> None:
-        """Its pipeline goes, its replicas are what they were."""
+        """End a group: its pipelines go, and its replicas are ordinary routes again."""
         del self.groups[group.name]
         self._resume(group)
         self._state.table.pause([*group.replicas, *group.pipelines, *group.leaving], False, "drop")
@@ -320,7 +325,7 @@ class ParameterDrops:
     # routes and memory -----------------------------------------------------------------------------------------------
 
     def _suspend(self, routes: Sequence[PlannedRoute]) -> None:
-        """Out of force before their components go; still planned."""
+        """Take routes out of force before their components go; they stay planned."""
         for one in routes:
             one.suspended = True
             for hop in one.hops:
@@ -330,7 +335,10 @@ class ParameterDrops:
         self._state.publish()
 
     def _release(self, group: DroppedGroup) -> int:
-        """Unload what the pipelines do not need; bytes. What applications share goes with the last of them, counted once."""
+        """Unload what the pipelines do not need; return the bytes.
+
+        Components that applications share go with the last of them, and are counted once.
+        """
         nbytes = 0
         for worker in group.workers:
             self._give_back_late(worker)
@@ -346,7 +354,7 @@ class ParameterDrops:
         return nbytes
 
     def _give_back_late(self, worker: str) -> None:
-        """What came late, and found room for a part of it, leaves that to KV."""
+        """Unload the loaded parts of late applications, to leave that memory to KV."""
         residency = self._state.residency[worker]
         for name in sorted(residency.late & residency.resident.keys()):
             self._state.unload(worker, self._state.served[name], residency.withdraw(name))
@@ -360,7 +368,7 @@ class ParameterDrops:
             self.totals["stall_seconds"] += one.stall_sum
 
     def group_of(self, worker: str) -> DroppedGroup | None:
-        """The one that a worker serves in as a part of a pipeline."""
+        """Return the group in which a worker serves as a part of a pipeline, or None."""
         return next((group for group in self.groups.values() if worker in group.workers), None)
 
     def _ordered(self, number: int) -> DroppedGroup | None:
@@ -396,5 +404,5 @@ class ParameterDrops:
 
 
 def is_replica(one: PlannedRoute, placement: Placement) -> bool:
-    """A whole chain on one worker that was not deployed for a burst."""
+    """Return whether a route is a whole chain on one worker that was not deployed for a burst."""
     return len(one.hops) == 1 and one.route.id not in placement.extras

@@ -1,4 +1,4 @@
-"""How many bytes of an application's parameters are its own, and how many it has in common with others."""
+"""Parameter sizes: the bytes of an application that are its own and those it shares with others."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class ParameterShares:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Raw bytes of the parameters of several applications."""
+    """Raw bytes of the parameters of several applications, and the bytes saved by sharing."""
 
-    stored: int  # equal tensors once
-    saved: int  # what one copy for each application would take beyond that
+    stored: int  # equal tensors counted once
+    saved: int  # what separate copies would take in addition
 
 
 def saving(applications: Iterable[Application]) -> Saving:
-    """Of one place where all of them are; how often they are deployed does not matter."""
+    """Return the sizes for one place that holds all of them, however often they are deployed."""
     stored: dict[bytes, int] = {}
     alone = 0
     for application in applications:
@@ -38,12 +38,12 @@ def saving(applications: Iterable[Application]) -> Saving:
 
 
 def holders(applications: Iterable[Application]) -> Counter[bytes]:
-    """Tensor (its hash) -> how many of the applications have it."""
+    """Return, for each tensor (its hash), the number of applications that have it."""
     return Counter(hash for application in applications for hash in application.tensors())
 
 
 def parameter_shares(application: Application, held: Mapping[bytes, int]) -> ParameterShares:
-    """``held``: by ``holders`` of all applications, this one among them."""
+    """Return an application's shares. ``held``: the result of ``holders`` for all applications, including this one."""
     own = shared = 0
     for hash, nbytes in application.tensors().items():
         if held[hash] > 1:

@@ -1,7 +1,7 @@
-"""What belongs on which worker: the planned routes of every application, and the blocks that follow from them.
+"""Placement of applications on workers: the planned routes of every application, and the blocks that follow from them.
 
-Owns nothing itself: it plans into what the controller's state has of applications and workers. Where to is decided in
-``policies/cluster``.
+Owns only the routes deployed for a burst and the closed workers; it plans into the controller's records of applications
+and workers. ``policies/cluster`` decides where things go.
 """
 
 from __future__ import annotations
@@ -23,23 +23,28 @@ from .residency import PlannedRoute, Residency, Served
 
 
 class Placement:
-    """See the module. memory: worker -> bytes for parameters (as stored) and KV, where that is known. idle: seconds without
-    use after which a block that was deployed for a burst goes again; 0: none is deployed."""
+    """The placement of one cluster (see the module).
+
+    memory: worker -> bytes for parameters (as stored) and KV, if known. idle: seconds without use after which a block
+    deployed for a burst ends; 0: none is deployed.
+    """
 
     def __init__(
         self, served: dict[str, Served], residency: Mapping[str, Residency], memory: Mapping[str, int], idle: float
     ) -> None:
         self._served, self._residency, self._memory, self._idle = served, residency, memory, idle
-        self.closed: set[str] = set()  # workers that get nothing more
-        self.extras: dict[str, PlannedRoute] = {}  # by id: routes through blocks that were deployed for a burst
+        self.closed: set[str] = set()  # workers that get nothing new
+        self.extras: dict[str, PlannedRoute] = {}  # by id: routes through blocks deployed for a burst
 
     def of_all(self, new: Mapping[str, Application]) -> list[Route]:
-        """Of applications that come together. Raises ValueError."""
+        """Return the routes of applications that are added together. Raises ValueError."""
         return routes_of_all(new, self._planned_rooms(new.values()))
 
     def of_one(self, application: Application, *, on_demand: bool) -> tuple[list[Route], bool]:
-        """Of one that comes alone, and whether others must leave for it, which ``on_demand`` allows. Raises ValueError where
-        it fits nowhere."""
+        """Return the routes of a single addition, and whether others must be unloaded for it, which ``on_demand`` allows.
+
+        Raises ValueError if it fits nowhere.
+        """
         try:
             return routes_where_it_fits(application.name, application, self._rooms([application])), False
         except ValueError:
@@ -51,15 +56,15 @@ class Placement:
             return routes_where_it_fits(application.name, application, rooms), True
 
     def of_one_alone(self, application: Application) -> list[Route]:
-        """Return the routes of one that is loaded when it is asked for; where it fits nowhere, the workers say so then."""
+        """Return the routes of an application that is loaded on demand. If it fits nowhere, the workers refuse it then."""
         try:
             return self.of_one(application, on_demand=True)[0]
         except ValueError:
             return routes_of_all({application.name: application}, self._planned_rooms([application]))
 
     def plan(self, routes: Sequence[Route]) -> list[PlannedRoute]:
-        """These routes belong here from now on."""
-        pages: dict[tuple[str, int, int], tuple[int, int]] = {}  # routes of an application are mostly cut alike
+        """Plan these routes: they belong on their workers from now on."""
+        pages: dict[tuple[str, int, int], tuple[int, int]] = {}  # most routes of an application are cut alike
         planned = []
         for route in routes:
             served = self._served[route.application]
@@ -75,16 +80,19 @@ class Placement:
         return planned
 
     def cut(self) -> None:
-        """What is shared lies in equal blocks, so those of all may be cut anew when one comes or goes."""
+        """Cut the blocks anew.
+
+        Shared components lie in equal blocks, so all cuts may change when an application comes or goes.
+        """
         chains = {name: served.application.components for name, served in self._served.items()}
         hops = {name: {hop.first for p in served.planned for hop in p.hops} for name, served in self._served.items()}
         for name, cut in cut_blocks(chains, hops).items():
             self._served[name].blocks = cut
 
-    # blocks that are deployed for a burst
+    # blocks deployed for a burst
 
     def scale_out(self, worker: str, pressed: Sequence[PressedBlock]) -> PlannedRoute | None:
-        """One more route past a worker's heaviest block, if there is room; one at a time is under way."""
+        """Plan one more route past a worker's heaviest block, if there is room. Only one is deployed at a time."""
         if not self._idle or any(extra.open for extra in self.extras.values()):
             return None
         known = {name: s.application for name, s in self._served.items() if s.deployed and s.shown and not s.draining}
@@ -103,10 +111,10 @@ class Placement:
         self.extras[route.id] = extra
         return extra
 
-    # workers that come and go
+    # workers that are added or removed
 
     def replicate(self, worker: str) -> list[str]:
-        """Plan what fits on a worker that has nothing; the applications."""
+        """Plan what fits on a worker that has nothing; return the applications."""
         there = {
             name: served.application
             for name, served in self._served.items()
@@ -116,7 +124,7 @@ class Placement:
         return [planned.route.application for planned in self.plan(routes)]
 
     def end(self, routes: Iterable[PlannedRoute]) -> None:
-        """These routes belong here no more. Their components are still there."""
+        """End these routes. Their components are still loaded."""
         for one in routes:
             self.extras.pop(one.route.id, None)
             one.ended = True
@@ -126,19 +134,22 @@ class Placement:
         self.cut()
 
     def _open(self) -> dict[str, Residency]:
-        """Workers that may get more."""
+        """Return the workers that may get more."""
         return {name: here for name, here in self._residency.items() if name not in self.closed}
 
     # memory
 
     def _whole(self, worker: str) -> int | None:
-        """What a worker has for parameters and KV, as far as is known."""
+        """Return a worker's bytes for parameters and KV, or None if unknown."""
         here = self._residency[worker]
         known = None if here.room is None else here.room + sum(self._resident(here).values())
         return self._memory.get(worker, known)
 
     def _rooms(self, new: Iterable[Application]) -> dict[str, WorkerRoom]:
-        """As workers have said; one that has nothing has not been asked. ``new``: what is to be placed."""
+        """Return each worker's room as it reported it. ``new``: the applications to place.
+
+        A worker that holds nothing has not been asked yet.
+        """
         found, where = {}, self._where(new)
         for name, here in self._open().items():
             free, promised = here.room if here.resident else self._memory.get(name, here.room), self._promised(here)
@@ -150,7 +161,7 @@ class Placement:
         return found
 
     def _promised(self, here: Residency) -> dict[bytes, int]:
-        """Tensors that a worker lacks of routes that are suspended: KV has their memory until these are loaded again."""
+        """Return the tensors of suspended routes that a worker lacks: KV has their memory until they are loaded again."""
         lacking: dict[bytes, int] = {}
         for name, hops in here.hops.items():
             suspended = {depth for hop in hops if hop.route.suspended for depth in range(hop.first, hop.last)}
@@ -160,7 +171,7 @@ class Placement:
         return {tensor: nbytes for tensor, nbytes in lacking.items() if tensor not in held}
 
     def _where(self, new: Iterable[Application]) -> dict[bytes, list[tuple[str, int]]]:
-        """The tensors of ``new``, and which components (application, depth) of those that are served have each."""
+        """Return, for each tensor of ``new``, the components (application, depth) of served applications that contain it."""
         found: dict[bytes, list[tuple[str, int]]] = {tensor: [] for one in new for tensor in one.tensors()}
         for name, served in self._served.items():
             for depth in range(len(served.application.components)):
@@ -176,12 +187,12 @@ class Placement:
         return held
 
     def _planned_rooms(self, new: Iterable[Application]) -> dict[str, WorkerRoom]:
-        """As they will be once all is loaded that belongs there."""
+        """Return each worker's room as it will be once all that belongs there is loaded."""
         wanted = {tensor for one in new for tensor in one.tensors()}
         found, alike = (
             {},
             dict[tuple[tuple[str, int, int], ...], tuple[int, set[bytes]]](),
-        )  # workers that are to have the same
+        )  # workers with the same plan
         for name, here in self._open().items():
             memory = self._memory.get(name)
             if memory is None:

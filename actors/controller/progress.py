@@ -1,4 +1,4 @@
-"""How far a cluster is, as its controller tells whoever started it."""
+"""Progress of a cluster's start, as the controller publishes it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the controller publishes of itself, after every event that changes it."""
+    """The controller's published progress, after every event that changes it."""
 
-    workers_up: bool = False  # all of them
+    workers_up: bool = False  # True if all workers are up
     serves: bool = False  # every deployed application has a route in force
     whole: bool = False  # every planned route is in force
-    version: int = 0  # of the last publication of routes
-    warnings: tuple[str, ...] = ()  # what whoever started the cluster should hear, though it serves
+    version: int = 0  # version of the last publication of routes
+    warnings: tuple[str, ...] = ()  # for the user, although the cluster serves
     fatal: str = ""  # why the cluster cannot serve

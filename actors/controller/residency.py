@@ -1,7 +1,7 @@
-"""What one worker holds of the applications that belong on it, in its current life, and what it lacks.
+"""Residency: the components that one worker holds, in its current incarnation, and the ones that it lacks.
 
-Owns the resident components, the load in progress, refusals, the room left to KV, and for each hop of a planned route the
-count of its missing components. A change costs work for the components and routes that it is about, not for the others.
+Owns the resident components, the load in progress, refusals, the room left to KV, and the count of missing components for
+each hop of a planned route. A change costs work only for the components and routes concerned.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from .messages import Application
 
 @dataclass(slots=True, eq=False)
 class Served:
-    """An application and what became of it."""
+    """An application that is served, with its state."""
 
     application: Application
-    rank: int  # its place among all that were ever served: what loads first
+    rank: int  # its place among all that were ever served, which is the order of loading
     place: int  # its model's place among all
     blocks: tuple[Block, ...] = ()
-    planned: list[PlannedRoute] = field(default_factory=list)  # in force when every worker is up and loaded
+    planned: list[PlannedRoute] = field(default_factory=list)  # its routes when every worker is up and loaded
     deployed: bool = True
-    on_demand: bool = False  # it did not fit beside the others, and is loaded when it is asked for
-    parked: bool = False  # it is on demand, and in no worker now
-    shown: bool = True  # its chain and routes are published; what is being added waits for that
-    draining: bool = False  # it takes no new requests
-    ever_ready: bool = False  # it has had a route in force
-    in_force: int = 0  # routes
-    failure: LoadFailure | None = None  # why it can come nowhere, as last tried
+    on_demand: bool = False  # did not fit beside the others; loaded when requests ask for it
+    parked: bool = False  # on demand, and in no worker now
+    shown: bool = True  # its chain and routes are published; False during an addition
+    draining: bool = False  # takes no new requests
+    ever_ready: bool = False  # has had a route in force
+    in_force: int = 0  # number of routes in force
+    failure: LoadFailure | None = None  # why it can load nowhere, at the last try
 
     @property
     def here(self) -> bool:
-        """Its components belong on workers now."""
+        """True if its components belong on workers now."""
         return self.deployed and not self.parked
 
 
@@ -52,10 +52,10 @@ class PlannedRoute:
     route: Route  # version 0
     served: Served
     hops: tuple[PlannedHop, ...] = ()
-    open: int = 0  # hops whose worker does not serve them yet
-    idle: float = 0.0  # of one through a block that was deployed for a burst: seconds without use after which it ends
-    ended: bool = False  # it belongs nowhere any more
-    suspended: bool = False  # a pipeline serves in its place: what it lacks is not loaded, what only it needs can go
+    open: int = 0  # hops that their worker does not serve yet
+    idle: float = 0.0  # through a block deployed for a burst: seconds without use until it ends
+    ended: bool = False  # belongs nowhere any more
+    suspended: bool = False  # a pipeline serves instead: lacking parts are not loaded, unneeded ones can go
 
     @property
     def whole(self) -> bool:
@@ -63,27 +63,28 @@ class PlannedRoute:
 
     @property
     def late(self) -> bool:
-        """A worker of it loads it only once the parameters are back that were dropped there."""
+        """True if one of its workers loads it only after the parameters dropped there are restored."""
         return any(self.route.application in hop.residency.late for hop in self.hops)
 
     def is_on(self, worker: str) -> bool:
         return any(hop.worker == worker for hop in self.route.hops)
 
     def capacity(self) -> int:
-        """Tokens of one sequence that the route's workers can hold: the least of its hops.
+        """Return the tokens of one sequence that the route's workers can hold: the least of its hops.
 
-        From raw bytes, so at most a little too many: the worker, which knows its back end's padding, refuses the rest.
+        It is computed from raw bytes, so it can be slightly too high: the worker, which knows its back end's padding,
+        refuses the excess.
         """
         return min(capacity_tokens(hop.residency.room or 0, hop.page_size, hop.page_bytes) for hop in self.hops)
 
     def most(self) -> int:
-        """The same once no other application is there; 0: none goes."""
+        """Return the same with no other application there; 0: none is unloaded."""
         return min(hop.most_tokens for hop in self.hops)
 
 
 @dataclass(slots=True, eq=False)
 class PlannedHop:
-    """A stretch of an application that belongs on a worker; its pages as ``page_of`` says."""
+    """A range of an application's components that belongs on a worker, with its page size from ``page_of``."""
 
     route: PlannedRoute
     residency: Residency
@@ -91,16 +92,16 @@ class PlannedHop:
     last: int
     page_size: int  # tokens
     page_bytes: int
-    missing: int  # components
+    missing: int  # number of missing components
 
     @property
     def held(self) -> bool:
-        """The worker serves it."""
+        """True if the worker serves the hop."""
         return not self.missing and self.residency.serving
 
     @property
     def most(self) -> int:
-        """Bytes left to KV once no other application is there, as its worker last said; 0: none goes."""
+        """Bytes left to KV with no other application there, by the worker's last report; 0: none is unloaded."""
         known = self.residency.left_alone
         return 0 if known is None else known.get(self.route.route.application, UNKNOWN)
 
@@ -109,17 +110,17 @@ class PlannedHop:
         return UNKNOWN if self.most == UNKNOWN else capacity_tokens(self.most, self.page_size, self.page_bytes)
 
     def room(self, worker: str) -> HopRoom:
-        """For whoever makes more; ``worker``: its name."""
+        """Return the hop's room, for the code that makes more. ``worker``: its name."""
         return HopRoom(worker, self.page_size, self.page_bytes, self.residency.room or 0, self.most)
 
 
 def serving(served: Mapping[str, Served], model: str) -> Served | None:
-    """The application that takes a model's new requests, or, while there is none, that will."""
+    """Return the application that takes a model's new requests, or, if there is none, the one that will."""
     return serving_one(s for s in served.values() if s.application.served_as == model)
 
 
 def whole_models(served: Mapping[str, Served]) -> list[WholeModel]:
-    """Return what an adapter can be put on: whole models that are served, then removed ones that adapters still hold."""
+    """Return the models that an adapter can be put on: whole served models, then removed ones that adapters still hold."""
     here = [one.application for one in served.values() if one.deployed]
     wholes = [
         WholeModel(one.application.served_as, one.application.checkpoint)
@@ -132,33 +133,36 @@ def whole_models(served: Mapping[str, Served]) -> list[WholeModel]:
 
 
 def not_served(served: Mapping[str, Served], model: str, besides: str = "") -> LookupError:
-    """Return the error for a model that there is not, with those that there are, ``besides`` this one."""
+    """Return the error for an unknown model; it lists the known ones, without ``besides``."""
     there = ", ".join(sorted({one.application.served_as for one in served.values()} - {besides}))
     return LookupError(f"model {model!r} does not exist; there are: {there}")
 
 
 class Residency:
-    """See the module. ``touched`` collects the routes of which a hop was gained or lost, or whose capacity may differ."""
+    """The residency of one worker (see the module).
+
+    ``touched`` collects the routes that gained or lost a hop, or whose capacity may have changed.
+    """
 
     def __init__(self, served: Mapping[str, Served], touched: dict[str, PlannedRoute]) -> None:
-        self.hops: dict[str, list[PlannedHop]] = {}  # application -> those here, also of applications that are withdrawn
-        self.resident: dict[str, set[int]] = {}  # application -> depths of its components that are here
+        self.hops: dict[str, list[PlannedHop]] = {}  # application -> its hops here, withdrawn applications included
+        self.resident: dict[str, set[int]] = {}  # application -> depths of its resident components
         self.refused: dict[str, str] = {}  # application -> why it could not be loaded here
-        self.late: set[str] = set()  # applications that came while parameters were dropped here, until all of them is loaded
+        self.late: set[str] = set()  # applications that came while parameters were dropped here, until fully loaded
         self.loading: LoadBlock | None = None  # the one load in progress
-        self.room: int | None = None  # bytes left to KV, when last asked
-        self.left_alone: dict[str, int] | None = {}  # application -> bytes that would be, with it alone; None: nobody goes
-        self.owned: dict[str, int] = {}  # application -> bytes of packed tensors that go with it, as was last said
-        self.room_stale = True  # parameters have changed since, or nobody asked
-        self.asking = False  # a question about room is under way
-        self.serving = False  # the worker is well and its room is known: complete hops count
-        self._partial: set[str] = set()  # applications that began to load and lack components
-        self._queue: list[tuple[int, str]] = []  # heap of (rank, application) of all that may lack components; some may not
-        self._queued: set[str] = set()  # applications in it
+        self.room: int | None = None  # bytes left to KV at the last report
+        self.left_alone: dict[str, int] | None = {}  # application -> bytes left to KV with it alone; None: none is unloaded
+        self.owned: dict[str, int] = {}  # application -> bytes of packed tensors freed with it, as last reported
+        self.room_stale = True  # parameters have changed since the report, or there is none
+        self.asking = False  # a question about room is in flight
+        self.serving = False  # the worker is healthy and its room is known: complete hops count
+        self._partial: set[str] = set()  # applications that are partly loaded
+        self._queue: list[tuple[int, str]] = []  # heap of (rank, application): all that may lack components, and some others
+        self._queued: set[str] = set()  # applications in the heap
         self._served, self._touched = served, touched
 
     def plan(self, route: PlannedRoute, hop: Hop, page: tuple[int, int]) -> PlannedHop:
-        """A hop of a new route belongs here. page: its size in tokens and in bytes."""
+        """Add a hop of a new route. page: its size in tokens and in bytes."""
         name = route.route.application
         here = self.resident.get(name, ())
         missing = sum(depth not in here for depth in range(hop.first, hop.last))
@@ -168,7 +172,7 @@ class Residency:
         return planned
 
     def clear(self) -> None:
-        """A life began or ended: nothing is here."""
+        """Reset to an empty worker: an incarnation began or ended."""
         self.serve(False)
         for name in self.resident:
             for hop in self.hops.get(name, ()):
@@ -183,7 +187,7 @@ class Residency:
         heapq.heapify(self._queue)
 
     def serve(self, well: bool) -> None:
-        """Whether the worker can serve at all; complete hops follow, once the room is known."""
+        """Set whether the worker can serve at all; complete hops follow, once the room is known."""
         serving = well and self.room is not None
         if serving != self.serving:
             self.serving = serving
@@ -200,12 +204,12 @@ class Residency:
                 self._touched.update((hop.route.route.id, hop.route) for hop in self.hops.get(name, ()) if not hop.missing)
 
     def cramped(self, worker: str, applications: Iterable[str]) -> str:
-        """Why none can be served where parameters leave no room for one page of a sequence of one; else ""."""
+        """Return why no application can be served, if parameters leave no room for one KV page; else ""."""
         held = ((name, hop) for name in applications for hop in self.hops.get(name, ()) if hop.held)
         return next(filter(None, (cramped(worker, name, self.room or 0, hop.page_bytes) for name, hop in held)), "")
 
     def loaded(self, load: LoadBlock) -> None:
-        """Components of a deployed application have come."""
+        """Note loaded components of a deployed application."""
         name = load.holder
         here = self.resident.setdefault(name, set())
         new = [depth for depth in range(load.first, load.last) if depth not in here]
@@ -224,16 +228,16 @@ class Residency:
         self._sort(name)
 
     def withhold(self, name: str, why: str) -> None:
-        """It is not loaded before the parameters are back that were dropped here."""
+        """Withhold an application until the parameters dropped here are restored."""
         self.late.add(name)
         self.refuse(name, why)
 
     def waits(self, name: str) -> bool:
-        """It comes late, and is not to be loaded now: until then it belongs to other workers alone."""
+        """Return whether it is late and not to be loaded now: until then it belongs to other workers only."""
         return name in self.late and name in self.refused
 
     def want(self, name: str) -> None:
-        """The application is deployed (again): what it lacks is to be loaded, also after a refusal."""
+        """Ask for what a (re)deployed application lacks, also after a refusal."""
         self.refused.pop(name, None)
         if name not in self._queued:
             self._queued.add(name)
@@ -241,11 +245,11 @@ class Residency:
         self._sort(name)
 
     def spare(self, name: str) -> None:
-        """Routes of the application are suspended: what only they lack here is not to be loaded."""
+        """Stop loading components that only suspended routes of the application lack here."""
         self._sort(name)
 
     def withdraw(self, name: str) -> set[int]:
-        """The application is undeployed: the depths that were here, and go."""
+        """Withdraw an undeployed application; return the depths that were resident and can go."""
         depths = self.resident.pop(name, set())
         for hop in self.hops.get(name, ()) if depths else ():
             if not hop.missing and self.serving:
@@ -257,11 +261,11 @@ class Residency:
         return depths
 
     def release(self, name: str) -> set[int]:
-        """A route of the application has ended or is suspended: the depths that no other needs here, and that go."""
+        """Return the depths that no route needs here any more, after one has ended or was suspended."""
         here = self.resident.get(name, set())
         gone = here - {depth for hop in self._needed(name) for depth in range(hop.first, hop.last)}
         here -= gone
-        for hop in self.hops.get(name, ()) if gone else ():  # those of suspended routes
+        for hop in self.hops.get(name, ()) if gone else ():  # hops of suspended routes
             if not hop.missing and self.serving and any(hop.first <= depth < hop.last for depth in gone):
                 self._turn(hop, False)
             hop.missing += sum(hop.first <= depth < hop.last for depth in gone)
@@ -272,7 +276,7 @@ class Residency:
         return gone
 
     def forget(self, name: str) -> set[int]:
-        """The application is gone for good: the depths that were here, and go."""
+        """Forget an application for good; return the depths that were resident and can go."""
         depths = self.withdraw(name)
         self.hops.pop(name, None)
         self.refused.pop(name, None)
@@ -283,7 +287,7 @@ class Residency:
         return depths
 
     def next_load(self) -> LoadBlock | None:
-        """The first block that is missing, in order of applications and depth."""
+        """Return the first missing block, in order of applications and depth."""
         while self._queue:
             name = self._queue[0][1]
             if self._wants(name):
@@ -293,30 +297,30 @@ class Residency:
         return None
 
     def ask_room(self) -> bool:
-        """Whether the room has to be asked for now: parameters came or went, and no application is half here."""
+        """Return whether to ask for the room now: parameters have changed, and no application is half loaded."""
         due = self.room_stale and not self.asking and not self._partial and bool(self.resident)
         if due:
             self.asking, self.room_stale = True, False
         return due
 
     def lacks(self, name: str) -> bool:
-        """Components of the application are to be loaded here, and can be."""
+        """Return whether components of the application are to be loaded here, and can be."""
         return name in self._served and self._wants(name)
 
     def misses(self, name: str) -> bool:
-        """Components of the application belong here now and are not here, whether they can be loaded or not."""
+        """Return whether components that belong here are missing, loadable or not."""
         return any(hop.missing for hop in self._needed(name))
 
     def lacks_replica(self, name: str) -> bool:
-        """The same, and not only for a block that was deployed for a burst."""
+        """Return the same as ``lacks``, except for blocks deployed for a burst."""
         return self.lacks(name) and any(hop.missing and not hop.route.idle for hop in self._needed(name))
 
     def parts(self, name: str) -> set[bytes]:
-        """Ids of the components and deltas of an application that are here."""
+        """Return the ids of the resident components and deltas of an application."""
         return self._ids(name, self.resident.get(name, ()))
 
     def wanted_parts(self, name: str) -> set[bytes]:
-        """The same of those that are to be here."""
+        """Return the ids of the components and deltas that are to be resident."""
         return self._ids(name, {depth for hop in self._needed(name) for depth in range(hop.first, hop.last)})
 
     def _ids(self, name: str, depths: Iterable[int]) -> set[bytes]:
@@ -324,11 +328,11 @@ class Residency:
         return {id for depth in depths for id in (components[depth].shared, components[depth].delta) if id}
 
     def holds(self, name: str, first: int, last: int) -> bool:
-        """Components ``first`` .. ``last`` (exclusive) of the application are here."""
+        """Return whether components ``first`` to ``last`` (exclusive) of the application are resident."""
         return self.resident.get(name, set()).issuperset(range(first, last))
 
     def check(self, well: bool) -> None:
-        """Raise AssertionError when a count is not what is resident."""
+        """Raise AssertionError when a count does not match the resident components."""
         assert self.serving == (well and self.room is not None)
         for name, hops in self.hops.items():
             here, served = self.resident.get(name, set()), self._served[name]
@@ -346,7 +350,7 @@ class Residency:
         return served.here and name not in self.refused and any(hop.missing for hop in self._needed(name))
 
     def _needed(self, name: str) -> list[PlannedHop]:
-        """Those of an application that are to be served."""
+        """Return the hops of an application that are to be served."""
         return [hop for hop in self.hops.get(name, ()) if not hop.route.suspended]
 
     def _sort(self, name: str) -> None:

@@ -1,7 +1,7 @@
-"""The routes in force and the version of what is published of them.
+"""The routing table of the controller: routes in force, and the version of what is published of them.
 
-Owns the change from planned to in force and back. ``settle`` looks only at the routes that were touched since it last ran.
-Gateways and workers are told what changed since the version that they have, a worker of what concerns it.
+Owns the change from planned to in force and back. ``settle`` looks only at routes touched since its last run. Gateways and
+workers get the changes since the version that they have; a worker gets only what concerns it.
 """
 
 from __future__ import annotations
@@ -16,47 +16,50 @@ from ...policies.requests.load_failure import LoadFailure
 from ...policies.sweep.events import RoutesChanged
 from .residency import PlannedRoute, Served
 
-KEPT = 64  # publications that a difference can go back
+KEPT = 64  # publications kept for differences
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one publication changed."""
+    """The changes of one publication."""
 
     version: int
-    routes: frozenset[str]  # ids of those that gateways are to hear of
+    routes: frozenset[str]  # ids of routes that gateways must hear of
     applications: frozenset[str]
-    local: tuple[Route, ...]  # those that their workers are to hear of, as they were or as they are
+    local: tuple[Route, ...]  # routes that their workers must hear of, as they were or as they are
 
 
 class Routes:
-    """See the module."""
+    """The routes of one cluster (see the module)."""
 
     def __init__(self) -> None:
-        self.planned: dict[str, Route] = {}  # by id, of all applications ever served, with all workers up and loaded
+        self.planned: dict[str, Route] = {}  # by id: all applications, with all workers up and loaded
         self.in_force: dict[str, Route] = {}  # by id
         self.capacity: dict[str, int] = {}  # route in force -> tokens of one sequence that its workers can hold
-        self.most: dict[str, int] = {}  # the same once others are unloaded for it; without those for which none is
-        self.version = 0  # of the last publication
-        self.touched: dict[str, PlannedRoute] = {}  # by id: they may be in force now and were not, or the other way round
-        self.paused: set[str] = set()  # ids of routes that gateways are not told of, though workers serve them
-        self.resumed = False  # routes were planned, or are paused no more, since that was last looked at (``Scaling``)
-        self._pausing: dict[str, set[str]] = {}  # the same, by who wants it
-        self.applications: dict[str, None] = {}  # whose routes in force changed with the last event
-        self._chains: list[Chain] = []  # of all applications that were ever served
-        self._withdrawn: list[str] = []  # of these, those that are not deployed
-        self._draining: list[str] = []  # and those that take no new requests
-        self._turned: set[str] = set()  # ids of routes that were paused, or are no longer, since the last publication
-        self._on_demand: list[str] = []  # and those that are loaded when they are asked for
-        self._failed: list[LoadFailure] = []  # why those that can come nowhere cannot
-        self.default = ""  # the id that stands for requests without a model, whether or not it is served
+        self.most: dict[str, int] = {}  # the same after unloading others; 0: none is unloaded
+        self.version = 0  # version of the last publication
+        self.touched: dict[str, PlannedRoute] = {}  # by id: routes that may have come into force or gone out of it
+        self.paused: set[str] = set()  # ids of routes hidden from gateways although workers serve them
+        self.resumed = False  # routes were planned or resumed since the last check (``Scaling``)
+        self._pausing: dict[str, set[str]] = {}  # paused ids, by the part that wants it
+        self.applications: dict[str, None] = {}  # applications whose routes in force changed with the last event
+        self._chains: list[Chain] = []  # chains of all known applications
+        self._withdrawn: list[str] = []  # applications that are not deployed
+        self._draining: list[str] = []  # applications that take no new requests
+        self._turned: set[str] = set()  # ids of routes paused or resumed since the last publication
+        self._on_demand: list[str] = []  # applications loaded on demand
+        self._failed: list[LoadFailure] = []  # failures of applications that can load nowhere
+        self.default = ""  # id for requests without a model, served or not
         self._renamed = False  # the default or these five lists differ from the last publication
-        self._changed: set[str] = set()  # applications whose chain came, went or differs since then
-        self._local: list[Route] = []  # as ``Change`` has it, since then
+        self._changed: set[str] = set()  # applications whose chain came, went or changed since then
+        self._local: list[Route] = []  # as in ``Change``, since then
         self._log: deque[Change] = deque(maxlen=KEPT)  # the last publications
 
     def list_chains(self, served: Iterable[Served]) -> None:
-        """Applications came, went, were cut anew, deployed or withdrawn; ``served``: all that are known."""
+        """Update the chains after applications came, went, were cut anew, deployed or withdrawn.
+
+        ``served``: all known ones.
+        """
         known = [one for one in served if one.shown]
         self.resumed = True
         former_routes, self.planned = self.planned, {p.route.id: p.route for one in known for p in one.planned}
@@ -73,12 +76,12 @@ class Routes:
         self._local += [route for route in self.planned.values() if route.application in changed]
         for one, other in ((former_routes, self.planned), (self.planned, former_routes)):
             self._local += [route for id, route in one.items() if other.get(id) is not route]
-        self._changed.update(changed, {*withdrawn} ^ {*self._withdrawn})  # who comes back is told whole
+        self._changed.update(changed, {*withdrawn} ^ {*self._withdrawn})  # an application that returns is published whole
         self._chains, self._withdrawn, self._draining, self._on_demand = chains, withdrawn, draining, on_demand
         self._failed = failed
 
     def choose_default(self, model: str) -> None:
-        """Let this id stand for requests without a model; gateways hear of it with the next publication."""
+        """Set the id for requests without a model; gateways hear of it with the next publication."""
         self._renamed |= model != self.default
         self.default = model
 
@@ -86,17 +89,19 @@ class Routes:
         self.touched.update((planned.route.id, planned) for planned in routes)
 
     def pause(self, routes: Iterable[PlannedRoute], paused: bool, by: str) -> None:
-        """Gateways start nothing on these, or may again as far as who asks ("drain", "drop", "demand") is concerned; what
-        runs goes on."""
+        """Pause routes, so that gateways start nothing there, or end the pause as far as ``by`` is concerned.
+
+        ``by`` is "drain", "drop" or "demand". Running requests go on.
+        """
         ids, own = {planned.route.id for planned in routes}, self._pausing.get(by, set())
         self._now_paused(own | ids if paused else own - ids, by)
 
     def resume(self, by: str) -> None:
-        """Whatever it wanted paused, also what is planned no more."""
+        """End all pauses of one part, including those of routes no longer planned."""
         self._now_paused(set(), by)
 
     def end(self, routes: Sequence[PlannedRoute]) -> None:
-        """These are planned no more, and nobody pauses them."""
+        """Remove routes that are no longer planned, with their pauses."""
         self.touch(routes)
         ids = {planned.route.id for planned in routes}
         for by, own in list(self._pausing.items()):
@@ -109,13 +114,15 @@ class Routes:
         self._turned |= before ^ self.paused
 
     def paused_by(self, by: str) -> Set[str]:
-        """Ids of those that it wants paused, whoever else does."""
+        """Return the ids of routes that one part wants paused, whatever others want."""
         return self._pausing.get(by, frozenset())
 
     def settle(self) -> tuple[str, ...] | None:
-        """Bring routes into force and out of it. None when nothing has to be published, else the workers of new routes.
+        """Bring routes into force and out of it.
 
-        What was lost and gained again since the last time goes on under its version.
+        Return None if nothing has to be published, else the workers of new routes.
+
+        A route that was lost and regained since the last run keeps its version.
         """
         version, changed, first = self.version + 1, self._turned, dict[str, None]()
         self._turned = set()
@@ -145,15 +152,17 @@ class Routes:
         return tuple(first)
 
     def news(self, since: int = 0) -> RoutesChanged:
-        """What ``version`` says to a gateway that has taken version ``since``: what changed, or all where that is too long
-        ago; never what can come into force, which only workers prepare for."""
+        """Return the publication for a gateway at version ``since``: the changes, or everything if that is too long ago.
+
+        Planned routes are never included: only workers prepare for them.
+        """
         if self._recent(since):
             return self._difference(since)
         everything = self.publication()
         return replace(everything, planned=[], routes=[route for route in everything.routes if route.id not in self.paused])
 
     def publication(self) -> RoutesChanged:
-        """What ``version`` says."""
+        """Return the whole publication."""
         return RoutesChanged(
             self.version,
             list(self._chains),
@@ -191,8 +200,10 @@ class Routes:
         )
 
     def parts(self, taken: Mapping[str, int]) -> dict[str, RoutesChanged]:
-        """What ``version`` says to each of these workers, which have taken other versions: of what concerns it, what changed
-        since, or all where that is too long ago."""
+        """Return the publication for each of these workers at their versions.
+
+        It holds what changed and concerns the worker, or everything that does if its version is too old.
+        """
         since = {worker: version if self._recent(version) else 0 for worker, version in taken.items()}
         ids: dict[str, dict[str, None]] = {worker: {} for worker in taken}
         oldest = min(filter(None, since.values()), default=self.version)
@@ -215,11 +226,11 @@ class Routes:
         return RoutesChanged(self.version, [chains[name] for name in names], in_force, planned, since=since, ended=ended)
 
     def _recent(self, version: int) -> bool:
-        """A difference to it can be told."""
+        """Return whether a difference to that version can be given."""
         return bool(version and self._log) and version >= self._log[0].version - 1
 
     def check(self, served: Iterable[Served]) -> None:
-        """Raise AssertionError when an invariant is broken; reads everything."""
+        """Raise AssertionError when an invariant is broken. Reads the whole state."""
         assert not self.touched
         everyone = list(served)
         known = [planned for one in everyone for planned in one.planned]
@@ -241,7 +252,10 @@ class Routes:
 
 
 def _chain(served: Served, last: Chain | None) -> Chain:
-    """As it is published. Borders of blocks that move are no news: workers find those of their runs themselves."""
+    """Return the published chain.
+
+    Moved block borders are not published: workers find the borders of their runs themselves.
+    """
     one = served.application
     blocks = served.blocks if last is None else last.blocks
     return Chain(

@@ -1,10 +1,10 @@
-"""More of what is pressed, and less again: blocks that are deployed once more for a burst, workers that come and go.
+"""Scaling: blocks deployed once more for a burst, workers started and drained with the load.
 
-*When* is ``policies/cluster``'s: ``scaling.py`` for blocks, ``provisioning.py`` for workers. A worker that comes is known to
-the controller from then on: its blocks are loaded before its routes come into force, like those of any other. One that goes
-is *paused* first: gateways start nothing there; it is forgotten once nothing is there any more, and only then stopped, so
-that its end is nobody's death. One that an operator drains is emptied the same way and stays. Owns the policy of workers,
-and who is drained; what follows for blocks and routes is ``state.py``'s.
+``policies/cluster`` decides when: ``scaling.py`` for blocks, ``provisioning.py`` for workers. A new worker is known to the
+controller at once: its blocks load before its routes come into force, as for any worker. A worker that goes is *paused*
+first: gateways start nothing there. It is forgotten once nothing is left there and only then stopped, so that its end
+counts as no death. A worker drained by an operator is emptied the same way and stays. Owns the policy for workers, and the
+set of drained ones; ``state.py`` derives blocks and routes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ from .worker_record import WorkerRecord
 
 @dataclass(frozen=True, slots=True)
 class ScalingPlan:
-    """``workers``: all that there can be, the first ``rules.least`` of which are there from the start. ``grace``: seconds
-    that requests have to end on a worker that is drained."""
+    """The limits of scaling.
+
+    workers: all possible workers; the first ``rules.least`` exist from the start. grace: seconds that requests have to end
+    on a drained worker.
+    """
 
     rules: ProvisioningRules = field(default_factory=ProvisioningRules)
     workers: Sequence[str] = ()
@@ -47,7 +50,7 @@ class ScalingPlan:
 
 
 def scaling_plan(settings: Settings, workers: Sequence[str]) -> ScalingPlan:
-    """As the settings have it."""
+    """Return the plan from the settings."""
     rules = ProvisioningRules(
         mode=settings.autoscale, limit=settings.autoscale_latency, least=settings.workers,
         cool_down=settings.autoscale_cooldown, window=settings.autoscale_window,
@@ -56,7 +59,7 @@ def scaling_plan(settings: Settings, workers: Sequence[str]) -> ScalingPlan:
 
 
 class ScaledParts(ControllerParts, Protocol):
-    """What is needed of ``ControllerState`` besides."""
+    """The parts of ``ControllerState`` that scaling needs."""
 
     placement: Placement
     alive: int
@@ -65,13 +68,13 @@ class ScaledParts(ControllerParts, Protocol):
 
 
 class Scaling:
-    """See the module. ``state``: whose workers they are."""
+    """The scaling of one cluster (see the module). ``state``: the owner of the workers."""
 
     def __init__(self, state: ScaledParts, plan: ScalingPlan) -> None:
         self._state, self._plan = state, plan
         self.policy = Provisioning(plan.rules, plan.workers)
-        self.drained: set[str] = set()  # by an operator, until told otherwise
-        self.last: tuple[float, str, str] | None = None  # the last decision about a worker: when, what, why
+        self.drained: set[str] = set()  # workers drained by an operator
+        self.last: tuple[float, str, str] | None = None  # last decision about a worker: when, what, why
         self.decisions = {"start": 0, "drain": 0}
 
     def handle(self, event: ScalingEvent, now: float) -> None:
@@ -99,11 +102,11 @@ class Scaling:
                 self.policy.gone(worker, now)
 
     def lacking(self, why: str) -> None:
-        """KV memory lacks that no parameters can be dropped for."""
+        """Note that KV memory is lacking and no parameters can be dropped for it."""
         self.policy.lacking(why)
 
     def undrainable(self, worker: str) -> str:
-        """Why a worker must not be drained: a sentence, or empty."""
+        """Return why a worker must not be drained: a sentence, or empty."""
         if self._state.overload.group_of(worker) is not None:
             return "it serves as a part of a pipeline until a burst is over; wait for the restore"
         if worker not in self.drained and worker in self.draining:
@@ -124,19 +127,19 @@ class Scaling:
         self._pause(worker, drain)
 
     def down(self, worker: str, now: float) -> None:
-        """It died."""
+        """Note that a worker died."""
         if worker in self.policy.stage:
             self.policy.down(worker, now)
 
     def look(self, now: float) -> None:
-        """Whether a worker is to come or to go. Costs work for what changed: beats lead here, too."""
+        """Decide whether a worker is started or drained. Costs work for what changed, since heartbeats lead here too."""
         for name in self._state.touched:
             if self.policy.stage.get(name) is WorkerStage.STARTING and self._state.workers[name].state == "ready":
                 self.policy.up(name, now)
         if self._state.table.resumed:
             self._state.table.resumed = False
             for name in self.draining:
-                self._pause(name, True)  # also what came into force, or was resumed, since
+                self._pause(name, True)  # including routes that came into force or were resumed since
         if self._plan.rules.mode == "off":
             return
         match self.policy.decide(now, self._work):
@@ -152,11 +155,11 @@ class Scaling:
 
     @property
     def draining(self) -> list[str]:
-        """Workers that take nothing new, and have not been forgotten."""
+        """Workers that take nothing new and have not been forgotten."""
         return [n for n in dict.fromkeys([*sorted(self.drained), *self.policy.draining]) if n in self._state.workers]
 
     def view(self, now: float, wall: float) -> dict[str, Any]:
-        """Part of ``/admin/cluster``. ``wall``: seconds since the epoch at ``now``."""
+        """Return the part of ``/admin/cluster`` about scaling. ``wall``: seconds since the epoch at ``now``."""
         counts = {stage.value: self.policy.count(stage) for stage in WorkerStage if stage is not WorkerStage.OFF}
         rules, wanted = self._plan.rules, counts["starting"] + counts["active"]
         last = None
@@ -172,12 +175,12 @@ class Scaling:
         self.decisions[what] += 1
 
     def _work(self) -> Mapping[str, float]:
-        """Requests at each worker that can be spared; none of a pipeline that is a burst's."""
+        """Return the requests at each worker that can be spared. Workers of a burst's pipeline are left out."""
         free = {n: one for n, one in self._state.workers.items() if self._state.overload.group_of(n) is None}
         return spare({name: one.running + one.waiting for name, one in free.items()}, self._serving(()))
 
     def _serving(self, drained: Container[str]) -> dict[str, list[Sequence[str]]]:
-        """By application the workers of each route that it relies on, but for those that are ``drained``."""
+        """Return, by application, the workers of each route that it relies on, except for ``drained`` routes."""
         return {
             name: relied_on(
                 (workers_of(p.route), p.whole) for p in served.planned if not p.suspended and p.route.id not in drained
@@ -193,7 +196,7 @@ class Scaling:
         self._state.table.pause(self._routes(worker), paused, "drain")
 
     def _enlist(self, name: str) -> None:
-        """Known from now on; what fits there is planned there, and loaded when it is up."""
+        """Add a worker: plan what fits there; it loads when the worker is up."""
         state = self._state
         state.workers[name] = WorkerRecord(name, extra=True)
         state.residency[name] = Residency(state.served, state.table.touched)

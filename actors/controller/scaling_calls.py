@@ -1,4 +1,4 @@
-"""Starting and stopping workers: what the controller asks of gateways and of the workers' supervisor."""
+"""The controller's calls to gateways and to the workers' supervisor for starting and stopping workers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .messages import (
 )
 from .state import ControllerState
 
-ANSWER_SECONDS = 5.0  # of a gateway, beyond the grace
-STOP_SECONDS = 60.0  # of a process that is killed
+ANSWER_SECONDS = 5.0  # timeout of a gateway's answer, beyond the grace
+STOP_SECONDS = 60.0  # timeout for a killed process to end
 
 
 async def scale(
@@ -32,7 +32,7 @@ async def scale(
     state: ControllerState,
     handle: Callable[[ScalingEvent], object],
 ) -> None:
-    """``publishing``: held while a publication leaves; ``handle`` takes the answer."""
+    """Carry out an effect. ``publishing``: the lock held while a publication leaves. ``handle``: takes the answer."""
     supervisor = node.ref(f"{node.name}/workers", Supervisor)
     match effect:
         case StartWorker(worker, _):
@@ -42,7 +42,7 @@ async def scale(
             async with publishing:
                 version = state.version
             asked = [node.ref(g).vacated(worker, version, grace, timeout=grace + ANSWER_SECONDS) for g in gateways]
-            await asyncio.gather(*asked, return_exceptions=True)  # of one that is gone nothing is there
+            await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has nothing there
             handle(Vacated(worker))
         case StopWorker(worker):
             try:

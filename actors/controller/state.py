@@ -1,9 +1,9 @@
-"""The controller's state machine: which blocks belong on which worker, and which routes are in force.
+"""The controller's state machine: the blocks of each worker, and the routes in force.
 
-Owns placement, loading and the versions of routes; it alone publishes them. A route is in force when every worker of it is
-alive and holds its hop's components; it ends with the first of them. ``handle(event, now)`` returns the effects to perform,
-and costs work for what changed: a beat touches its worker, a death the routes that passed there. Never sends, waits
-or reads a clock, and knows nothing of requests.
+Owns placement, loading and the versions of routes; only the controller publishes them. A route is in force while all of
+its workers are alive and hold their hops' components; it ends with the first of them. ``handle(event, now)`` returns the
+effects to perform. It costs work for what changed: a heartbeat touches its worker, a death the routes through it. Never
+sends, waits or reads a clock, and knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from .worker_record import WorkerRecord
 
 
 class ControllerState:
-    """See the module; for ``memory`` and ``block_idle`` ``placement.py``, for the others the module of that name."""
+    """The state of one controller (see the module).
+
+    memory, block_idle: see ``placement.py``. on_demand, scaling: see the modules of these names.
+    """
 
     def __init__(
         self,
@@ -40,33 +43,33 @@ class ControllerState:
         scaling: ScalingPlan | None = None,
     ) -> None:
         self.stall_timeout, self.on_demand = stall_timeout, on_demand
-        self.default_is_set = False  # a setting names the model of requests that name none (``table.default``)
-        self.served: dict[str, Served] = {}  # every application that is known
+        self.default_is_set = False  # a setting names the default model (``table.default``)
+        self.served: dict[str, Served] = {}  # every known application
         self.additions = Additions()
         self.blocks: dict[str, tuple[Block, ...]] = {}  # of deployed applications
         self.table = Routes()
         self.workers = {name: WorkerRecord(name) for name in workers}
         self.residency = {name: Residency(self.served, self.table.touched) for name in workers}
         self.placement = Placement(self.served, self.residency, memory or {}, block_idle)
-        self.touched: dict[str, None] = {}  # workers that the last event was about, but for what a beat says of their queue
+        self.touched: dict[str, None] = {}  # workers concerned by the last event, except for a heartbeat's queue figures
         self.demand = OnDemand(self)
         self.failures = LoadFailures(self)
         self.scaling = Scaling(self, scaling or ScalingPlan())
         self.overload = ParameterDrops(self)
-        self.alive = 0  # workers
-        self.planned = 0  # published routes of deployed applications
-        self._ranked = 0  # applications that ever were
-        self.ever_ready = False  # some application had a route in force
-        self.never_ready: dict[str, None] = {}  # deployed applications that had none
+        self.alive = 0  # number of live workers
+        self.planned = 0  # number of published routes of deployed applications
+        self._ranked = 0  # number of applications ever known
+        self.ever_ready = False  # some application has had a route in force
+        self.never_ready: dict[str, None] = {}  # deployed applications that never had one
         self._effects: list[m.Effect] = []
-        self.after: list[m.Effect] = []  # what comes after the publication that the event ends with
+        self.after: list[m.Effect] = []  # effects after the publication that ends the event
 
     def handle(self, event: m.Event, now: float) -> list[m.Effect]:
         """Apply one event; the effects must be performed in order."""
         self.touched.clear()
         self.table.applications.clear()
         if isinstance(event, m.WorkerStarting | m.WorkerUp | m.WorkerDown | m.Unfit) and event.worker not in self.workers:
-            return []  # it was drained
+            return []  # it was drained and forgotten
         match event:
             case m.Beat():
                 self._beat(event)
@@ -113,27 +116,27 @@ class ControllerState:
         return effects
 
     def ready(self, name: str) -> bool:
-        """At least one route of the application is in force."""
+        """Return whether at least one route of the application is in force."""
         return self.served[name].in_force > 0
 
     @property
     def routes(self) -> dict[str, Route]:
-        """In force, by id."""
+        """The routes in force, by id."""
         return self.table.in_force
 
     @property
     def version(self) -> int:
-        """Of the last publication."""
+        """The version of the last publication."""
         return self.table.version
 
     @property
     def whole(self) -> bool:
-        """Every planned route is in force, and there is one."""
+        """True if every planned route is in force, and there is one."""
         return 0 < self.planned == len(self.routes)
 
     @property
     def serves(self) -> bool:
-        """Every deployed application has a route in force, and there is one."""
+        """True if every deployed application has a route in force, and there is one."""
         return bool(self.blocks) and all(s.parked or s.in_force for s in self.served.values() if s.deployed and s.shown)
 
     @property
@@ -141,11 +144,11 @@ class ControllerState:
         return self.alive == len(self.workers)
 
     def publication(self) -> RoutesChanged:
-        """What ``version`` says."""
+        """Return the whole publication."""
         return self.table.publication()
 
     def check(self) -> None:
-        """Raise AssertionError when an invariant is broken; reads everything."""
+        """Raise AssertionError when an invariant is broken. Reads the whole state."""
         check_state(self)
 
     # life of workers
@@ -184,7 +187,7 @@ class ControllerState:
         if worker.state != "starting" or incarnation != worker.last:
             return
         if self.ever_ready:
-            self._effects.append(m.KillWorker(worker.name, f"it cannot start: {why}"))  # it may be able next time
+            self._effects.append(m.KillWorker(worker.name, f"it cannot start: {why}"))  # it may succeed next time
         else:
             self._effects.append(m.Fatal(f"worker {worker.name} cannot start: {why}"))
 
@@ -230,7 +233,7 @@ class ControllerState:
         return self.served[name]
 
     def _serve(self, applications: Sequence[m.Application]) -> None:
-        """Place the new ones. Raises ValueError; then nothing has changed."""
+        """Place the new applications. Raises ValueError; then nothing has changed."""
         new: dict[str, m.Application] = {}
         for application in applications:
             name, served = application.name, self.served.get(application.name)
@@ -240,7 +243,7 @@ class ControllerState:
         lazy = {name: one for name, one in new.items() if one.on_demand and self.on_demand}
         eager = {name: one for name, one in new.items() if name not in lazy}
         self._take(eager, self.placement.of_all(eager))
-        if lazy:  # where there is room for each alone: nothing of them is loaded yet
+        if lazy:  # each alone must fit: nothing of them is loaded yet
             self._take(lazy, [route for one in lazy.values() for route in self.placement.of_one_alone(one)])
             for name in lazy:
                 self.served[name].parked = self.served[name].on_demand = True
@@ -249,7 +252,7 @@ class ControllerState:
         self.catalog()
 
     def _take(self, new: Mapping[str, m.Application], routes: Sequence[Route]) -> None:
-        """Applications that were not known, and where they belong."""
+        """Record applications that were unknown, and plan their routes."""
         for application in new.values():
             place = self.additions.name(application.served_as)
             self.served[application.name] = Served(application, self._ranked, place)
@@ -257,11 +260,11 @@ class ControllerState:
         self.placement.plan(routes)
 
     def perform(self, effect: m.Effect) -> None:
-        """Before the publication that the event ends with."""
+        """Add an effect before the publication that ends the event."""
         self._effects.append(effect)
 
     def offer(self, name: str, *, anew: bool = True) -> None:
-        """It is to be served. ``anew``: also by workers that it failed to load on for good."""
+        """Offer an application to the workers. ``anew``: also to workers on which it failed for good."""
         self.served[name].deployed, self.served[name].failure = True, None
         for residency in self.failures.willing(name, anew=anew):
             residency.want(name)
@@ -280,7 +283,7 @@ class ControllerState:
         self._withdraw(served, forget=False)
 
     def _withdraw(self, served: Served, *, forget: bool) -> None:
-        """Out of service, and its components out of the workers; ``forget``: for good."""
+        """Take an application out of service and its components out of the workers. ``forget``: for good."""
         served.deployed = served.parked = False
         self.demand.forget(served.application.name)
         self.failures.forget(served.application.name)
@@ -299,7 +302,7 @@ class ControllerState:
     # applications that come and go
 
     def _add(self, application: m.Application, replaces: str) -> None:
-        """Raises ValueError; then nothing has changed."""
+        """Add an application. Raises ValueError; then nothing has changed."""
         routes, parked = self.placement.of_one(application, on_demand=self.on_demand)
         parked = parked or (self.on_demand and (application.on_demand or self.demand.nowhere_but_in_pipelines(routes)))
         self._take({application.name: application}, routes)
@@ -311,7 +314,7 @@ class ControllerState:
         self.catalog()
 
     def _settle(self, name: str) -> None:
-        """Bring what is being added into service as soon as it is whole, or give it up."""
+        """Bring an addition into service as soon as it is whole, or give it up."""
         served = self.served[name]
         why = self.additions.verdict(served, self.workers)
         if why:
@@ -320,7 +323,7 @@ class ControllerState:
             replaces, served.shown = self.additions.end(name), True
             self.table.touch(served.planned)
             if self._deployed(replaces):
-                self._retire(replaces)  # with the same publication
+                self._retire(replaces)  # in the same publication
             self.catalog()
             self.after.append(m.Added(name))
 
@@ -346,8 +349,10 @@ class ControllerState:
         self._withdraw(served, forget=True)
 
     def catalog(self) -> None:
-        """What follows from which applications are deployed. All known ones are cut: undeploying one moves no border, so KV
-        of the others stays."""
+        """Update all that depends on the set of deployed applications.
+
+        All known applications are cut into blocks: undeploying one moves no border, so the KV of the others stays.
+        """
         deployed = {name: served for name, served in self.served.items() if served.deployed}
         self.blocks = {name: served.blocks for name, served in deployed.items()}
         shown = {name: served for name, served in deployed.items() if served.shown and not served.parked}
@@ -355,14 +360,14 @@ class ControllerState:
         self.never_ready = {name: None for name, one in shown.items() if not (one.ever_ready or one.on_demand)}
         self.table.list_chains(self.served.values())
 
-    # blocks that are deployed for a burst
+    # blocks deployed for a burst
 
     def end_extras(self, which: Callable[[PlannedRoute], bool]) -> None:
-        """Routes through blocks that were deployed for a burst end."""
+        """End routes through blocks deployed for a burst."""
         self.end_routes([extra for extra in self.placement.extras.values() if which(extra)])
 
     def end_routes(self, routes: Sequence[PlannedRoute]) -> None:
-        """These end, and what was loaded for them alone goes."""
+        """End routes, and unload what was loaded for them alone."""
         if routes:
             self.placement.end(routes)
             self.table.end(routes)
@@ -381,14 +386,14 @@ class ControllerState:
     # loading and publishing
 
     def _advance(self, worker: WorkerRecord) -> None:
-        """Bring a worker as far as it can go without further news."""
+        """Advance a worker as far as possible without further news."""
         residency = self.residency[worker.name]
         if not self.blocks or not self._well(worker) or residency.loading is not None:
             return
         if not residency.lacks(self.demand.coming) and residency.ask_room():
             self._effects.append(m.AskRoom(worker.name, worker.incarnation))
         if residency.asking:
-            return  # what is complete comes into force before the next application loads
+            return  # complete routes come into force before the next application loads
         residency.loading = self.overload.sourced(worker.name, residency.next_load())
         if residency.loading is None:
             worker.state = "ready"
@@ -398,7 +403,7 @@ class ControllerState:
 
     def publish(self) -> None:
         first = self.table.settle()
-        for name in self.table.applications:  # gained a route, or had one to lose
+        for name in self.table.applications:  # gained a route, or lost one
             self.never_ready.pop(name, None)
             self.ever_ready = True
         if first is not None:

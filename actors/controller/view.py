@@ -1,6 +1,6 @@
-"""``/admin/cluster`` as plain data, from the controller's state and what the workers answered.
+"""The body of ``/admin/cluster``: the controller's state and the workers' answers as plain data.
 
-Never asks anybody: a worker without an answer is shown with what the controller knows.
+Makes no calls: a worker without an answer is shown with what the controller knows.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from types import MappingProxyType
 from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel, shown_base
+from ...policies.cluster.application_life import model_of
 from ...policies.model.chain import Chain, bases
 from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
+from .labels import labels as labels_of
 from .messages import Application
 from .parameter_shares import ParameterShares, holders, parameter_shares, saving
 from .residency import Served, serving
 from .state import ControllerState
 from .worker_record import WorkerRecord
 
-MEMORY = ("budget", "parameters", "kv", "cached", "free")  # of a worker; the last four make up the first
+MEMORY = ("budget", "parameters", "kv", "cached", "free")  # parts of a worker's memory; the last four add up to the first
 
 
 def cluster_view(
@@ -32,19 +34,21 @@ def cluster_view(
     events: list[dict[str, Any]],
     predictors: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The body of ``/admin/cluster``; sizes in bytes. Block ids are hexadecimal. sequences: of each gateway, by model;
-    predictors: figures of each worker's."""
-    labels = _labels(state)
+    """Return the body of ``/admin/cluster``.
+
+    Sizes are in bytes, block ids hexadecimal. sequences: of each gateway, by model. predictors: figures of each worker's.
+    """
+    labels = labels_of(state.served)
     sharing = saving(served.application for served in state.served.values() if served.deployed)
     return {
         "workers": [
-            _worker(state, worker, statuses.get(name))
-            | {"busiest_blocks": _busiest(blocks.get(name, ())), "predictor": dict(predictors.get(name, {}))}
+            _worker(state, worker, statuses.get(name), labels)
+            | {"busiest_blocks": _busiest(blocks.get(name, ()), labels), "predictor": dict(predictors.get(name, {}))}
             for name, worker in state.workers.items()
         ],
-        "parameter_bytes": sharing.stored,  # of all deployed applications, equal tensors once
-        "saved_bytes": sharing.saved,  # what their own copies of the others would take
-        "kv_pages_shared": _total(statuses, "shared_pages"),  # times that a sequence took a page made by another
+        "parameter_bytes": sharing.stored,  # all deployed applications, equal tensors counted once
+        "saved_bytes": sharing.saved,  # what separate copies would take in addition
+        "kv_pages_shared": _total(statuses, "shared_pages"),  # times a sequence took a page made by another
         "kv_pages_shared_now": _total(statuses, "pages_shared_now"),
         "routes": [
             {
@@ -57,7 +61,7 @@ def cluster_view(
             for route in state.routes.values()
         ],
         "applications": _applications(state, labels, statuses, sequences),
-        "default": state.table.default,  # the id that stands for requests without a model, whether or not it is served
+        "default": state.table.default,  # id for requests without a model, served or not
         "version": state.version,
         "events": events,
     }
@@ -68,8 +72,10 @@ def _total(statuses: Mapping[str, WorkerStatus], counter: str) -> int:
 
 
 def _segments(one: Application, users: Mapping[bytes, tuple[str, ...]]) -> list[dict[str, Any]]:
-    """The chain as runs of components that the same applications have, deltas aside: bytes that are theirs together, and
-    those of this one's deltas. ``users``: by ``Component.shared``."""
+    """Return the chain as runs of components that the same applications share.
+
+    Each has the bytes shared together, and the bytes of this application's deltas. ``users``: by ``Component.shared``.
+    """
     found: list[dict[str, Any]] = []
     for component in one.components:
         those = list(users[component.shared])
@@ -80,7 +86,9 @@ def _segments(one: Application, users: Mapping[bytes, tuple[str, ...]]) -> list[
     return found
 
 
-def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus | None) -> dict[str, Any]:
+def _worker(
+    state: ControllerState, worker: WorkerRecord, status: WorkerStatus | None, labels: Mapping[str, str]
+) -> dict[str, Any]:
     memory = dict.fromkeys(MEMORY, 0)
     if status is not None:
         memory = {use: getattr(status, use) for use in MEMORY}
@@ -103,17 +111,20 @@ def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus |
         "kv_by_tenant": dict(status.kv_by_tenant) if status else {},
         "served_by_tenant": dict(status.served_by_tenant) if status else {},
         "kv_cap_hits": dict(status.kv_cap_hits) if status else {},
-        "parameters_by_application": _parameters(status.parameters_by_application) if status else {},
+        "parameters_by_application": _parameters(status.parameters_by_application, labels) if status else {},
     }
 
 
-def _busiest(blocks: Iterable[BlockStatus]) -> list[dict[str, Any]]:
-    """Blocks as their actors see them, those with the longest queues first. ``queue``: of the longest that memory allows."""
+def _busiest(blocks: Iterable[BlockStatus], labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return blocks as their actors see them, the longest queues first.
+
+    ``queue``: fraction of the longest that memory allows.
+    """
     return [
         {
             "actor": block.name,
             "stage": block.stage.value,
-            "applications": block.holders,
+            "applications": [labels.get(name, model_of(name)) for name in block.holders],
             "components": block.components,
             "bytes": block.nbytes,
             "running": block.use.running,
@@ -127,7 +138,7 @@ def _busiest(blocks: Iterable[BlockStatus]) -> list[dict[str, Any]]:
 
 
 def _blocks(state: ControllerState, worker: WorkerRecord) -> list[str]:
-    """Blocks of which every component is resident, each once."""
+    """Return blocks whose every component is resident, each once."""
     found: dict[str, None] = {}
     for name, blocks in state.blocks.items():
         first = 0
@@ -137,15 +148,6 @@ def _blocks(state: ControllerState, worker: WorkerRecord) -> list[str]:
                 found[block.id.hex()] = None
             first = last
     return list(found)
-
-
-def _labels(state: ControllerState) -> dict[str, str]:
-    """Application -> what it is shown as: its model, or where another takes that model's new requests, with its place."""
-    names = {}
-    for name, served in state.served.items():
-        model = served.application.served_as
-        names[name] = model if serving(state.served, model) in (served, None) else f"{model} (#{served.rank})"
-    return names
 
 
 def _applications(
@@ -172,7 +174,7 @@ def _applications(
             "model": model,
             "base": _base(state, one) if one.changed else labels.get(parents.get(name, "")),
             "checkpoint": one.checkpoint,
-            "defaults": json.loads(one.defaults) if one.defaults else {},  # what its requests get where they say nothing
+            "defaults": json.loads(one.defaults) if one.defaults else {},  # defaults of its requests
             "state": _state(state, served),
             "max_length": one.context,
             "bytes": {"shared": shares.shared, "own": shares.own},
@@ -198,12 +200,12 @@ def _state(state: ControllerState, served: Served) -> str:
     return "ready" if state.ready(served.application.name) else "loading"
 
 
-def _parameters(found: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
-    return {name: {"owned": owned, "shared": shared} for name, (owned, shared) in found.items()}
+def _parameters(found: dict[str, tuple[int, int]], labels: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    return {labels.get(name, model_of(name)): {"owned": owned, "shared": shared} for name, (owned, shared) in found.items()}
 
 
 def application_view(state: ControllerState, served: Served) -> ApplicationView:
-    """What is told to whoever added it."""
+    """Return the view of an application for the caller that added it."""
     one = served.application
     shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed or o is served))
     ready = served.parked or state.ready(one.name)
@@ -212,7 +214,7 @@ def application_view(state: ControllerState, served: Served) -> ApplicationView:
 
 
 def removal_view(state: ControllerState, served: Served, default: str) -> RemovalView:
-    """Return what follows once this is removed; ``default``: see ``GatewayPort.remove_application``."""
+    """Return the consequences of a removal. ``default``: see ``GatewayPort.remove_application``."""
     one = served.application
     shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed))
     others = [o.application for o in state.served.values() if o.deployed and not o.draining and o is not served]
@@ -222,7 +224,7 @@ def removal_view(state: ControllerState, served: Served, default: str) -> Remova
 
 
 def _base(state: ControllerState, adapter: Application) -> str | None:
-    """Return what is shown as an adapter's base; None: it is not known."""
+    """Return an adapter's base as shown; None: unknown."""
     served = serving(state.served, adapter.base_model) if adapter.base_model else None
     now = None if served is None else WholeModel(adapter.base_model, served.application.checkpoint)
     return shown_base(adapter.base_model, adapter.base, now) or None

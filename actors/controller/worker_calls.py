@@ -1,7 +1,7 @@
-"""What the controller asks of workers: loads, unloads, the room that is left. Of each worker one thing after the other.
+"""The controller's calls to workers: load, unload, report the room. Calls to one worker are made one after the other.
 
-A question or its answer may be lost though the worker lives, so each is asked again until somebody answers; by its serial
-the worker's blocks know what they were asked before.
+A question or its answer may be lost although the worker lives, so each is asked again until an answer comes. The serial
+tells the worker's blocks whether they were asked before.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ...policies.cluster.application_life import model_of
 from ...runtime.actor.actor import ActorNode
 from ...runtime.actor.ref import Ref
 from ...runtime.base.clock import first_within
@@ -22,13 +23,13 @@ from ..worker.messages import BlockLoaded, NoRoom, WorkerStatus
 from . import messages as m
 
 log = logging.getLogger("blockwright.controller")
-LOAD_TIMEOUT = 600.0  # of one block
-ANSWER_TIMEOUT = 5.0  # of a worker that only has to look something up
-AGAIN = 2.0  # seconds without an answer after which a worker is asked again
+LOAD_TIMEOUT = 600.0  # timeout of loading one block
+ANSWER_TIMEOUT = 5.0  # timeout of a worker that only looks something up
+AGAIN = 2.0  # seconds without an answer until the worker is asked again
 
 
 async def ask_until_answered(clock: Clock, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """The first answer, or error, to a question that is put again every ``AGAIN`` seconds."""
+    """Return the first answer, or raise the first error, of a question that is repeated every ``AGAIN`` seconds."""
     asked: list[asyncio.Task[Any]] = []
     try:
         while not (done := [task for task in asked if task.done()]):
@@ -42,8 +43,11 @@ async def ask_until_answered(clock: Clock, ask: Callable[[], Coroutine[Any, Any,
 
 
 class WorkerCalls:
-    """See the module. ``publishing``: held while a publication leaves; ``handle`` takes what a worker answers, ``kill`` a
-    worker that does not, and why."""
+    """The calls to the workers of one cluster (see the module).
+
+    publishing: the lock held while a publication leaves. handle: takes a worker's answer. kill: ends a worker that does
+    not answer, with the reason.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class WorkerCalls:
             try:
                 answer = await self._ask(lambda: blocks.load(load, serial, timeout=LOAD_TIMEOUT, returns=kind))
             except NodeDown:
-                return  # told by the membership
+                return  # reported by the cluster membership
             except RemoteError as error:
                 self._handle(m.LoadFailed(worker, incarnation, load, error.text))
             except RuntimeFault as error:
@@ -75,8 +79,8 @@ class WorkerCalls:
                 self._handle(m.LoadRefused(*what, answer) if isinstance(answer, NoRoom) else m.Loaded(*what))
 
     async def unload(self, effect: m.Unload) -> None:
-        async with self._order[effect.worker]:  # first: what is loaded in its place comes after it
-            async with self._publishing:  # publications before this one are out
+        async with self._order[effect.worker]:  # lock first, so that loads in its place come after it
+            async with self._publishing:  # wait until earlier publications are out
                 pass
             blocks, serial = self._blocks(effect.worker, effect.incarnation), next(self._serials)
             try:
@@ -84,10 +88,10 @@ class WorkerCalls:
             except NodeDown:
                 return
             except RuntimeFault as error:
-                log.warning("worker %s did not unload %s: %s", effect.worker, effect.holder, error)
+                log.warning("worker %s did not unload %s: %s", effect.worker, model_of(effect.holder), error)
 
     async def room(self, effect: m.AskRoom) -> WorkerStatus | None:
-        """What the worker says of itself before anything else is asked of it; None where it is gone."""
+        """Return the worker's status before anything else is asked of it; None if it is gone."""
         async with self._order[effect.worker]:
             try:
                 return await self._ask(lambda: self.status(effect.worker, ANSWER_TIMEOUT))  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
-"""One worker as the controller sees it: its life and its queue.
+"""The controller's record of one worker: its life and its queue.
 
-Owns the bookkeeping of a single worker. What it holds is in residency.py; its supervisor starts a dead one again.
+Owns the bookkeeping of a single worker. ``residency.py`` has its components; its supervisor restarts a dead worker.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from ...policies.cluster.restart_policy import EarlyDeaths
 
 @dataclass(slots=True)
 class WorkerRecord:
-    """See the module."""
+    """A worker's record (see the module)."""
 
     name: str
-    extra: bool = False  # it came because of the load
+    extra: bool = False  # started by autoscaling
     state: str = "down"  # "down" | "starting" | "loading" | "ready"
-    incarnation: int = 0  # of the living one; 0 while down or starting
+    incarnation: int = 0  # current incarnation; 0 while down or starting
     last: int = 0  # highest incarnation heard of
     launched_at: float = 0.0
     pid: int = 0
     deaths: EarlyDeaths = field(default_factory=EarlyDeaths)
     restarts: int = 0
-    cause: str = ""  # of the last death
-    condemned: bool = False  # a kill was asked for; nothing more is expected of this incarnation
+    cause: str = ""  # cause of the last death
+    condemned: bool = False  # a kill was ordered; nothing more is expected of this incarnation
     waiting: int = 0
     running: int = 0
-    routes: int = 0  # version of the publication that it has taken, as its last heartbeat said
+    routes: int = 0  # version of the publication in its last heartbeat
 
     @property
     def alive(self) -> bool:
         return self.state in ("loading", "ready")
 
     def launched(self, incarnation: int, pid: int, now: float) -> None:
-        """Its process exists."""
+        """Note that its process exists."""
         if incarnation > self.last:
             self.state, self.last, self.pid, self.launched_at = "starting", incarnation, pid, now
 
     def rise(self, incarnation: int) -> None:
-        """The process has joined the cluster, with nothing loaded."""
+        """Note that the process has joined the cluster, with nothing loaded."""
         self.state, self.incarnation, self.last, self.condemned = "loading", incarnation, incarnation, False
         self.routes = 0
 
     def ended_by(self, incarnation: int) -> bool:
-        """Is the end of ``incarnation`` that of the current life? One may end before it rose, or had a process."""
+        """Return whether the end of ``incarnation`` ends the current life. One may end before it rose, or had a process."""
         return incarnation > self.last or (self.state != "down" and incarnation == self.last)
 
     def fall(self, incarnation: int, cause: str, now: float) -> None:
-        """It is gone; its supervisor starts another."""
+        """Note its death; its supervisor starts another."""
         lived = now - self.launched_at if incarnation == self.last else 0.0
         self.deaths.died(lived, cause)
         self.state, self.incarnation, self.last, self.cause, self.pid = "down", 0, incarnation, cause, 0
@@ -56,10 +56,10 @@ class WorkerRecord:
         self.restarts += 1
 
     def hopeless(self, *, proven: bool, some_last: bool) -> str:
-        """Why no cluster will be, as ``EarlyDeaths.hopeless`` has it: a sentence without the cause, or empty."""
+        """Return why the cluster cannot start (``EarlyDeaths.hopeless``): a sentence without the cause, or empty."""
         deaths = self.deaths.hopeless(proven=proven, some_last=some_last)
         return f"worker {self.name} died {deaths} times while starting" if deaths else ""
 
     def settled(self, now: float) -> bool:
-        """It lives, or lived once, for longer than what cannot live does."""
+        """Return whether it lives, or once lived, longer than a worker that cannot start would."""
         return self.deaths.lasts(None if self.state == "down" else self.launched_at, now)

@@ -1,7 +1,8 @@
-"""The gateway actor: turns calls, reports and news of workers into events, and effects into messages and news of streams.
+"""The gateway actor: the message and HTTP-facing shell around the gateway's state machine.
 
-Owns the streams of its clients and nothing else; every decision is ``state.py``'s. It implements ``GatewayPort`` for the
-HTTP front in its own process. A sweep's report is handled in one go: no task and no message per token.
+Turns calls, reports and worker news into events for ``state.py``, and effects into messages and stream news. Owns the
+streams of its clients and nothing else; every decision is made in ``state.py``. Implements ``GatewayPort`` for the HTTP
+front in its own process. A sweep's report is handled in one go: no task and no message per token.
 """
 
 from __future__ import annotations
@@ -59,17 +60,17 @@ from .switch_messages import SwitchFigures, SwitchRoutes
 from .tagging import Tagging
 from .vacating import switch, vacate
 
-TICK = 0.1  # seconds between looks at heartbeats and waiting requests
-FIND_SECONDS = 660.0  # for the answer whether an adapter is in the folder, which is read if it is
-ANSWER_SECONDS = 30.0  # for an answer of who adds and removes applications, beyond what it may wait
+TICK = 0.1  # seconds between checks of heartbeats and waiting requests
+FIND_SECONDS = 660.0  # timeout for finding an adapter in the folder; includes reading it
+ANSWER_SECONDS = 30.0  # seconds, beyond the caller's wait, for the applications actor to answer
 
 
 class Gateway(Actor):
-    """See the module.
+    """A gateway: the actor that owns requests from admission to their last token (see the module).
 
-    controller, applications, limiter: their addresses (the last is empty without limits); others: nodes of the other
-    gateways; tagging: of the state's ``lengths``; dispatchers: those that are asked by turns, each for ``patience`` seconds;
-    autoscale: the controller wants to know latencies.
+    controller, applications, limiter: addresses; ``limiter`` is empty without limits. others: nodes of the other gateways.
+    tagging: exchange of the state's ``lengths``. dispatchers: addresses asked in turn, each for ``patience`` seconds.
+    autoscale: whether to report latencies to the controller.
     """
 
     def __init__(
@@ -124,54 +125,57 @@ class Gateway(Actor):
 
     @endpoint
     async def tokens(self, report: SweepReport) -> None:
-        """A worker's sweep, with all that this gateway must know of it."""
+        """Take a worker's sweep report: all the news of that sweep for this gateway."""
         self._handle(report)
 
     @endpoint
     async def heard(self, beat: m.Heard) -> None:
-        """A worker's heartbeat, behind the reports that came before it: those that wait here are not lost."""
+        """Take a worker's heartbeat.
+
+        It is queued behind earlier reports, so reports that wait in this mailbox do not count as lost.
+        """
         self._handle(beat)
 
     @endpoint(urgent=True)
     async def routes(self, update: RoutesChanged) -> None:
-        """The controller's word on where requests can go."""
+        """Take a publication of routes from the controller."""
         self._handle(update)
 
     @endpoint(urgent=True)
     async def up(self, worker: str, incarnation: int) -> None:
-        """A worker has joined."""
+        """Note that a worker has joined."""
         self._handle(m.WorkerJoined(worker, incarnation))
 
     @endpoint(urgent=True)
     async def down(self, worker: str, incarnation: int, cause: str) -> None:
-        """A worker has ended."""
+        """Note that a worker has ended."""
         self._recoveries.lost(worker, cause, self.node.clock.now())
         self._handle(m.WorkerEnded(worker, incarnation, cause))
 
     @endpoint(urgent=True)
     async def holds(self, gateway: str, requests: int, tokens: int) -> None:
-        """What another gateway has to do, of all that the server takes."""
+        """Take another gateway's load: its share of the requests and tokens that the server admits."""
         self.state.overload.hear(gateway, Held(requests, tokens, self.node.clock.now()))
 
     @endpoint(concurrent=True)
     async def knows(self, version: int) -> None:
-        """Answers when publication ``version`` of the routes has come."""
+        """Return once publication ``version`` of the routes has arrived."""
         await self.until(lambda: self.state.table.version >= version)
 
     @endpoint(concurrent=True)
     async def drained(self, application: str, version: int) -> None:
-        """Answers when publication ``version`` of the routes has come and no request of an application is left."""
+        """Return once publication ``version`` of the routes has arrived and the application has no request left here."""
         await self.until(lambda: self.state.table.version >= version and self.state.uses.none(application))
 
     @endpoint(urgent=True)
     async def uses(self) -> dict[str, Use]:
-        """By application: what it has here, or since when it has nothing."""
+        """Return the usage of each application at this gateway: its active requests, or how long it has been idle."""
         state, waits = self.state, self.state.room_waits
         return state.uses.tell(state.table.routes, self.node.clock.now(), waits.wants(), waits.offline())
 
     @endpoint(concurrent=True)
     async def quiet(self, application: str, version: int) -> None:
-        """Answers when publication ``version`` of the routes has come and no worker has a request of an application."""
+        """Return once publication ``version`` of the routes has arrived and no worker holds a request of the application."""
         told, active = self.state.table, self.state.active
         await self.until(
             lambda: told.version >= version and not any(r.workers for r in active.values() if r.application == application)
@@ -179,36 +183,40 @@ class Gateway(Actor):
 
     @endpoint(concurrent=True)
     async def vacated(self, worker: str, version: int, grace: float) -> None:
-        """Answers when publication ``version`` of the routes has come and no request is at a worker: they move, and what is
-        there still after ``grace`` seconds is given back, and goes on elsewhere."""
+        """Return once publication ``version`` of the routes has arrived and the worker holds no request of this gateway.
+
+        Requests move away; any still there after ``grace`` seconds is given back and goes on elsewhere.
+        """
         await vacate(
             self.state.table, self.state.active, self.until, self._handle, self.node.clock, (worker, version, grace)
         )
 
     @endpoint(concurrent=True)
     async def switch(self, order: SwitchRoutes) -> int:
-        """Answers when the publication has come, and nothing of this gateway is on the routes that end; how much was."""
+        """Carry out a switch; return its number of stale requests once the ended routes hold none of this gateway's
+        requests.
+        """
         return await switch(self.state, order, self.until, self._handle)
 
     @endpoint(concurrent=True)
     async def switched(self, number: int) -> SwitchFigures:
-        """Answers when no stale request of a switch waits any more: what became of them."""
+        """Return the figures of a switch, once none of its stale requests waits any more."""
         switching = self.state.moving.switching
         await self.until(lambda: switching.settled(number))
         return switching.figures(number)
 
     @endpoint(urgent=True)
     async def sequences(self) -> dict[str, Census]:
-        """By model: what runs and waits here."""
+        """Return the running and waiting sequences of each model."""
         return self._positions.census()
 
     @endpoint(urgent=True)
     async def service(self) -> Service:
-        """What it serves, for whoever tells people."""
+        """Return the models served here and the readiness, for status displays."""
         return Service(self.models(), self.ready())
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when the condition on the state holds."""
+        """Wait until a condition on the state holds."""
         await self._conditions.until(condition)
 
     # GatewayPort
@@ -301,7 +309,7 @@ class Gateway(Actor):
             return {}
         try:
             found: dict[str, dict[str, Standing]] = await self.node.ref(self.limiter, Limiter).standings(tenants)
-        except RuntimeFault:  # it is restarted; the rest of what is asked is worth having
+        except RuntimeFault:  # the limiter is restarting; the rest of the answer is still useful
             return {}
         return found
 
@@ -340,7 +348,7 @@ class Gateway(Actor):
         return view
 
     async def actors(self) -> list[dict[str, Any]]:
-        """See ``GatewayPort``. A node that does not answer is left out."""
+        """List the actors of all reachable nodes (see ``GatewayPort``). A node that does not answer is left out."""
         return [dataclasses.asdict(view) for view in [self.node.inspect(), *await inspect_peers(self.node)]]
 
     async def drain(self, seconds: float) -> None:
@@ -359,7 +367,7 @@ class Gateway(Actor):
         self._handle(m.End(request, stop))
 
     def _tick(self) -> None:
-        self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first: a fault must not end it
+        self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first, since a fault may follow
         self._handle(m.GatewayTick())
         if self._others:
             self._share()
@@ -370,13 +378,13 @@ class Gateway(Actor):
             self.node.ref(self._controller).recovered.cast(worker, told)
 
     def _beat(self, peer: PeerInfo) -> None:
-        if (reports := peer.payload.get("reports")) is not None:  # a worker's
+        if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
             told = rooms_told(peer.payload)
             beat = m.Heard(peer.id.name, peer.incarnation, reports.get(self.state.address, 0), *told)
             self.node.ref(self.state.address).heard.cast(beat)
 
     def _share(self) -> None:
-        """Tell the other gateways what this one holds, and take a part of what is free in all."""
+        """Tell the other gateways this one's load, and take its share of the capacity that is free overall."""
         held = self.state.overload.look(self.node.clock.now())
         for name in sorted(self.node.peers().keys() & set(self._others)):
             self.node.ref(f"{name}/gateway").holds.cast(self.node.name, held.requests, held.tokens)

@@ -1,7 +1,8 @@
-"""Requests that a dispatcher is asked about: the questions that are open, what was answered, how right forecasts were.
+"""The open questions to dispatchers about requests, their answers, and the accuracy of the forecasts in them.
 
-A request that is asked about waits like any other meanwhile. Owns no request and no route; who may take which route is
-``policies/requests/dispatch.py``'s. Never waits for an answer itself: whoever asks brings one, or says why there is none.
+A request that is asked about waits like any other meanwhile. Owns no request and no route;
+``policies/requests/dispatch.py`` decides which routes a request may take. Never waits for an answer itself: the caller
+delivers one, or the reason why there is none.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .record import RequestRecord
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Where should this go? ``submission``: of the attempt to come, without a route."""
+    """A question to a dispatcher. ``submission``: the next attempt, without a route."""
 
     submission: Submission
     since: float
@@ -30,27 +31,29 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
+    """An answer to an open question."""
+
     question: Question
     chosen: Chosen
 
 
 class Asking:
-    """See the module. ``wanted``: whether dispatchers are asked at all."""
+    """The gateway's open questions (see the module). ``wanted``: whether dispatchers are asked at all."""
 
     def __init__(self, wanted: bool = False) -> None:
         self.wanted = wanted
-        self.alone = False  # also about a request that only one route can take: the forecast is wanted for its own sake
+        self.alone = False  # also ask about a request with only one route, to get its forecast
         self.observations = Observations()
-        self.open: dict[str, Question] = {}  # request -> what is asked about it
+        self.open: dict[str, Question] = {}  # by request
         self.figures = DispatchFigures()
 
     def ask(self, submission: Submission, routes: Sequence[Route], now: float) -> Ask:
-        """The request is asked about from now on."""
+        """Open a question about a request, and return the message to a dispatcher."""
         self.open[submission.request] = Question(submission, now)
         return Ask(submission, {route.id: list(workers_of(route)) for route in routes})
 
     def take(self, chosen: Chosen, now: float) -> Advice | None:
-        """The answer to an open question; None where nobody waits for it any more."""
+        """Match an answer to its open question; return None if the question is closed or is about another attempt."""
         question = self.open.get(chosen.request)
         if question is None or question.submission.attempt != chosen.attempt:
             return None
@@ -66,7 +69,7 @@ class Asking:
         return Advice(question, chosen)
 
     def decide(self, advice: Advice, routes: Sequence[Route], default: Route, now: float) -> tuple[Route, Decision]:
-        """The route that was chosen if that is still open, else the default; and what was decided for the story."""
+        """Return the chosen route if it is still open, else the default, with the decision for the request's history."""
         chosen, reason = advice.chosen, advice.chosen.reason
         route = next((route for route in routes if route.id == chosen.route), None)
         if route is None and chosen.route:
@@ -78,12 +81,15 @@ class Asking:
         return route, Decision(chosen, route.id, reason, since, now - since)
 
     def drop(self, request: str) -> None:
-        """Whatever is answered about it comes too late. No-op where nothing is asked."""
+        """Close a question, so that a late answer is ignored. No-op where none is open."""
         self.open.pop(request, None)
 
     def ended(self, record: RequestRecord, now: float) -> None:
-        """A request has ended: how right the forecast of its last attempt was. What was cut short says nothing, nor does how
-        long offline requests take."""
+        """Record the latency of an ended request and the forecast error of its last attempt.
+
+        A request that was cut short says nothing about the forecast. Offline requests are not recorded: their latency does
+        not matter.
+        """
         if record.offline:
             return
         self.observations.ended(now - record.arrival)
@@ -94,13 +100,16 @@ class Asking:
         self.figures.first_token_error.observe(first)
         self.figures.latency_error.observe(last)
         predicted, since = decision.forecast, decision.since
-        if isfinite(predicted.last_token):  # else it was said never to end
+        if isfinite(predicted.last_token):  # else the forecast was that it never ends
             came = (predicted.first_token, decision.first_token - since, predicted.last_token, now - since)
             self.figures.points.append(ForecastPoint(record.id, *came))
 
     def seen(self, active: Mapping[str, RequestRecord], now: float) -> tuple[float, float] | None:
-        """See ``Observations.take``; ``active``: the requests that have not ended, in the order of their arrival, of which
-        nobody waits for the offline ones."""
+        """Return the observations since the last call (see ``Observations.take``).
+
+        ``active``: the requests that have not ended, in order of arrival. Offline ones do not count, since no client waits
+        for them.
+        """
         first = next((record for record in active.values() if not record.offline), None)
         return self.observations.take(0.0 if first is None else now - first.arrival)
 

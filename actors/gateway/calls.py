@@ -1,6 +1,7 @@
-"""What a gateway asks of workers and dispatchers, by calls: what is said here must not be lost in a full mailbox.
+"""Calls from a gateway to workers and dispatchers.
 
-A worker's death is news of its own.
+These are calls, not casts, because their content must not be lost in a full mailbox. The death of a worker is reported
+separately.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Handle = Callable[[Event], None]
 
 
 async def submit(effect: Submit, node: ActorNode, handle: Handle) -> None:
-    """Start an attempt at its home."""
+    """Start an attempt at its home worker."""
     submission = effect.submission
     try:
         with trace(submission.trace) if submission.trace else contextlib.nullcontext():
@@ -32,7 +33,7 @@ async def submit(effect: Submit, node: ActorNode, handle: Handle) -> None:
 
 
 async def export(effect: ExportAt, node: ActorNode, handle: Handle) -> None:
-    """Have pages sent to other workers."""
+    """Ask a worker to send pages to other workers."""
     wanted = effect.wanted
     try:
         await node.ref(f"{effect.worker}/worker").export(wanted)
@@ -42,7 +43,10 @@ async def export(effect: ExportAt, node: ActorNode, handle: Handle) -> None:
 
 
 async def ask(effect: Ask, node: ActorNode, dispatcher: str, patience: float, handle: Handle) -> None:
-    """A dispatcher where a request goes. Whatever comes of it, the request goes on."""
+    """Ask a dispatcher for a route, and handle the answer or the reason why there is none.
+
+    The request goes on in either case.
+    """
     try:
         chosen = await node.ref(dispatcher).choose(effect, timeout=patience, returns=Chosen)
     except RuntimeFault as fault:
@@ -52,7 +56,7 @@ async def ask(effect: Ask, node: ActorNode, dispatcher: str, patience: float, ha
 
 
 async def hold(effect: HoldAt, node: ActorNode, handle: Handle) -> None:
-    """Have pages kept; where one is out of reach there is no room."""
+    """Ask workers to keep pages. A worker that cannot be reached counts as having no room."""
 
     async def ask(worker: str, wanted: HoldPages) -> bool:
         try:
@@ -67,9 +71,10 @@ async def hold(effect: HoldAt, node: ActorNode, handle: Handle) -> None:
 
 
 class Cancellations:
-    """One message to each worker for all that end in this turn of the loop: thousands at once would not fit its mailbox.
+    """Batched cancellations: one message to each worker for all requests that end in this turn of the loop.
 
-    It leaves before a submission that follows, whose task begins later.
+    Thousands of single messages at once would not fit its mailbox. The batch leaves before any later submission, because
+    the task of a submission starts later.
     """
 
     def __init__(self) -> None:
@@ -81,7 +86,7 @@ class Cancellations:
         self._unwanted.setdefault(worker, []).extend(requests)
 
     def send(self, node: ActorNode) -> None:
-        """All there are."""
+        """Send all pending cancellations."""
         unwanted, self._unwanted = self._unwanted, {}
         for worker, requests in unwanted.items():
             node.ref(f"{worker}/worker").cancel.cast(requests)

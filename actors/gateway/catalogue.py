@@ -1,7 +1,7 @@
-"""What the gateway serves: its models, whether they are ready, and which requests can never be theirs.
+"""The gateway's catalogue: its models, their readiness, and requests that can never be served.
 
-Owns what the settings say of the models; what is served beside them, and what has become of all, is in the routing table,
-to which it hands what the controller publishes.
+Owns what the settings say of the models. Models that were added later, and the state of all models, are in the routing
+table, to which the catalogue passes the controller's publications.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .port import Generation, ModelInfo, Readiness
 
 
 class Catalogue:
-    """See the module."""
+    """The models of one gateway (see the module)."""
 
     def __init__(self, models: Iterable[ModelInfo], table: RoutingTable) -> None:
         self.configured = {model.id: model for model in models}
         self._table = table
 
     def learn(self, update: RoutesChanged, now: float) -> None:
-        """The controller has published this."""
+        """Apply a publication of the controller to the routing table."""
         self._table.update(
             update.version,
             update.chains,
@@ -42,7 +42,7 @@ class Catalogue:
         )
 
     def models(self) -> list[ModelInfo]:
-        """What is served: in the order of the configuration, then as it was added."""
+        """List the served models: in configuration order, then in the order they were added."""
         return [self._model(model, application) for model, application in self._table.models.items()]
 
     def _model(self, model: str, application: str) -> ModelInfo:
@@ -67,7 +67,7 @@ class Catalogue:
         )
 
     def virtual(self, model: str) -> int:
-        """Virtual tokens before its prompts."""
+        """Return the number of virtual tokens before a model's prompts."""
         return self._model(model, self._table.models[model]).virtual
 
     def ready(self, draining: bool) -> Readiness:
@@ -89,14 +89,14 @@ class Catalogue:
         return "waiting" if application in self._table.served else "loading"
 
     def unknown(self, model: str) -> RequestRefused | None:
-        """For a model that is not served, or no more."""
+        """Return the refusal for a model that is not served or no longer served, else None."""
         if model in self._table.models:
             return None
         served = ", ".join(self._table.models)
         return RequestRefused(Refusal.UNKNOWN_MODEL, f"model {model!r} does not exist; there are: {served}")
 
     def unfit(self, generation: Generation) -> RequestRefused | None:
-        """For a sequence that no worker could ever hold."""
+        """Return the refusal for a sequence that no worker could ever hold, else None."""
         application, prompt, answer = (
             self._table.models[generation.application],
             len(generation.prompt),

@@ -1,4 +1,4 @@
-"""What a dispatcher decided about an attempt of a request: the candidates, what was predicted, and what came of it."""
+"""The decision of a dispatcher about one attempt: its candidates, its forecast, and the outcome."""
 
 from __future__ import annotations
 
@@ -9,30 +9,35 @@ from typing import Any
 from ...policies.prediction.candidate import Candidate, Forecast
 from ..dispatcher.messages import Chosen
 
-SHOWN = 16  # candidates of a request that its view names; a thousand views are kept
+SHOWN = 16  # candidates shown in a view; a thousand views are kept
 _TOLD = ("running", "waiting", "free_blocks", "total_blocks", "waiting_blocks", "cached_blocks", "in_flight")
-MOST_ERROR = 100.0  # relative; of a forecast that said never
+MOST_ERROR = 100.0  # cap of the relative error, for a forecast of "never"
 
 
 @dataclass(slots=True)
 class Decision:
-    """``route``: the one taken; ``reason``: why that is not what the policy says, empty where it is; times are on the
-    gateway's clock."""
+    """One attempt's decision. ``route``: the route taken. ``reason``: why it differs from the policy's choice, or empty.
+
+    Times are on the gateway's clock.
+    """
 
     chosen: Chosen
     route: str
     reason: str
-    since: float  # when it was asked for; forecasts count from here
-    seconds: float  # until the answer
-    first_token: float | None = None  # of the attempt
+    since: float  # when the question was asked; forecasts count from here
+    seconds: float  # seconds until the answer
+    first_token: float | None = None  # time of the attempt's first token
 
     @property
     def forecast(self) -> Forecast | None:
-        """For the route that was taken."""
+        """The forecast for the route that was taken."""
         return next((candidate.forecast for candidate in self.chosen.candidates if candidate.route == self.route), None)
 
     def errors(self, ended: float) -> tuple[float, float]:
-        """Of the forecasts of first and last token: |actual - predicted| / actual, both counted from the question."""
+        """Return the relative errors of the forecasts of the first and last token.
+
+        The error is |actual - predicted| / actual, with both counted from the question.
+        """
         forecast = self.forecast
         assert forecast is not None, "there is no error without a forecast"
         assert self.first_token is not None, "a request that has ended whole has a first token"
@@ -42,11 +47,14 @@ class Decision:
         )
 
     def view(self, arrival: float, ended: float | None) -> dict[str, Any]:
-        """For JSON. Seconds from the question, but ``at``: of the question, from the request's arrival. ``ended``: when the
-        last token came, None where it has not, or never will."""
+        """Return the decision as plain data for JSON.
+
+        Times are seconds from the question, except ``at``: the time of the question, in seconds from the request's
+        arrival. ``ended``: when the last token came; None if it has not come or never will.
+        """
         chosen = self.chosen
         known = list(zip(chosen.candidates, chosen.loads, strict=True))
-        known.sort(key=lambda pair: pair[0].route != self.route)  # the one taken first, whatever is cut off
+        known.sort(key=lambda pair: pair[0].route != self.route)  # the route taken goes first, so that it is never cut off
         found: dict[str, Any] = {
             "at": self.since - arrival,
             "seconds": self.seconds,
@@ -73,7 +81,7 @@ def _error(predicted: float, actual: float) -> float:
 
 
 def _candidate(candidate: Candidate, load: list[float] | None) -> dict[str, Any]:
-    """What was known of it: nothing of the worker (None) where the policy does not ask."""
+    """Return a candidate as plain data. Figures of the worker are None where the policy does not ask for them."""
     forecast, told = candidate.forecast, candidate.total_blocks > 0
     return {
         "route": candidate.route,
@@ -92,5 +100,5 @@ def _candidate(candidate: Candidate, load: list[float] | None) -> dict[str, Any]
 
 
 def _finite(number: float) -> float | None:
-    """JSON has no infinity; None is never."""
+    """Return a number for JSON, which has no infinity; None stands for "never"."""
     return number if isfinite(number) else None

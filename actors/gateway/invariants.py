@@ -1,4 +1,4 @@
-"""What must hold of a gateway's state machine after every event; read by tests."""
+"""Invariants of the gateway's state machine, checked by tests after every event."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .workers import Workers
 
 
 class CheckedParts(MovedParts, Protocol):
-    """All of a ``GatewayState`` that must agree."""
+    """The parts of a ``GatewayState`` that must agree with one another."""
 
     queue: WaitingQueue
     workers: Workers

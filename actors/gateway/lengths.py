@@ -1,4 +1,4 @@
-"""What a gateway expects of its requests' lengths, how right that was, and what is to be learned from those that ended."""
+"""A gateway's estimates of answer lengths, their accuracy, and the lessons from ended requests for the tagger."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ from ...policies.prediction.lengths import Features, LengthEstimator, Lesson, fe
 from .port import Generation, LengthFigures
 from .record import RequestRecord
 
-MOST_LESSONS = 1024  # kept until they are taken; beyond, ends are not told
+MOST_LESSONS = 1024  # lessons kept until they are taken; further ones are dropped
 
 
 class Lengths:
-    """``wanted``: whether anybody wants to know; otherwise a request costs one look at it."""
+    """The length estimates of one gateway.
+
+    ``wanted``: whether estimates are used at all; if not, a request costs one check.
+    """
 
     def __init__(self, wanted: bool = False) -> None:
         self.wanted = wanted
-        self.estimator: LengthEstimator | None = None  # a copy of the tagger's, once there is one
+        self.estimator: LengthEstimator | None = None  # copy of the tagger's estimator, once there is one
         self.figures = LengthFigures()
         self._lessons: list[Lesson] = []
 
     def expect(self, generation: Generation, model: str) -> tuple[Features | None, int]:
-        """What is known of a request before it starts, and the length of its answer; 0: unknown. ``model``: as it was asked
-        for, which stays when what is served under that name is replaced."""
+        """Return a new request's features and the estimated length of its answer (0: unknown).
+
+        ``model``: the name that the client asked for. It stays the same when the application behind that name is replaced.
+        """
         if not self.wanted:
             return None, 0
         sampling, stops = generation.sampling, generation.stop_strings
@@ -35,8 +40,10 @@ class Lengths:
         return features, self.estimator.estimate(features) if self.estimator is not None else 0
 
     def ended(self, record: RequestRecord, reason: str) -> None:
-        """A request has ended. Nothing is learned where it was not complete, or where its length was stated; ``reason``:
-        "length" where a limit ended it."""
+        """Learn from an ended request. ``reason``: "length" if a limit ended it.
+
+        Nothing is learned from an incomplete answer, or where the client stated the length.
+        """
         features, expected, length = record.features, record.expected, record.emitted
         if features is None or features.stated or record.state != "finished" or not length:
             return
@@ -46,6 +53,6 @@ class Lengths:
             self._lessons.append(Lesson(features, length, reason != "length", expected))
 
     def take(self) -> list[Lesson]:
-        """Those since the last call."""
+        """Return and clear the lessons since the last call."""
         lessons, self._lessons = self._lessons, []
         return lessons

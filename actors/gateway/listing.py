@@ -1,4 +1,4 @@
-"""Views of a gateway's requests: one request with its place in the queue, or the latest ones as lines.
+"""Views of a gateway's requests: one request with its queue position, or the latest ones as lines.
 
 Reads records and changes none.
 """
@@ -15,8 +15,11 @@ from .state import GatewayState
 
 
 def described(state: GatewayState, positions: QueuePositions, request: str, now: float) -> RequestView | None:
-    """Return one request. It waits as ``RequestRecord.waits`` has it, at a place in the queue if it has not begun yet.
-    ``starts_in`` is forecast from the pace at which requests ended lately, and None while that is not known."""
+    """Return the view of one request, or None.
+
+    It counts as waiting by the rule of ``RequestRecord.waits``, and has a place in the queue if it has not begun yet.
+    ``starts_in`` is forecast from the rate at which requests ended lately; it is None while that rate is unknown.
+    """
     view, record = state.describe(request), state.active.get(request)
     if view is None or record is None or not record.waits:
         return view
@@ -26,7 +29,7 @@ def described(state: GatewayState, positions: QueuePositions, request: str, now:
 
 
 def listed(state: GatewayState, positions: QueuePositions, viewer: Viewer, most: int, now: float) -> list[RequestLine]:
-    """Return those that the viewer may see: the running and waiting ones, then what ended; of each the latest first."""
+    """Return the requests that the viewer may see: running and waiting ones, then ended ones; latest first in each group."""
     found: list[RequestLine] = []
     for line in _lines(state, positions, viewer, now):
         if len(found) >= most:

@@ -22,7 +22,7 @@ from .switch_messages import SwitchRoutes
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The client's side ends a request: ``stop`` when its text is complete, else the client is gone."""
+    """The end of a request from the client's side. ``stop``: its text is complete; otherwise the client is gone."""
 
     request: str
     stop: bool = False
@@ -43,7 +43,7 @@ class WorkerEnded:
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """An attempt did not reach its home, though that lives (its mailbox was full, say)."""
+    """An attempt that did not reach its home worker although the worker is alive (a full mailbox, for example)."""
 
     request: str
     attempt: int
@@ -52,8 +52,10 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A worker's heartbeat; ``serial`` is the last report that it has made for this gateway. ``offline``: what it takes of
-    offline requests; None: nothing is said. ``costs``: of its sweeps, once they are known."""
+    """A worker's heartbeat. ``serial``: the number of its last report to this gateway.
+
+    ``offline``: the offline capacity it offers; None: not stated. ``costs``: the costs of its sweeps, once they are known.
+    """
 
     worker: str
     incarnation: int
@@ -64,7 +66,10 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A running request is to go on on another route. ``attempt``: the one that is left; ``told``: what was promised."""
+    """A running request that is to continue on another route.
+
+    ``attempt``: the attempt it leaves. ``told``: the answer to the caller.
+    """
 
     request: str
     attempt: int
@@ -74,14 +79,14 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Vacate:
-    """No request is to stay at a worker, to which none is sent any more."""
+    """The order to move every request away from a worker. No new ones are sent there any more."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExportUnsent:
-    """A worker was not reached with the wish for an export; ``news``: what it would have said that came of it."""
+    """An export request that did not reach its worker. ``news``: the answer made up in its place."""
 
     worker: str
     news: Exported
@@ -89,7 +94,7 @@ class ExportUnsent:
 
 @dataclass(frozen=True, slots=True)
 class HoldAnswered:
-    """What ``HoldAt`` asked for is done, as far as workers live. ``room``: for pages that are to come."""
+    """The answer to ``HoldAt``, as far as its workers are alive. ``room``: whether there is memory for the pages to come."""
 
     request: str
     attempt: int
@@ -99,12 +104,12 @@ class HoldAnswered:
 
 @dataclass(frozen=True, slots=True)
 class GatewayTick:
-    """Time has passed."""
+    """The passing of time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Take no more; ``now`` says whether what runs is ended too."""
+    """The order to admit no more requests. ``now``: whether running requests are ended too."""
 
     now: bool = False
 
@@ -122,7 +127,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class ExportAt:
-    """Have pages sent from one worker to others."""
+    """The effect of asking one worker to send pages to others."""
 
     worker: str
     wanted: Export
@@ -130,7 +135,10 @@ class ExportAt:
 
 @dataclass(frozen=True, slots=True)
 class HoldAt:
-    """Have workers keep pages of a request, the last one after all others. ``attempt``: the one that is to come."""
+    """The effect of asking workers to keep pages of a request, the last worker after all others.
+
+    ``attempt``: the next attempt.
+    """
 
     request: str
     attempt: int
@@ -151,7 +159,7 @@ class CancelAt:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """All reports up to ``serial`` have arrived; the worker may forget them."""
+    """The acknowledgement of all reports up to ``serial``; the worker may forget them."""
 
     worker: str
     serial: int
@@ -159,7 +167,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Send the reports from ``serial`` on again."""
+    """The request to send all reports from ``serial`` on again."""
 
     worker: str
     serial: int
@@ -172,7 +180,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The request ends with an error, before or after it began."""
+    """The failure of a request, before or after it began."""
 
     request: str
     refused: RequestRefused
@@ -180,15 +188,17 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The request ended by the client's wish: nothing more comes."""
+    """The end of a request by the client's wish: nothing more is delivered."""
 
     request: str
 
 
 @dataclass(frozen=True, slots=True)
 class WantRoutes:
-    """Requests of these applications wait and have no route, or none with room for them: the controller may bring what is on
-    demand, or unload it. Tokens of the longest."""
+    """Applications whose requests wait without a route, or without one that has enough memory.
+
+    The controller may load applications on demand, or unload others. Values: tokens of the longest waiting request.
+    """
 
     applications: dict[str, int]
 

@@ -1,4 +1,4 @@
-"""A request on its way from one route to another, and what whoever moves it needs of the gateway's state machine."""
+"""An in-flight move of a request from one route to another, and the parts of the gateway state that moves need."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from .record import RequestRecord
 
 
 def places(route: Route) -> str:
-    """The workers of a route, as the names of groups have them: pipelines that begin on one worker are different ones."""
+    """Return a route's workers as one label. It names every worker, since different pipelines may begin on the same one."""
     return "+".join(workers_of(route))
 
 
 @dataclass(slots=True)
 class MoveUnderWay:
-    """A request whose pages are copied, or that has not said its first word on its new route."""
+    """A request whose pages are being copied, or that has not produced a token on its new route yet."""
 
     move: Move
     source: Route
     since: float
-    sent: int = 0  # pages of which copies were asked for
+    sent: int = 0  # pages whose copies were requested
     rounds: int = 0
-    waiting: dict[str, int] = field(default_factory=dict)  # worker -> number of the export that it has not answered
-    pages: int = 0  # copied on all of its workers, in the rounds that are over
-    least: int | None = None  # of those that have answered in this round
+    waiting: dict[str, int] = field(default_factory=dict)  # worker -> number of the export it has not answered
+    pages: int = 0  # copied by all of its workers, in the finished rounds
+    least: int | None = None  # fewest pages among the answers of this round
     nbytes: int = 0
     refused: int = 0
     reasons: list[str] = field(default_factory=list)
-    switch: int = 0  # because of which it moves; 0: because of none
-    submit: Submit | None = None  # what its attempt on the new route begins with, while it pauses
+    switch: int = 0  # number of the switch that caused the move; 0: none
+    submit: Submit | None = None  # the submission that starts the attempt on the new route, while it pauses
     left: float | None = None  # when its attempt on the old route ended
-    handed_over: float | None = None  # when that on the new route was submitted
-    reached: int = 0  # tokens that it had come to then
-    cached: int = 0  # tokens of which KV was found there
+    handed_over: float | None = None  # when the attempt on the new route was submitted
+    reached: int = 0  # tokens reached when it left
+    cached: int = 0  # tokens whose KV was found on the new route
 
     @property
     def recomputed(self) -> int:
-        """Tokens that it had come to, and are computed again."""
+        """Tokens that the old route had reached and the new one computes again."""
         return max(self.reached - self.cached, 0)
 
     @property
     def pauses(self) -> bool:
-        """It has left, and waits for its pages."""
+        """True while the request has left its old route and waits for its pages."""
         return self.left is not None and self.handed_over is None
 
 
 class MovedParts(Protocol):
-    """What is needed of ``GatewayState``."""
+    """The parts of ``GatewayState`` that moves need."""
 
     address: str
     page_size: int

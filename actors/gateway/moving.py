@@ -1,9 +1,9 @@
 """Requests that move from one route to another while they run.
 
-While its pages are copied a request goes on where it is; then a new attempt with all of its tokens begins at the new home,
-finds them there, and computes what is lacking. One that has not decoded yet begins there at once, from the front, while its
-pages come from the back. Whatever becomes of the copy, the attempt is what counts: nothing is lost, and no death is counted.
-Owns the moves under way; what a move does to a request is done by ``state.py``.
+While its pages are copied a request runs on where it is. Then a new attempt with all of its tokens begins at the new home,
+finds the pages there, and computes the rest. A request that is not decoding yet begins there at once: it prefills from the
+front, while its pages arrive from the back. Whatever happens to the copy, the attempt is what counts: nothing is lost, and
+no death is counted. Owns the moves in flight; ``state.py`` applies a move to a request.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from .switching import Switching
 
 
 class Moving:
-    """See the module. ``state``: whose requests they are."""
+    """The in-flight moves of one gateway (see the module). ``state``: the owner of the requests."""
 
     def __init__(self, state: MovedParts) -> None:
         self._state = state
         self.moves: dict[str, MoveUnderWay] = {}  # by request
-        self._number = 0  # of the last export
+        self._number = 0  # number of the last export
         self.figures = MoveFigures()
-        self.pausing = Pausing(state, self)  # of those that have left, and wait for their pages
+        self.pausing = Pausing(state, self)  # requests that have left and wait for their pages
         self.switching = Switching(state, self, self.pausing)
 
     def plan(self, request: str, worker: str, route: str, now: float) -> Move:
-        """Where a running request would go. Raises RequestRefused where it cannot be moved there."""
+        """Return the move of a running request. Raises RequestRefused if it cannot move there."""
         state, record = self._state, self._state.active[request]
         if request in self.moves:
             where = self.moves[request].move.route.home
@@ -63,7 +63,7 @@ class Moving:
         return self.to(record, found)
 
     def to(self, record: RequestRecord, found: Route) -> Move:
-        """Its move to a route."""
+        """Return the move of a request to a route."""
         assert record.route is not None, "who runs has a route"
         pages = self._full(record)
         targets = self.targets(record.route, found)
@@ -72,7 +72,9 @@ class Moving:
         return Move(record.id, record.attempt, found, told)
 
     def handle(self, event: Move | Vacate | SwitchRoutes | ExportUnsent | HoldAnswered, now: float) -> None:
-        """One request is to move, or all that are at a worker or on routes that end; or one cannot."""
+        """Apply an event about moves: one request moves, all on a worker or on ending routes move, or a move cannot
+        proceed.
+        """
         match event:
             case Move():
                 self.begin(event, now)
@@ -90,16 +92,16 @@ class Moving:
         for record in sorted((active[id] for id in self._state.table.on.get(worker, ())), key=lambda r: r.key):
             under = self.moves.get(record.id)
             if under is not None and worker not in workers_of(under.move.route):
-                continue  # it is leaving
+                continue  # it is leaving already
             if under is not None and not under.pauses:
-                self.left(record)  # it goes on from where it is, and not to there
+                self.left(record)  # cancel its move to this worker; it continues where it is
             try:
                 self.begin(self.plan(record.id, "", "", now), now)
-            except RequestRefused as refused:  # it moves already, or must wait until it is given back
+            except RequestRefused as refused:  # it is moving already, or must wait until it is given back
                 record.note(now, "not_moved", reason=refused.message)
 
     def rebalance(self, now: float) -> None:
-        """Where a route has opened, requests that no worker has begun go where less is ahead of them."""
+        """Reroute requests that no worker has begun to a newly opened route with less work ahead of them."""
         state, table = self._state, self._state.table
         opened = {name for name in table.opened if len(table.routes.get(name, ())) > 1}
         table.opened.clear()
@@ -116,12 +118,15 @@ class Moving:
             state.say(state.relocate(record, route, now, cancel=True))
 
     def _unbegun(self, record: RequestRecord) -> bool:
-        """It waits at a worker, as far as is known here. Suspects and offline requests have rules of their own."""
+        """Return whether it waits at a worker, as far as is known here.
+
+        Suspects and offline requests have their own rules.
+        """
         waits = bool(record.workers) and (record.requeued or not record.planned)
         return waits and not (record.alone or record.offline or record.id in self.moves)
 
     def begin(self, move: Move, now: float, switch: int = 0) -> None:
-        """Have pages copied while the request goes on; without any, or before it decodes, it moves now."""
+        """Start copying pages while the request runs on. Without pages, or before it decodes, it moves now."""
         record = self._state.active[move.request]
         assert record.route is not None, "who runs has a route"
         under = self.moves[move.request] = MoveUnderWay(move, record.route, now, switch=switch)
@@ -131,7 +136,7 @@ class Moving:
             self.hand_over(under, now)
 
     def _work(self) -> dict[str, int]:
-        """Tokens outstanding on each worker once all that move are there."""
+        """Return the outstanding tokens of each worker as if all moves in flight were done."""
         work = self._state.table.work.copy()
         for request, under in self.moves.items():
             if under.left is None:
@@ -140,23 +145,23 @@ class Moving:
         return work
 
     def _full(self, record: RequestRecord) -> int:
-        """Its pages that are full, and have KV."""
+        """Return the number of its full pages that have KV."""
         return min(record.reached, len(record.tokens) - 1) // self._state.page_size
 
     def targets(self, source: Route, target: Route) -> Mapping[str, list[PageTarget]]:
-        """For each worker that lives what it sends to whom; of an application that is served no more nothing."""
+        """Return, for each live worker, the layers it sends to each target. Empty for an application no longer served."""
         table = self._state.table
         chain = table.chains.get(target.application)
         found = page_targets(chain.components, source, target) if chain is not None else {}
         return {worker: [PageTarget(*layers) for layers in to] for worker, to in found.items() if worker in table.alive}
 
     def page_bytes(self, route: Route, to: PageTarget) -> int:
-        """Of the layers of a page that go to one worker."""
+        """Return the bytes of one page's layers that go to one worker."""
         layouts = [c.kv for c in self._state.table.chains[route.application].components if c.kv is not None]
         return sum(layout.raw_bytes for layout in layouts[to.first : to.end])
 
     def export(self, under: MoveUnderWay) -> None:
-        """Ask for copies of the pages that are full and were not asked for."""
+        """Ask for copies of the full pages that were not requested yet."""
         state, size, record = self._state, self._state.page_size, self._state.active[under.move.request]
         full = under.move.told.pages if under.pauses else self._full(record)
         if full <= under.sent:
@@ -173,7 +178,7 @@ class Moving:
         under.sent, under.rounds = full, under.rounds + 1
 
     def exported(self, news: Exported, worker: str, now: float) -> None:
-        """A worker of the old route has sent what it could."""
+        """Take a worker's answer: it has sent the pages that it could."""
         under = self.moves.get(news.request)
         if under is None or under.waiting.get(worker) != news.number:
             return
@@ -194,7 +199,7 @@ class Moving:
             self.hand_over(under, now)
 
     def hand_over(self, under: MoveUnderWay, now: float) -> None:
-        """The new attempt begins, unless its route is gone."""
+        """Start the attempt on the new route, unless that route is gone."""
         state, move = self._state, under.move
         record = state.active[move.request]
         routes = state.table.routes.get(move.route.application, [])
@@ -210,7 +215,10 @@ class Moving:
             state.say(state.relocate(record, route, now, cancel=True))
 
     def hand_over_without_pages(self, under: MoveUnderWay, now: float) -> None:
-        """It is computed again, as soon as there is memory for that. The switch does not wait for it any more."""
+        """Start the attempt on the new route without pages, as soon as there is memory for it.
+
+        The request is computed again. The switch no longer waits for it.
+        """
         self.hand_over(under, now)
         self.switching.ready(under, now)
 
@@ -223,14 +231,14 @@ class Moving:
             self.left(record)
 
     def progressed(self, news: Progressed, now: float) -> None:
-        """A home has planned an attempt, or found so many tokens of it in its cache."""
+        """Note that a home has planned the new attempt, or found tokens of it in its prefix cache."""
         under = self.moves.get(news.request)
         if under is not None and news.attempt == under.move.attempt + 1:
             under.cached = max(under.cached, news.cached)
             self.switching.ready(under, now)
 
     def resumed(self, record: RequestRecord, now: float) -> None:
-        """A token came. The first one on the new route ends the move."""
+        """Note a token. The first one on the new route ends the move."""
         under = self.moves.get(record.id)
         if under is None or under.left is None or under.handed_over is None:
             return
@@ -245,7 +253,7 @@ class Moving:
         )  # fmt: skip
 
     def left(self, record: RequestRecord) -> None:
-        """The attempt is over for another reason, or the request is: so is its move."""
+        """Abandon the move of a request whose attempt, or which itself, ended for another reason."""
         under = self.moves.pop(record.id, None)
         if under is not None:
             self.switching.over(under)
@@ -253,14 +261,14 @@ class Moving:
             self.figures.outcomes["abandoned"] += 1
 
     def lost(self, worker: str, now: float) -> None:
-        """A worker died. What was to go there stays where it is; what it was asked for will not come."""
+        """Handle the death of a worker: moves to it are given up, and exports that it owed will not come."""
         for under in list(self.moves.values()):
             if under.left is None and worker in workers_of(under.move.route):
                 self._give_up(under, f"worker {worker} died", now)
         self.pausing.lost(worker, now)
 
     def look(self, now: float) -> None:
-        """Copies that take too long are not waited for."""
+        """Check timeouts: a copy that takes too long is not waited for."""
         for under in list(self.moves.values()):
             if under.handed_over is None and overdue(under.since, now):
                 under.reasons.append(f"copying took longer than {PATIENCE:g} s")

@@ -1,4 +1,7 @@
-"""Whether a gateway takes a request that comes, and why not."""
+"""The gateway's admission check for arriving requests.
+
+Unknown models, draining, failed loads, requests too long for any worker, and overload are refused here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from .record import RequestRecord
 
 
 class TakingParts(Protocol):
-    """What is needed of ``GatewayState``."""
+    """The parts of ``GatewayState`` that admission needs."""
 
     catalogue: Catalogue
     timeouts: RequestTimeout
@@ -29,7 +32,10 @@ class TakingParts(Protocol):
 
 
 def refusal(state: TakingParts, generation: Generation, now: float) -> RequestRefused | None:
-    """None where it is taken. Offline requests crowd nobody out: they are sent by credit, and not counted."""
+    """Return the reason to refuse a request, or None to admit it.
+
+    Offline requests displace no others: they are sent by credit only, so the overload limit does not count them.
+    """
     if (unknown := state.catalogue.unknown(generation.application)) is not None:
         return unknown
     if state.draining:

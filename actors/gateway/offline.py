@@ -1,8 +1,8 @@
-"""Offline requests at the gateway: what workers take of them now, and those that wait here until a worker takes them.
+"""Offline requests at the gateway: the credit of each worker, and requests that wait here for credit.
 
-They are never queued in workers. A worker says in its heartbeats, and in its reports while it has any, what it would start
-now; of that is subtracted what is on its way. Whatever it gives back waits here, with its tokens, and goes before all that
-is new. Owns what workers have told, and no request.
+Offline requests are never queued in workers. A worker states what it would start now in its heartbeats, and in its reports
+while it has offline requests; requests on their way to it are subtracted. A request that a worker gives back waits here,
+with its tokens, and goes before all new ones. Owns the workers' statements, and no request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NONE = OfflineRoom((), 0, 0, 0)
 
 
 class OfflineParts(Protocol):
-    """What is needed of ``GatewayState``."""
+    """The parts of ``GatewayState`` that offline requests need."""
 
     table: RoutingTable
     quarantine: Quarantine
@@ -33,21 +33,24 @@ class OfflineParts(Protocol):
 
 
 class OfflineBook:
-    """See the module. ``state``: whose requests they are."""
+    """The credit and the waiting offline requests of one gateway (see the module). ``state``: the owner of the requests."""
 
     def __init__(self, state: OfflineParts) -> None:
         self._state = state
-        self._said: dict[str, list[OfflineRoom]] = {}  # worker -> what it told last
+        self._said: dict[str, list[OfflineRoom]] = {}  # worker -> its last statement
         self._rooms: dict[str, dict[str, OfflineRoom]] = {}  # the same by application
         self._costs: dict[str, Coefficients] = {}
         self._sweeps: dict[str, int] = {}
-        self._starting: dict[str, dict[str, RequestRecord]] = {}  # worker -> sent there, and not known to have started
-        self._waiting: dict[str, dict[str, None]] = {}  # home that they are meant for -> requests that wait here, in order
-        self._grown = 0  # how often a worker came to take more
+        self._starting: dict[str, dict[str, RequestRecord]] = {}  # worker -> sent there, not known to have started
+        self._waiting: dict[str, dict[str, None]] = {}  # intended home -> requests that wait here, in order
+        self._grown = 0  # times that a worker's credit has grown
 
     @property
     def grown(self) -> int:
-        """How often there came to be more credit, or may have: what is on demand, or here again, is published."""
+        """A counter that rises whenever credit grows or may have grown.
+
+        It includes the publication version: an application that is on demand, or served again, is announced there.
+        """
         return self._grown + self._state.table.version
 
     # what workers say ------------------------------------------------------------------------------------------------
@@ -55,8 +58,11 @@ class OfflineBook:
     def told(
         self, worker: str, rooms: list[OfflineRoom] | None, costs: Coefficients | None = None, sweeps: int | None = None
     ) -> bool:
-        """Whether it takes more than it did. ``rooms``: None where it says nothing, as does a worker that is not known to
-        live; ``costs``, ``sweeps``: of those that it makes, and how many it has made."""
+        """Take a worker's statement; return whether its credit has grown.
+
+        Ignored for a worker that is not known to be alive. ``rooms``: None if not stated. ``costs``: of the worker's
+        sweeps. ``sweeps``: how many it has made.
+        """
         if worker not in self._state.table.alive:
             return False
         if costs is not None:
@@ -72,31 +78,31 @@ class OfflineBook:
         return grown
 
     def lost(self, worker: str) -> None:
-        """It has ended."""
+        """Forget a worker that has ended."""
         for known in (self._said, self._rooms, self._costs, self._sweeps, self._starting):
             known.pop(worker, None)
         self._grown += 1
 
     def wakes(self) -> list[str]:
-        """Requests that wait here and for which there may be credit now: of each home as many as all workers would start."""
+        """Return waiting requests that may have credit now: for each home as many as all workers together would start."""
         most = sum(max((room.rows for room in rooms), default=0) for rooms in self._said.values())
         return [request for those in self._waiting.values() for request in islice(those, most)]
 
     # requests --------------------------------------------------------------------------------------------------------
 
     def waits(self, record: RequestRecord) -> None:
-        """It waits here. This and the next two do nothing about a request that is not offline."""
+        """Add a request that waits here. Like ``sent`` and ``left``, a no-op unless the request is offline."""
         if record.offline:
             self._waiting.setdefault(record.generation.home, {})[record.id] = None
 
     def sent(self, record: RequestRecord, worker: str) -> None:
-        """An attempt is on its way."""
+        """Note that an attempt is on its way to a worker."""
         if record.offline:
             self._waiting.get(record.generation.home, {}).pop(record.id, None)
             self._starting.setdefault(worker, {})[record.id] = record
 
     def left(self, record: RequestRecord) -> None:
-        """It waits no more, and runs nowhere."""
+        """Remove a request that neither waits nor runs any more."""
         if record.offline:
             self._waiting.get(record.generation.home, {}).pop(record.id, None)
             for worker in record.workers[:1]:
@@ -104,15 +110,15 @@ class OfflineBook:
                     self._grown += 1
 
     def route(self, record: RequestRecord, now: float) -> Route | None:
-        """Where it goes now."""
+        """Return the route that the request can take now, or None."""
         routes = open_routes(record.wanted(now), self._state.table, self._state.quarantine)
-        need = len(record.tokens) if record.attempt else 0  # of a new one only who sends it knows what it shares
+        need = len(record.tokens) if record.attempt else 0  # for a new request only the sender knows the shared prefix
         return home_of(routes, record.generation.home, need, lambda worker: self._left(worker, record.application))
 
     # credit ----------------------------------------------------------------------------------------------------------
 
     def credits(self, application: str) -> list[Credit]:
-        """See ``GatewayPort``."""
+        """Return the credit of each worker for an application (see ``GatewayPort``)."""
         table = self._state.table
         if table.absent(application) or table.given_up(application):
             return self._first(application)
@@ -131,13 +137,16 @@ class OfflineBook:
         return found
 
     def _first(self, application: str) -> list[Credit]:
-        """For one request of an application that is in no worker: it is loaded for it, or refuses it."""
+        """Return credit for one request of an application that no worker holds.
+
+        That request makes it load, or is refused.
+        """
         waits = any(self._state.active[id].application == application for those in self._waiting.values() for id in those)
         length = self._state.table.chains[application].max_length
         return [] if waits else [Credit(worker="", rows=1, positions=1, room=length)]
 
     def _held_for(self, worker: str, application: str, routes: Mapping[str, Route]) -> Iterable[RequestRecord]:
-        """Requests that wait here and may go to the worker."""
+        """Yield requests that wait here and may go to the worker."""
         for home, those in self._waiting.items():
             if home == worker or home not in routes:
                 for record in map(self._state.active.__getitem__, those):
@@ -148,9 +157,9 @@ class OfflineBook:
         return self._rooms.get(worker, {}).get(application, NONE)
 
     def _left(self, worker: str, application: str) -> OfflineShare:
-        """What the worker takes beside what is on its way there."""
+        """Return the worker's credit minus the requests on their way there."""
         starting = {id: r for id, r in self._starting.get(worker, {}).items() if not r.planned}
-        self._starting[worker] = starting  # who has started is in what the worker says
+        self._starting[worker] = starting  # the worker's statement includes requests that have started
         return left(_share(self._told_of(worker, application)), (len(record.tokens) for record in starting.values()))
 
     def check(self, active: Iterable[RequestRecord]) -> None:

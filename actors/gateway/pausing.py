@@ -1,9 +1,9 @@
-"""Requests that pause: the parameters of their route are dropped, and their KV goes to where layers are computed then.
+"""Paused requests: the parameters of their route are dropped, and their KV moves to the next route's workers.
 
-A request leaves its route at once, and workers keep its pages (``HoldPages``). Those with the shortest stall have theirs
-exchanged first, as many at a time as there is room for (``policies/overload/exchange_order.py``); then the attempt on the
-new route begins, or without them, where a copy fails, comes late, or finds no room for too long. Owns that order; what
-happens to a request is done by ``moving.py`` and ``state.py``.
+A request leaves its route at once, and workers keep its pages (``HoldPages``). Requests with the shortest stall exchange
+their pages first, as many at a time as there is room for (``policies/overload/exchange_order.py``). Then the attempt on
+the new route begins. It begins without pages if a copy fails, comes late, or finds no room for too long. Owns that order;
+``moving.py`` and ``state.py`` apply it to a request.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ...policies.sweep.page_events import HoldPages, PageTarget, Unhold
 from .messages import HoldAnswered, HoldAt, Move, UnholdAt
 from .move_under_way import MovedParts, MoveUnderWay, places
 
-ROOM = 1 << 40  # pages of a worker that has not said that it is full
+ROOM = 1 << 40  # pages assumed free on a worker that has not reported being full
 
 
 class Copier(Protocol):
-    """What is needed of ``Moving``."""
+    """The parts of ``Moving`` that pauses need."""
 
     moves: dict[str, MoveUnderWay]
 
@@ -41,17 +41,17 @@ class Copier(Protocol):
 
 
 class Pausing:
-    """See the module."""
+    """The paused requests of one gateway (see the module)."""
 
     def __init__(self, state: MovedParts, copier: Copier) -> None:
         self._state, self._copier = state, copier
-        self._order = ExchangeOrder(lambda source, target: 1.0)  # links are alike, as far as is known
-        self._crowded: set[str] = set()  # workers that have no room, until something has moved, or time passed
-        self._stirred = 0.0  # when something moved last
-        self.leaving: dict[str, int] = {}  # request -> the attempt to come: the old one is not known to be over
+        self._order = ExchangeOrder(lambda source, target: 1.0)  # all links count as equally fast
+        self._crowded: set[str] = set()  # workers without room, until something moves or time passes
+        self._stirred = 0.0  # time of the last move
+        self.leaving: dict[str, int] = {}  # request -> its next attempt; the old one is not known to be over
 
     def begin(self, move: Move, now: float, switch: int) -> None:
-        """A request leaves its route now."""
+        """Take a request off its route now."""
         state, record = self._state, self._state.active[move.request]
         assert record.route is not None, "who runs has a route"
         under = self._copier.moves[record.id] = MoveUnderWay(move, record.route, now, switch=switch)
@@ -62,10 +62,10 @@ class Pausing:
         under.submit = state.relocate(record, move.route, now, cancel=False)
         self.leaving[record.id] = record.attempt
         self._stirred = now
-        self._hold(under, under.source, workers_of(under.source)[::-1], expects=False)  # who knows of the others last
+        self._hold(under, under.source, workers_of(under.source)[::-1], expects=False)  # home last: it knows the others
 
     def _hold(self, under: MoveUnderWay, route: Route, workers: Iterable[str], *, expects: bool) -> None:
-        """Workers of a route keep its pages."""
+        """Ask workers of a route to keep the request's pages."""
         state, record, pages = self._state, self._state.active[under.move.request], under.move.told.pages
         hashes = page_hashes(record.tokens[: pages * state.page_size], state.page_size, record.generation.salt)
         hold = HoldPages(
@@ -75,8 +75,8 @@ class Pausing:
         state.say(HoldAt(record.id, record.attempt, [(worker, hold) for worker in workers]))
 
     def answered(self, event: HoldAnswered, now: float) -> None:
-        """Workers keep its pages, or expect them."""
-        if not event.expects and self.leaving.get(event.request) == event.attempt:
+        """Handle the answer of workers that keep the pages, or expect them."""
+        if self.leaving.get(event.request) == event.attempt:  # room is asked for only later
             del self.leaving[event.request]
         under = self._copier.moves.get(event.request)
         if under is None or not under.pauses or under.move.attempt + 1 != event.attempt:
@@ -96,7 +96,7 @@ class Pausing:
         self._next()
 
     def _sequence(self, under: MoveUnderWay) -> StaleSequence:
-        """What of it is to move."""
+        """Return the KV that a request still has to move."""
         sizes: dict[tuple[str, str], int] = {}
         pages = under.move.told.pages
         for worker, targets in self._copier.targets(under.source, under.move.route).items() if pages else ():
@@ -106,14 +106,14 @@ class Pausing:
         return StaleSequence(under.move.request, sizes, {there: pages for _, there in sizes})
 
     def _next(self) -> None:
-        """Have room made for those whose turn it is."""
+        """Ask for memory for the requests whose turn it is."""
         free = {worker: 0 if worker in self._crowded else ROOM for worker in self._state.table.alive}
         for sequence in self._order.next(free):
             under = self._copier.moves[sequence.request]
             self._hold(under, under.move.route, sorted(sequence.pages), expects=True)
 
     def moved(self, under: MoveUnderWay, now: float) -> None:
-        """Its attempt on the new route begins: with its pages, or without."""
+        """Start the attempt on the new route, with its pages or without."""
         assert under.submit is not None, "who does not pause begins in another way"
         record = self._state.active[under.move.request]
         timeout = self._state.timeouts.left(record, now)
@@ -123,7 +123,7 @@ class Pausing:
         self._next()
 
     def over(self, under: MoveUnderWay) -> None:
-        """It has ended, or begins anew for another reason."""
+        """Forget a request that has ended, or that begins anew for another reason."""
         if under.left is not None and under.submit is not None:
             self._order.done(under.move.request)
             self._unhold(under, {*workers_of(under.source), *workers_of(under.move.route)})
@@ -138,21 +138,24 @@ class Pausing:
             self._state.say(UnholdAt(living, Unhold(under.move.request, under.move.attempt)))
 
     def _compute(self, request: str, why: str, now: float) -> None:
-        """It begins without its pages, and whoever waits has the memory that they took."""
+        """Start a request without its pages. The memory that they took goes to waiting requests."""
         under = self._copier.moves[request]
         under.reasons.append(why)
         self._unhold(under, {*workers_of(under.source), *workers_of(under.move.route)})
         self._copier.hand_over_without_pages(under, now)
 
     def lost(self, worker: str, now: float) -> None:
-        """A worker died: what was to come from it does not come. Whose new route it was on begins anew anyhow."""
+        """Handle the death of a worker: pages from it will not come.
+
+        A request whose new route includes the worker begins anew anyway.
+        """
         for sequence in self._order.lost(worker):
             under = self._copier.moves[sequence.request]
             if under.pauses and worker not in workers_of(under.move.route):
                 self._compute(sequence.request, f"worker {worker} died", now)
 
     def look(self, now: float) -> None:
-        """Time has passed: there may be room where there was none; else one of them makes it."""
+        """Check for room that has come; where all wait for one another's memory, recompute one request to free some."""
         self._crowded.clear()
         if self._order.left and not self._order.moving and stuck(self._stirred, now):
             sequence = self._order.stuck()

@@ -1,7 +1,8 @@
-"""How the processes that answer HTTP ask each other: for requests of their gateways, for their counters, to drain.
+"""Calls between the processes that answer HTTP: to find requests, to sum counters, to drain.
 
-One for each process with a front, as actor ``peer`` of its node. A request is looked for here first and then with all others
-at once, so that any process can answer for any request; who does not answer within ``PATIENCE`` has none.
+Each process with a front has one such actor, ``peer`` of its node. A request is looked up here first and then in all other
+processes at once, so that any process can answer for any request. A process that does not answer within ``PATIENCE``
+counts as not having the request.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ PATIENCE = 2.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """Of a gateway's process. ``port``: where all listen; ``others``: nodes of the other gateways; ``fronts``: of the other
-    fronts."""
+    """The configuration of a gateway's process.
+
+    port: the port that all gateways listen on. others: nodes of the other gateways. fronts: nodes of the other fronts.
+    """
 
     settings: Settings
     models: list[ModelInfo]
@@ -49,8 +52,11 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """A tenant's requests by one process's counts, those of batches aside. ``running``, ``waiting``: sequences now;
-    ``requests``: that have started; ``tokens``: of prompts and answers; ``refused``: requests by error code."""
+    """One process's counts of a tenant's requests and lines of batches.
+
+    running, waiting: sequences now. requests: that have started. tokens: of prompts and answers. refused: requests by
+    error code.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -71,7 +77,7 @@ class TenantUse:
 
 
 class LocalFront(Protocol):
-    """What a peer asks of the front in its own process (``api/http/context.py``)."""
+    """The front in the peer's own process (``api/http/context.py``)."""
 
     def describe(self, name: str, viewer: Viewer) -> RequestView | None: ...
 
@@ -93,16 +99,19 @@ class LocalFront(Protocol):
 
 
 def by_recency(line: RequestLine) -> tuple[bool, float]:
-    """Order requests: what runs and waits first, then what ended; of each the latest first."""
+    """Return a sort key that puts running and waiting requests before ended ones, the latest first in each group."""
     return (True, line.ended) if line.ended is not None else (False, line.age)
 
 
 async def _nothing() -> None:
-    """No-op close."""
+    """Do nothing; the default for ``close``."""
 
 
 class GatewayPeer(Actor):
-    """See the module. ``others``: nodes of the other fronts; ``close``: stops listening, when the node ends."""
+    """The peer actor of one process (see the module).
+
+    others: nodes of the other fronts. close: stops listening when the node ends.
+    """
 
     def __init__(self, front: LocalFront, others: Sequence[str], close: Callable[[], Awaitable[None]] = _nothing) -> None:
         self._front, self._others, self._close = front, list(others), close
@@ -122,17 +131,17 @@ class GatewayPeer(Actor):
 
     @endpoint(concurrent=True)
     async def cancel(self, name: str, viewer: Viewer) -> bool:
-        """End it; return False if there is none that runs."""
+        """End a request; return False if no such request is running."""
         return self._front.cancel(name, viewer)
 
     @endpoint(concurrent=True)
     async def move(self, name: str, viewer: Viewer, worker: str, route: str) -> MovesBegun:
-        """Move it to another route; return no move if there is none that runs."""
+        """Move a request to another route; return no move if no such request is running."""
         return self._front.move(name, viewer, worker, route)
 
     @endpoint(concurrent=True)
     async def counters(self) -> list[Family]:
-        """What this process has counted."""
+        """Return this process's counters."""
         return self._front.families()
 
     @endpoint(concurrent=True)
@@ -142,12 +151,12 @@ class GatewayPeer(Actor):
 
     @endpoint(concurrent=True)
     async def forecasts(self) -> list[ForecastPoint]:
-        """Of the last requests of this process's gateway."""
+        """Return the forecasts for the last requests of this process's gateway."""
         return self._front.forecasts()
 
     @endpoint(concurrent=True)
     async def load_rows(self, step: int, after: int) -> list[LoadRow]:
-        """How busy this process was (``load_history.py``)."""
+        """Return the load history of this process (``load_history.py``)."""
         return self._front.load_rows(step, after)
 
     @endpoint(concurrent=True)
@@ -157,18 +166,20 @@ class GatewayPeer(Actor):
 
     @endpoint(concurrent=True)
     async def describe_anywhere(self, name: str, viewer: Viewer) -> RequestView | None:
-        """Return it from the process that has it."""
+        """Return a request from the process that has it."""
         return (await self._find(name, viewer))[1]
 
     @endpoint(concurrent=True)
     async def requests_anywhere(self, viewer: Viewer, most: int) -> list[RequestLine]:
-        """Return those of all processes that answer: what runs and waits, then what ended; of each the latest first."""
+        """Return the requests of all processes that answer: running and waiting ones, then ended ones; latest first in
+        each group.
+        """
         found = [self._front.requests(viewer, most), *(await self._ask("requests", viewer, most)).values()]
         return sorted((line for lines in found for line in lines), key=by_recency)[:most]
 
     @endpoint(concurrent=True)
     async def cancel_anywhere(self, name: str, viewer: Viewer) -> bool:
-        """End it in the process that has it."""
+        """End a request in the process that has it."""
         place, view = await self._find(name, viewer)
         if view is None:
             return False
@@ -178,7 +189,7 @@ class GatewayPeer(Actor):
 
     @endpoint(concurrent=True)
     async def move_anywhere(self, name: str, viewer: Viewer, worker: str, route: str) -> MovesBegun:
-        """Move it in the process that has it."""
+        """Move a request in the process that has it."""
         place, view = await self._find(name, viewer) if viewer.everything else ("", None)
         id = name if view is None else view.id
         found = [MovesBegun([]) if place else self._front.move(id, viewer, worker, route)]
@@ -188,32 +199,35 @@ class GatewayPeer(Actor):
 
     @endpoint(concurrent=True)
     async def counters_elsewhere(self) -> list[list[Family]]:
-        """Of each other process that answers."""
+        """Return the counters of each other process that answers."""
         return [*(await self._ask("counters")).values()]
 
     @endpoint(concurrent=True)
     async def tenant_uses_elsewhere(self) -> list[dict[str, TenantUse]]:
-        """Of each other process that answers."""
+        """Return the tenant counts of each other process that answers."""
         return [*(await self._ask("tenant_uses")).values()]
 
     @endpoint(concurrent=True)
     async def forecasts_anywhere(self) -> list[ForecastPoint]:
-        """Of all processes that answer."""
+        """Return the forecasts of all processes that answer."""
         return [point for points in [self._front.forecasts(), *(await self._ask("forecasts")).values()] for point in points]
 
     @endpoint(concurrent=True)
     async def history_anywhere(self, step: int, after: int) -> list[LoadRow]:
-        """Of all processes that answer, added up."""
+        """Return the load history summed over all processes that answer."""
         return merged([self._front.load_rows(step, after), *(await self._ask("load_rows", step, after)).values()])
 
     @endpoint(concurrent=True)
     async def drain_all(self, seconds: float) -> None:
-        """Not ready anywhere; returns when nothing runs in any process or the time is over."""
+        """Drain all processes: not ready anywhere. Return when nothing runs in any process or the time is over."""
         await asyncio.gather(self._front.drain(seconds), self._ask("drain", seconds, patience=seconds + PATIENCE))
 
     async def _find(self, name: str, viewer: Viewer) -> tuple[str, RequestView | None]:
-        """Return the node that has a request ("": this one), and the request: by our id if there is one, else by the id its
-        client chose, which may be the id of another key's request at another gateway."""
+        """Return the node that has a request ("": this one), and the request.
+
+        A match by request id goes before a match by the id that a client chose, since the latter may belong to another
+        key's request at another gateway.
+        """
         here = self._front.describe(name, viewer)
         if here is not None and (here.id == name or not viewer.everything):
             return "", here
@@ -222,7 +236,7 @@ class GatewayPeer(Actor):
         return next((one for one in known if one[1].id == name), next(iter(known), ("", None)))
 
     async def _ask(self, endpoint: str, *args: Any, patience: float = PATIENCE, only: str = "") -> dict[str, Any]:
-        """Return the answers of all others that are up and answer, by node; of ``only`` one if it is named."""
+        """Return the answers of the other processes that are up, by node; of ``only`` one if it is named."""
         there = [name for name in self._others if name in self.node.peers() and only in ("", name)]
         calls = [getattr(self.node.ref(f"{name}/peer", GatewayPeer), endpoint)(*args, timeout=patience) for name in there]
         answers = await asyncio.gather(*calls, return_exceptions=True)

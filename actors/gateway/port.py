@@ -1,6 +1,7 @@
-"""What the HTTP front asks of the gateway: the only names of ``actors/gateway`` that ``api/`` imports.
+"""The gateway's interface for the HTTP front: ``GatewayPort`` and its values.
 
-Standard library and policies only. ``actors/gateway/actor.py`` implements ``GatewayPort``; tests of ``api/`` use a fake.
+With ``peers.py`` it is all that ``api/`` imports from ``actors/gateway``. Standard library and policies only.
+``actors/gateway/actor.py`` implements ``GatewayPort``; tests of ``api/`` use a fake.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from ..histogram import Histogram
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """One sequence to generate (a request with n choices is n of these)."""
+    """One sequence to generate. A request with n choices is n generations."""
 
     id: str  # "<request id>" or "<request id>/<choice>" for choice > 0
     application: str
     prompt: list[int]
     max_tokens: int  # new tokens at most; at least 1
     stop_tokens: list[int]  # ids that end the sequence (empty with ignore_eos)
-    stop_strings: int = 0  # texts that end it; how many: what they are is ``api/``'s
+    stop_strings: int = 0  # number of stop strings; ``api/`` has the texts
     sampling: SamplingParams
     tenant: str = ""
-    key: str = ""  # names the API key that asked
+    key: str = ""  # name of the client's API key
     priority: int = 0
     salt: bytes = b""
     trace: str = ""  # a W3C traceparent, handed on to the workers
-    offline: bool = False  # nobody waits for it: it runs on what online requests leave, and is sent by ``credits`` only
-    home: str = ""  # of an offline one: the worker that it is meant for; another one where that is gone
-    side: str = ""  # of an offline one: "left" or "right" of the dual scanner, whose pages are counted apart
+    offline: bool = False  # a batch request, which no client waits for: it runs on spare capacity, by ``credits`` only
+    home: str = ""  # offline: the intended worker; another one if it is gone
+    side: str = ""  # offline: "left" or "right" of the dual scanner, whose pages are counted apart
 
     @property
     def account(self) -> str:
@@ -48,24 +49,27 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """How much offline work one worker takes now, for one application: sequences that would start at its next sweep."""
+    """The offline work that one worker takes now for one application: sequences that would start at its next sweep."""
 
-    worker: str  # "": none has the application, which is loaded for the first request
+    worker: str  # "": no worker has the application; the first request loads it
     rows: int  # sequences
-    positions: int  # tokens of KV that are free for offline sequences, less those of prompts that are on their way
-    room: int  # the same while nothing else runs there: the M of the dual scanner
-    costs: Coefficients | None = None  # what its sweeps cost, as it has measured; None: not known yet
-    sweeps: int = 0  # that it has made, as it told last: its sequences have grown meanwhile
+    positions: int  # KV tokens free for offline sequences, less those of prompts on their way
+    room: int  # the same with nothing else running there: the M of the dual scanner
+    costs: Coefficients | None = None  # measured cost of its sweeps; None: not known yet
+    sweeps: int = 0  # sweeps it had made at its last statement; its sequences have grown since
 
 
 StreamNews = TokensEmitted | PromptScored
-"""What a stream tells, in the worker's own words: tokens in order, without gap or repeat, whatever happened to workers
-meanwhile; before the first of them, where they were asked for, the log-probabilities of all prompt tokens but the first."""
+"""The news of a stream, in the worker's own types.
+
+Tokens come in order, without gap or repeat, whatever happens to workers. Before the first of them come, if the client
+asked, the log-probabilities of all prompt tokens but the first.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """How far a sequence is."""
+    """The progress of a sequence."""
 
     place: int = 0  # among the ``queued`` requests that no worker has planned yet, from 1; 0 once it is planned
     queued: int = 0
@@ -78,7 +82,7 @@ class StreamProgress:
 
 @dataclass(slots=True)
 class Census:
-    """The sequences of one application."""
+    """The sequence counts of one application."""
 
     running: int = 0
     waiting: dict[str, int] = field(default_factory=dict)  # "capacity" | "no_worker" | "isolated" -> sequences
@@ -86,15 +90,15 @@ class Census:
 
 @dataclass(slots=True)
 class LengthFigures:
-    """How good estimates of lengths were at this gateway."""
+    """The accuracy of length estimates at this gateway."""
 
     accuracy: Accuracy = field(default_factory=Accuracy)
-    unanswered: int = 0  # times that the tagger did not answer in time
+    unanswered: int = 0  # times the tagger did not answer in time
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastPoint:
-    """A request that has ended: seconds from when it was asked about to its tokens, as predicted and as they came."""
+    """The forecast and the outcome of an ended request, in seconds from the question to the dispatcher."""
 
     request: str
     predicted_first_token: float
@@ -104,18 +108,18 @@ class ForecastPoint:
 
 
 ASK_BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)  # seconds
-ERROR_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10)  # parts of what came
+ERROR_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10)  # relative errors
 RANK_BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 POINTS = 200
 
 
 @dataclass(slots=True)
 class DispatchFigures:
-    """What came of asking dispatchers at this gateway. Reasons are those of ``actors/dispatcher/messages.py``."""
+    """Statistics of this gateway's questions to dispatchers. Reasons are those of ``actors/dispatcher/messages.py``."""
 
-    asked: Histogram = field(default_factory=lambda: Histogram(ASK_BOUNDS))  # seconds until an answer, or the lack of one
-    fallbacks: dict[str, int] = field(default_factory=dict)  # reason -> requests that went elsewhere than by the policy
-    unanswered: dict[str, int] = field(default_factory=dict)  # reason -> predictors that had nothing to say
+    asked: Histogram = field(default_factory=lambda: Histogram(ASK_BOUNDS))  # seconds to an answer or a failure
+    fallbacks: dict[str, int] = field(default_factory=dict)  # reason -> requests not placed by the policy
+    unanswered: dict[str, int] = field(default_factory=dict)  # reason -> predictors without an answer
     first_token_error: Histogram = field(default_factory=lambda: Histogram(ERROR_BOUNDS))
     latency_error: Histogram = field(default_factory=lambda: Histogram(ERROR_BOUNDS))
     rank: Histogram = field(default_factory=lambda: Histogram(RANK_BOUNDS))
@@ -124,44 +128,47 @@ class DispatchFigures:
 
 @dataclass(slots=True)
 class MoveFigures:
-    """What came of moves at this gateway: pages of the request were found at its new home, or none; or it stayed, ended, or
-    began anew for another reason."""
+    """The outcomes of moves at this gateway.
+
+    copied: the new home found pages of the request. recomputed: it found none. abandoned: the request stayed, ended, or
+    began anew for another reason.
+    """
 
     outcomes: dict[str, int] = field(default_factory=lambda: {"copied": 0, "recomputed": 0, "abandoned": 0})
 
 
 @dataclass(frozen=True, slots=True)
 class MoveBegun:
-    """A sequence leaves a worker for another one. ``pages``, ``nbytes``: full pages of its KV that are copied first."""
+    """The move of a sequence to another worker. ``pages``, ``nbytes``: the full KV pages that are copied first."""
 
     request: str
-    source: str  # its home
-    target: str  # and the next one
+    source: str  # worker it leaves
+    target: str  # worker it moves to
     route: str  # id of the new route
     pages: int
     nbytes: int
 
 
 class TokenStream(Protocol):
-    """A running generation. Iterating may raise RequestRefused: no worker came, or the request is poison."""
+    """A running generation. Iteration raises RequestRefused if no worker came or the request is poison."""
 
     def __aiter__(self) -> AsyncIterator[StreamNews]: ...
 
     def stop(self) -> None:
-        """The text is complete (a stop string): end as "stop", free the sequence."""
+        """End the generation as "stop", since its text is complete (a stop string); free the sequence."""
 
     def cancel(self) -> None:
-        """The client is gone. Idempotent, also after the end."""
+        """End the generation because the client is gone. Idempotent, also after the end."""
 
     def progress(self) -> StreamProgress:
-        """Now, or at the end."""
+        """Return the progress now, or at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A served application. Tokenizer, chat template and defaults come from the folder ``checkpoint``.
+    """A served application. Its tokenizer, chat template and defaults come from the folder ``checkpoint``.
 
-    adapter: a folder whose own files of this kind count before those; "": there is none.
+    adapter: a folder whose own files of these kinds take precedence; "": none.
     """
 
     id: str
@@ -169,31 +176,31 @@ class ModelInfo:
     max_length: int  # tokens of a prompt and its answer
     created: int
     ready: bool
-    parent: str | None = None  # the served application that it shares most parameters with, if it came earlier
-    rooms: tuple[int, ...] = ()  # tokens of KV that each route in force holds while nothing else runs there
-    longest: int = 0  # tokens that fit there once others have been unloaded for them; 0: not known
-    virtual: int = 0  # tokens before every prompt that clients do not see; none of the other numbers counts them
+    parent: str | None = None  # the earlier application that it shares most parameters with
+    rooms: tuple[int, ...] = ()  # KV tokens that each route in force holds with nothing else running
+    longest: int = 0  # tokens that fit once other models are unloaded; 0: not known
+    virtual: int = 0  # hidden tokens before every prompt; the other numbers exclude them
     adapter: str = ""
     base: str = ""  # of an adapter: the id of the model that it was put on
     defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folders that texts are made with, the first one's files before the next one's."""
+        """The folders with the tokenizer and template files; files of an earlier folder take precedence."""
         return (self.adapter, self.checkpoint) if self.adapter else (self.checkpoint,)
 
 
 @dataclass(frozen=True, slots=True)
 class NewApplication:
-    """What to serve besides what is served. ``path``: a folder below a root (setting ``app_roots``)."""
+    """An application to serve in addition. ``path``: a folder below one of the roots (setting ``app_roots``)."""
 
     name: str  # the model id
     path: str
     base: str = ""  # the served model that an adapter belongs to
-    replace: bool = False  # the application that is served under this name
-    wait: float = 60.0  # seconds for an answer; loading goes on behind it
-    defaults: str = ""  # as of ``ModelInfo``
-    on_demand: bool = False  # it is loaded when requests ask for it, and nobody has asked for its addition
+    replace: bool = False  # whether it replaces the application of the same name
+    wait: float = 60.0  # seconds to wait for readiness; loading goes on after that
+    defaults: str = ""  # as in ``ModelInfo``
+    on_demand: bool = False  # added by the server itself: loaded when requests ask for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +220,9 @@ class ApplicationView:
 class RemovalView:
     """The consequences of the removal of an application.
 
-    gone: its memory was free again in the time given and a little more. freed: bytes of parameters that only it had.
-    adapters: those that are on it, and keep its parameters. default: the id that stands for requests without a model;
-    answered: a model of that id is served.
+    gone: its memory was free within the given time plus a little more. freed: bytes of parameters that only it had.
+    adapters: number of adapters on it, which keep its parameters. default: the id that stands for requests without a
+    model. answered: whether a model of that id is served.
     """
 
     gone: bool
@@ -227,7 +234,7 @@ class RemovalView:
 
 @dataclass(frozen=True, slots=True)
 class RefusedChange:
-    """A ``RequestRefused`` on its way to the gateway that asked for a change."""
+    """A ``RequestRefused`` as a value, on its way to the gateway that asked for a change."""
 
     why: Refusal
     message: str
@@ -236,7 +243,7 @@ class RefusedChange:
 
 @dataclass(frozen=True, slots=True)
 class MovesBegun:
-    """What came of a wish to move a request; ``moves``: none where there is no such request."""
+    """The result of asking to move a request. ``moves``: empty if there is no such request."""
 
     moves: list[MoveBegun]
     refused: RefusedChange | None = None
@@ -244,7 +251,7 @@ class MovesBegun:
 
 @dataclass(frozen=True, slots=True)
 class DrainAnswered:
-    """What came of a wish to drain a worker; sequences there by its last heartbeat."""
+    """The result of asking to drain a worker. Counts: its sequences by its last heartbeat."""
 
     running: int = 0
     waiting: int = 0
@@ -252,7 +259,7 @@ class DrainAnswered:
 
 
 def accepted(answer: Any) -> Any:
-    """What was not refused. Raises RequestRefused."""
+    """Return the answer; raise RequestRefused if it is a refusal."""
     if isinstance(answer, RefusedChange):
         raise RequestRefused(answer.why, answer.message, param=answer.param)
     return answer
@@ -260,7 +267,7 @@ def accepted(answer: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """``ready`` when at least one application can be served and the server is not draining."""
+    """The readiness of the server: at least one application can be served, and the server is not draining."""
 
     ready: bool
     reason: str = ""
@@ -272,7 +279,7 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What one gateway serves."""
+    """The models and readiness of one gateway."""
 
     models: list[ModelInfo]
     readiness: Readiness
@@ -280,36 +287,38 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestView:
-    """``GET /v1/requests/{id}``."""
+    """A request as in ``GET /v1/requests/{id}``."""
 
     id: str
     state: str  # "waiting" | "running" | "finished" | "cancelled" | "failed"
     attempt: int
-    home: str | None  # of the current attempt, or the last when it has ended; None while it waits
+    home: str | None  # of the current attempt, or the last one if it has ended; None while it waits
     route: list[dict[str, Any]]  # {"worker", "first", "last"} for each hop; empty while it waits
     prompt_tokens: int
     computed_tokens: int
     emitted_tokens: int
     events: list[dict[str, Any]]  # {"at": seconds since arrival, "event": str, ...}
-    dispatch: dict[str, Any] | None = None  # of the current or last attempt, see ``Decision.view``; None: nobody was asked
-    key: str = ""  # that made it, see ``policies/requests/request_ownership.py``
+    dispatch: dict[str, Any] | None = None  # decision about the last attempt (``Decision.view``); None: no dispatcher
+    key: str = ""  # the client's key, see ``policies/requests/request_ownership.py``
     arrival: float = 0.0  # seconds on the gateway's clock
-    tenant: str = ""  # of that key
-    model: str = ""  # that was asked for
+    tenant: str = ""  # tenant of that key
+    model: str = ""  # model that the client asked for
     place: int = 0  # among the ``queued`` requests that no worker has planned yet, from 1; 0 once it is planned
     queued: int = 0
-    starts_in: float | None = None  # seconds until it begins, as requests ended lately; None: unknown, or it has begun
+    starts_in: float | None = None  # seconds until it begins, by the recent rate; None: unknown, or it has begun
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLine:
-    """A request in ``GET /v1/requests``. ``age``: seconds from its arrival until now, or until it ended; ``ended``: seconds
-    since it ended, None while it has not."""
+    """A request as one line of ``GET /v1/requests``.
+
+    age: seconds from its arrival until now, or until it ended. ended: seconds since it ended; None while it has not.
+    """
 
     id: str
     model: str
-    state: str  # as of ``RequestView``
-    place: int  # in the queue, from 1; 0: it does not wait
+    state: str  # as in ``RequestView``
+    place: int  # place in the queue, from 1; 0: it does not wait
     prompt_tokens: int
     computed_tokens: int
     emitted_tokens: int
@@ -321,9 +330,9 @@ class RequestLine:
 
 
 class GatewayPort(Protocol):
-    """See the module."""
+    """The gateway, as the HTTP front uses it (see the module)."""
 
-    name: str  # of this gateway; a part of every request id it makes
+    name: str  # name of this gateway; part of every request id that it makes
 
     def models(self) -> list[ModelInfo]: ...
 
@@ -333,77 +342,98 @@ class GatewayPort(Protocol):
     def ready(self) -> Readiness: ...
 
     def generate(self, generation: Generation) -> TokenStream:
-        """Admit and start. Raises RequestRefused: no such model, it can never fit, there is no room, the server ends."""
+        """Admit and start a generation.
+
+        Raises RequestRefused: no such model, it can never fit, there is no room, or the server is shutting down.
+        """
 
     def credits(self, application: str) -> list[Credit]:
-        """What workers take of offline requests for an application, those that take nothing now included; in the order of
-        their names. ``generate`` of offline requests beyond it is no fault: they wait here until there is credit again, as
-        do those that a worker gives back for want of room."""
+        """Return the offline credit of each worker for an application, by worker name; workers without credit are
+        included.
+
+        Offline requests beyond the credit may be passed to ``generate``: they wait here until there is credit again, as do
+        requests that a worker gives back for lack of room.
+        """
 
     async def credit_grown(self) -> None:
-        """Returns when a worker may take more than it did when this was called, or one has come or gone. Call it in the same
-        turn of the loop as ``credits``, or growth between the two is missed."""
+        """Return when a worker may take more than at the time of the call, or one has come or gone.
+
+        Call it in the same turn of the loop as ``credits``, or growth between the two is missed.
+        """
 
     def describe(self, request: str) -> RequestView | None: ...
 
     def requests(self, viewer: Viewer, most: int) -> list[RequestLine]:
-        """Return those that the viewer may see: what runs and waits, then what ended; of each the latest first."""
+        """Return the requests that the viewer may see: running and waiting ones, then ended ones; latest first in each
+        group.
+        """
 
     def census(self) -> dict[str, Census]:
-        """By application; without those that have no sequence."""
+        """Return the census of each application, without applications that have no sequence."""
 
     def tenants(self) -> dict[str, Census]:
         """Return the census by account, without accounts that have no sequence."""
 
     def lengths(self) -> LengthFigures:
-        """Of all requests so far."""
+        """Return the figures of all requests so far."""
 
     def dispatching(self) -> DispatchFigures:
-        """Of all requests so far."""
+        """Return the figures of all requests so far."""
 
     def cancel(self, request: str) -> bool:
-        """End a running request, all choices of it; False when there is none."""
+        """End a running request with all its choices; return False if there is none."""
 
     def move(self, request: str, worker: str, route: str) -> list[MoveBegun]:
-        """Move a running request, all choices of it, to a route whose home is ``worker``, to ``route``, or (both empty) to
-        the best other one; none where there is no such request. Raises RequestRefused, and then nothing moves."""
+        """Move a running request with all its choices; return no move if there is no such request.
+
+        It goes to a route whose home is ``worker``, to ``route``, or, if both are empty, to the best other route. Raises
+        RequestRefused, and then nothing moves.
+        """
 
     def moves(self) -> MoveFigures:
-        """Of all requests so far."""
+        """Return the figures of all requests so far."""
 
     async def charge(self, tenant: str, tokens: int) -> Verdict:
-        """Charge the tenant with a request of at most ``tokens`` tokens, or nothing where it is refused."""
+        """Charge the tenant with a request of at most ``tokens`` tokens; charge nothing if the verdict refuses it."""
 
     def settle(self, tenant: str, charged: int, used: int) -> None:
-        """A request that was let in is over."""
+        """Settle the charge of an admitted request that is over."""
 
     async def limit(self, tenant: str, name: str) -> int:
-        """The number of a limit, see ``Limits`` of ``policies/requests/rate_limit.py``."""
+        """Return the value of a limit, see ``Limits`` of ``policies/requests/rate_limit.py``."""
 
     async def add_application(self, new: NewApplication) -> ApplicationView:
-        """Returns when it can be served by all gateways, or, not ready, when ``wait`` is over. Raises RequestRefused, with
-        the field that is to blame; then everything is as it was."""
+        """Add an application; return when all gateways can serve it, or, not ready, when ``wait`` is over.
+
+        Raises RequestRefused with the field at fault; then everything is unchanged.
+        """
 
     async def find_application(self, name: str) -> bool:
-        """Serve the adapter of that name in the folder of the setting ``adapters``, if it is there. Raise RequestRefused
-        where it cannot be served."""
+        """Serve the adapter of that name from the folder of the setting ``adapters``, if it is there.
+
+        Raises RequestRefused if it cannot be served.
+        """
 
     async def remove_application(self, name: str, grace: float, default: str = "") -> RemovalView:
-        """Take no new requests for a model and give those that run ``grace`` seconds. ``default``: the id that stands for
-        requests without a model from then on; "": it stays as it is. Raise RequestRefused."""
+        """Take no new requests for a model, and give the running ones ``grace`` seconds.
+
+        default: the id that stands for requests without a model from then on; "": unchanged. Raises RequestRefused.
+        """
 
     async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
-        """Return how the limits of ``tenants``, and of any other that has sent something, stand; by tenant and limit."""
+        """Return the state of the limits of ``tenants`` and of all tenants that have sent something, by tenant and limit."""
 
     async def drain_worker(self, worker: str, drain: bool) -> DrainAnswered:
-        """Move what runs on a worker elsewhere and send nothing more there; or, without ``drain``, again. Raises
-        RequestRefused."""
+        """Move what runs on a worker elsewhere and send nothing more there; with ``drain`` false, undo that.
+
+        Raises RequestRefused.
+        """
 
     async def cluster(self) -> dict[str, Any]:
-        """The body of ``/admin/cluster``."""
+        """Return the body of ``/admin/cluster``."""
 
     async def actors(self) -> list[dict[str, Any]]:
-        """The nodes that can be reached, as ``NodeView`` of the runtime in plain data."""
+        """Return the reachable nodes, as the runtime's ``NodeView`` in plain data."""
 
     async def drain(self, seconds: float) -> None:
-        """Not ready; returns when nothing runs or the time is over (what is left is ended)."""
+        """Become not ready; return when nothing runs or the time is over. Requests still left then are ended."""

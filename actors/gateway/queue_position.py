@@ -1,7 +1,7 @@
-"""Queue position: the place of each request among those that no worker has planned, and how many wait for which reason.
+"""The queue position of each request among those no worker has planned yet, and the number waiting for each reason.
 
-Reads the gateway's records and changes none. Places are counted anew at most once in ``FRESH`` seconds, however many clients
-wait: with thousands of them each look would otherwise pass over all the others.
+Reads the gateway's records and changes none. Places are recounted at most once in ``FRESH`` seconds, however many clients
+wait: with thousands of them each check would otherwise pass over all the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FRESH = 0.5  # seconds
 
 
 class QueuePositions:
-    """See the module. ``active``: the gateway's requests that have not ended."""
+    """The queue positions at one gateway (see the module). ``active``: its requests that have not ended."""
 
     def __init__(self, active: Mapping[str, RequestRecord], table: RoutingTable) -> None:
         self._active, self._table = active, table
@@ -24,7 +24,7 @@ class QueuePositions:
         self._counted = -FRESH
 
     def progress(self, record: RequestRecord, now: float) -> StreamProgress:
-        """Of a request, ended or not."""
+        """Return the progress of a request, ended or not."""
         queued = record.state in ("waiting", "running") and not record.planned and not record.emitted
         place = total = 0
         if queued:
@@ -42,8 +42,10 @@ class QueuePositions:
         )
 
     def census(self) -> dict[str, Census]:
-        """Count the sequences of each model that run, and those that wait, by reason. Offline ones that have not begun are
-        left out, since no client waits for them."""
+        """Count each model's running sequences, and its waiting ones by reason.
+
+        Offline ones that have not begun are left out, since no client waits for them.
+        """
         return self._counted_by(lambda record: record.model)
 
     def tenants(self) -> dict[str, Census]:
@@ -64,7 +66,7 @@ class QueuePositions:
         return found
 
     def _reason(self, record: RequestRecord) -> str:
-        """Return what a request waits for; empty for one that runs."""
+        """Return the reason why a request waits; empty for a running one."""
         if not record.waits:
             return ""
         if record.state == "waiting" and not self._table.routes.get(record.application):

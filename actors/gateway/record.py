@@ -1,4 +1,4 @@
-"""What the gateway knows of one request: its tokens, its attempts and its story.
+"""The gateway's record of one request: its tokens, its attempts and its history of events.
 
 Owns the bookkeeping inside one request and its public view. Never decides where a request goes and never sends.
 """
@@ -24,7 +24,7 @@ from ...policies.sweep.events import PromptScored, Submission, TokensEmitted
 from .decision import Decision
 from .port import Generation, RequestView
 
-MAX_EVENTS = 128  # of one request's story; beyond it only the end is added
+MAX_EVENTS = 128  # events kept for one request; beyond them only the end is added
 
 
 @dataclass(slots=True, eq=False)
@@ -32,33 +32,33 @@ class RequestRecord:
     """One request from its arrival to its end."""
 
     generation: Generation
-    order: int  # of arrival; kept over all attempts
+    order: int  # arrival order; kept over all attempts
     arrival: float  # seconds on the gateway's clock
-    model: str  # that was asked for; ``application`` is what served it then
-    features: Features | None = None  # what its length was estimated from; None where nobody wants to know
-    expected: int = 0  # tokens of its answer, as they were estimated when it came; 0: unknown
-    virtual: int = 0  # tokens before the prompt, which its deltas fill: workers count them, nobody else hears of them
+    model: str  # as requested; ``application`` is what served that name then
+    features: Features | None = None  # input of the length estimate; None if estimates are off
+    expected: int = 0  # estimated tokens of its answer at arrival; 0: unknown
+    virtual: int = 0  # tokens before the prompt, filled by its deltas; only workers count them
     state: str = "waiting"  # "waiting" | "running" | "finished" | "cancelled" | "failed"
     tokens: list[int] = field(default_factory=list)  # virtual ones, prompt and all emitted tokens
-    attempt: int = 0  # of the current or last placing; 0: never placed
+    attempt: int = 0  # number of the current or last attempt; 0: never placed
     route: Route | None = None  # of the current or last attempt
-    decision: Decision | None = None  # by which it took that route, where a dispatcher was asked
-    ended: float | None = None  # when its last token came, or its text was complete
-    workers: tuple[str, ...] = ()  # of ``route`` while running, else empty
-    counted: int = 0  # tokens still to compute, as they were counted last (overload, work of workers)
-    alone: bool = False  # the current attempt began as a suspect's: its route is kept for it
-    planned: bool = False  # the current attempt's home has reported a first plan
+    decision: Decision | None = None  # the dispatcher's decision for that route, if one was asked
+    ended: float | None = None  # time of its last token, or when its text was complete
+    workers: tuple[str, ...] = ()  # workers of ``route`` while running, else empty
+    counted: int = 0  # tokens still to compute, as last counted (overload, work of workers)
+    alone: bool = False  # the current attempt began as a suspect: its route is reserved for it
+    planned: bool = False  # the home has reported a first plan of the current attempt
     computed: int = 0  # tokens with KV in the current attempt
-    cached: int = 0  # tokens found and not computed in the first attempt
-    requeued: bool = False  # its home has preempted it and not started it again: its KV is gone
-    begun: float | None = None  # when the first plan that was reported began
+    cached: int = 0  # tokens found in the cache in the first attempt
+    requeued: bool = False  # its home has preempted it and not restarted it: its KV is gone
+    begun: float | None = None  # start of the first reported plan
     preemptions: int = 0
     deaths: Deaths = field(default_factory=Deaths)
-    scores: list[TokenLogprob] = field(default_factory=list)  # of the prompt, as far as they have come
+    scores: list[TokenLogprob] = field(default_factory=list)  # log-probabilities of the prompt received so far
     avoid: str = ""  # route id not to take before ``avoid_until``
     avoid_until: float = 0.0
     refused: set[str] = field(default_factory=set)  # ids of routes whose workers cannot hold it
-    room: int = 0  # tokens that a route must hold for the next attempt: its worker has found less than was known
+    room: int = 0  # tokens the next route must hold: the last worker had less than was known
     events: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -81,17 +81,17 @@ class RequestRecord:
 
     @property
     def offline(self) -> bool:
-        """Whether it is of a batch, so that nobody waits for it."""
+        """True if the request belongs to a batch, so that no client waits for it."""
         return self.generation.offline
 
     @property
     def total(self) -> int:
-        """Most tokens, prompt and answer together, and virtual ones."""
+        """The most tokens it may reach: virtual tokens, prompt and answer together."""
         return self.begins + self.generation.max_tokens
 
     @property
     def begins(self) -> int:
-        """Position of the first token of the answer."""
+        """The position of the first token of the answer."""
         return self.virtual + len(self.generation.prompt)
 
     @property
@@ -99,28 +99,30 @@ class RequestRecord:
         return len(self.tokens) - self.begins
 
     def seen(self, tokens: int) -> int:
-        """How many of the first so many tokens are no virtual ones."""
+        """Return the number of non-virtual tokens among the first ``tokens``."""
         return max(0, tokens - self.virtual)
 
     @property
     def waits(self) -> bool:
-        """True while it waits: no worker has begun its attempt, or its worker has preempted it and not begun again. A
-        request that pauses while its pages travel has a new attempt, and so waits. Any other request runs."""
+        """True while it waits: no worker has begun its attempt, or its worker has preempted it and not restarted it.
+
+        A paused request, whose pages are moving, has a new attempt, and so waits. Any other request runs.
+        """
         return self.requeued or not self.planned
 
     @property
     def decodes(self) -> bool:
-        """Whether all of its tokens but the newest have KV in the current attempt."""
+        """True if all of its tokens but the newest have KV in the current attempt."""
         return self.planned and not self.requeued and self.computed >= len(self.tokens) - 1
 
     @property
     def reached(self) -> int:
-        """Tokens that the current attempt has come to; 0: it has no KV, not yet or because it was preempted."""
+        """Tokens that the current attempt has reached; 0 if it has no KV, not yet or because it was preempted."""
         return 0 if self.requeued else len(self.tokens) if self.decodes else self.computed
 
     @property
     def unscored(self) -> int:
-        """Prompt tokens whose log-probabilities are wanted and have not come."""
+        """Prompt tokens whose log-probabilities are wanted and have not arrived."""
         wanted = self.generation.sampling.prompt_logprobs >= 0
         return len(self.generation.prompt) - 1 - len(self.scores) if wanted else 0
 
@@ -131,7 +133,7 @@ class RequestRecord:
 
     @property
     def by_credit(self) -> bool:
-        """Whether it goes only where offline requests are taken; a suspect goes where it is alone."""
+        """True if it goes only to workers with offline credit. A suspect goes where it runs alone."""
         return self.offline and not self.deaths.suspect
 
     @property
@@ -141,21 +143,24 @@ class RequestRecord:
         return offline_urgency(generation.priority) if self.offline else generation.priority
 
     def wanted(self, now: float) -> Wanted:
-        """What decides where it goes."""
+        """Return the facts that decide its route."""
         avoid = self.avoid if now < self.avoid_until else ""
         return Wanted(self.id, self.application, self.total, self.deaths.suspect, avoid, self.refused, self.room)
 
     def note(self, now: float, event: str, **detail: Any) -> None:
-        """Add to the story."""
+        """Add an event to the history."""
         if len(self.events) < MAX_EVENTS:
             self.events.append((now, event, detail))
 
     def cost(self) -> int:
-        """Tokens still to compute, see ``policies.dispatch.outstanding``. Those of offline requests keep nobody waiting."""
+        """Return the tokens still to compute (``policies.dispatch.outstanding``).
+
+        Offline requests count as 0, since they keep no other request waiting.
+        """
         return 0 if self.offline else outstanding(len(self.tokens), self.computed, self.total)
 
     def start(self, route: Route, now: float, decision: Decision | None = None) -> None:
-        """A new attempt begins on ``route``."""
+        """Start a new attempt on ``route``."""
         self.attempt += 1
         self.decision = decision
         if decision is not None:
@@ -168,7 +173,7 @@ class RequestRecord:
         self.note(now, "dispatched", attempt=self.attempt, route=route.id, hops=hops)
 
     def wait(self) -> None:
-        """The attempt is over and nothing of it counts any more but its tokens."""
+        """Return to waiting after an attempt; only its tokens still count."""
         self.state, self.workers = "waiting", ()
         self.alone, self.planned, self.requeued, self.computed = False, False, False, 0
 
@@ -180,7 +185,7 @@ class RequestRecord:
         self.events.append((now, event, detail))
 
     def plan_seen(self, now: float, swept: float) -> None:
-        """The home has reported something of the current attempt, so it has planned the request: so many seconds ago."""
+        """Note a report of the current attempt: the home must have planned the request, ``swept`` seconds ago."""
         if not self.planned:
             self.planned = True
             began = max(now - swept, self.events[-1][0])
@@ -189,10 +194,10 @@ class RequestRecord:
             self.note(began, "first_plan" if self.attempt == 1 else "resumed", attempt=self.attempt)
 
     def progressed(self, computed: int, cached: int, now: float, swept: float) -> None:
-        """The home has KV of ``computed`` tokens, ``cached`` of them found and not computed."""
+        """Note that the home has KV of ``computed`` tokens, ``cached`` of them found in its cache."""
         begun = self.planned
         self.plan_seen(now, swept)
-        self.requeued = self.requeued and computed != cached  # it starts, or a chunk ends in which it was preempted
+        self.requeued = self.requeued and computed != cached  # it starts, or ends the chunk in which it was preempted
         self.computed = computed
         if self.attempt == 1:
             self.cached = max(self.cached, cached)
@@ -201,7 +206,10 @@ class RequestRecord:
             self.note(now, "prefill", **{name: self.seen(count) for name, count in told.items()})
 
     def given_back(self, reason: str, now: float, table: RoutingTable) -> TurnedAway:
-        """Its home does not run it: not tried again at once, but for what waits for credit or where room comes."""
+        """Note that its home returned the request; the result says where it may go next.
+
+        The route is avoided for a while, unless the request waits for credit or room is about to come there.
+        """
         assert self.route is not None
         self.note(now, "returned", reason=reason)
         self.preemptions += reason == YIELDED
@@ -221,10 +229,13 @@ class RequestRecord:
         self.note(now, "preempted")
 
     def submission(self, gateway: str, page_size: int, timeout: float) -> Submission:
-        """The attempt to come as its home gets it, but for the route, which is not known yet; ``timeout`` as there."""
+        """Return the next attempt as its home gets it, except for the route, which is not known yet.
+
+        ``timeout``: as in ``Submission``.
+        """
         generation, sampling = self.generation, self.generation.sampling
         if not self.unscored and sampling.prompt_logprobs >= 0:
-            sampling = replace(sampling, prompt_logprobs=-1)  # an earlier attempt has told all
+            sampling = replace(sampling, prompt_logprobs=-1)  # an earlier attempt has delivered them all
         return Submission(
             request=self.id,
             attempt=self.attempt + 1,
@@ -247,15 +258,17 @@ class RequestRecord:
         )
 
     def score(self, news: PromptScored) -> PromptScored | None:
-        """Take what is new of the prompt's log-probabilities; all of them where they are complete with this. Those of
-        virtual tokens, and of the first token, are dropped."""
+        """Add new log-probabilities of the prompt; return all of them once they are complete, else None.
+
+        Entries of virtual tokens, and of the first token, are dropped.
+        """
         skip = len(self.scores) - (news.position - 1 - self.virtual)
         new = news.entries[skip:] if skip >= 0 else []
         self.scores += new
         return replace(news, position=1, entries=self.scores) if new and not self.unscored else None
 
     def extend(self, news: TokensEmitted, now: float) -> TokensEmitted | None:
-        """Take the new tokens of ``news`` (no gap before them), which are returned; None where there is nothing new."""
+        """Add the new tokens of ``news``, which must leave no gap, and return them; return None if nothing is new."""
         skip = len(self.tokens) - news.position
         if skip:
             if skip > len(news.tokens) or (skip == len(news.tokens) and not news.finish):
@@ -270,7 +283,7 @@ class RequestRecord:
         return news
 
     def view(self) -> RequestView:
-        route = self.route if self.state != "waiting" else None  # who waits is nowhere, wherever it was before
+        route = self.route if self.state != "waiting" else None  # a waiting request is nowhere, whatever its last route
         hops = route.hops if route else ()
         return RequestView(
             id=self.id,

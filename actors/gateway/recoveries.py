@@ -1,6 +1,6 @@
-"""What became of the requests of a worker that died, for people: where they went on, and after how long.
+"""Reports, for people, on the recovery of requests whose worker died: where they went on, and after how long.
 
-Looks at records and changes nothing. Each gateway tells of its own requests, once all of them run again or have ended.
+Reads records and changes nothing. Each gateway reports on its own requests, once all of them run again or have ended.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ log = logging.getLogger(__name__)
 class _Loss:
     worker: str
     at: float
-    requests: tuple[tuple[RequestRecord, int], ...]  # that ran there, each with the attempt that was lost
+    requests: tuple[tuple[RequestRecord, int], ...]  # requests that ran there, each with the lost attempt
 
 
 class Recoveries:
-    """``active``: the gateway's requests, by id."""
+    """The worker deaths whose requests have not all recovered. ``active``: the gateway's requests, by id."""
 
     def __init__(self, active: Mapping[str, RequestRecord]) -> None:
         self._active = active
         self._open: list[_Loss] = []
 
     def lost(self, worker: str, cause: str, now: float) -> None:
-        """A worker has died; to be called before its requests are told."""
+        """Note that a worker has died. Call it before its requests are changed."""
         ran = tuple((record, record.attempt) for record in self._active.values() if worker in record.workers)
         if ran:
             log.info("%s died (%s); requests that ran there: %d", worker, cause, len(ran))
             self._open.append(_Loss(worker, now, ran))
 
     def look(self) -> list[tuple[str, str]]:
-        """To be called now and then: the workers whose requests have all settled since, and what is to be told of each."""
+        """Return the workers whose requests have all settled since the last call, each with a report.
+
+        Call it periodically.
+        """
         settled = [loss for loss in self._open if all(map(_settled, *zip(*loss.requests, strict=True)))]
         for loss in settled:
             self._open.remove(loss)
@@ -45,7 +48,7 @@ class Recoveries:
 
 
 def _settled(record: RequestRecord, attempt: int) -> bool:
-    """It has ended, or a later attempt runs."""
+    """Return whether the request has ended or a later attempt runs."""
     return record.state not in ("waiting", "running") or (record.attempt > attempt and record.planned)
 
 

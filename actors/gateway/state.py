@@ -43,7 +43,7 @@ KEEP = 1024  # ended requests that can still be looked up
 
 
 class GatewayState:
-    """See the module."""
+    """The requests of one gateway and all that decides about them (see the module)."""
 
     def __init__(
         self,
@@ -60,27 +60,27 @@ class GatewayState:
         lengths: Lengths | None = None,
         asks: bool = False,
     ) -> None:
-        self.address = address  # of the gateway actor, where workers send reports
+        self.address = address  # address of the gateway actor, where workers send reports
         self.page_size = page_size
         self.timeouts = RequestTimeout(worker_wait, request_timeout)
         self.table = RoutingTable(model.id for model in models)
         self.catalogue = Catalogue(models, self.table)
         self.workers = Workers()
         self.overload = Overload(max_waiting, max_waiting_tokens, gateways)
-        self.tenants = tenants  # that have keys; 0: there are no keys, and applications are accounts
+        self.tenants = tenants  # tenants that have keys; 0: no keys, so applications are accounts
         self.quarantine = Quarantine()
         self.uses = Uses()
         self.lengths = lengths or Lengths()
-        self.moving = Moving(self)  # of those of ``active`` that run
-        self.asking = Asking(asks)  # of the requests of ``queue``; asks: dispatchers choose where several routes fit
-        self.offline = OfflineBook(self)  # of those of ``active`` that are offline
+        self.moving = Moving(self)  # moves of running requests
+        self.asking = Asking(asks)  # questions about queued requests; asks: dispatchers choose between routes
+        self.offline = OfflineBook(self)  # the offline requests of ``active``
         self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
         self.active: dict[str, RequestRecord] = {}  # all and only the requests that have not ended
         self.room_waits = RoomWaits(self.table, self.queue, self.active)
         self.past: OrderedDict[str, RequestView] = OrderedDict()  # the last ``KEEP`` that ended
         self.draining = False
         self._arrivals = 0
-        self._freed = False  # a route has become idle, or free for all: others may start now
+        self._freed = False  # a route has become idle or is no longer reserved: others may start
         self._effects: list[m.Effect] = []
 
     # events
@@ -97,7 +97,7 @@ class GatewayState:
             case RoutesChanged():
                 self.catalogue.learn(event, now)
                 if event.failed:
-                    self._expire(now)  # first: what is told now is not asked for again
+                    self._expire(now)  # first, so that what fails now is not asked for again
                 self._pump(now)
             case m.WorkerJoined(worker, incarnation):
                 self._up(worker, incarnation, now)
@@ -110,9 +110,10 @@ class GatewayState:
                 if (record := self.active.get(request)) is not None and record.workers and record.attempt == attempt:
                     self._given_back(record, reason, now)
             case m.Heard(worker, incarnation, serial):
-                self._up(worker, incarnation, now)  # the word that it is up may have been lost
-                self._effects += self.workers.heard(worker, incarnation, serial)
-                self._wake(self.offline.told(worker, event.offline, event.costs), now)
+                self._up(worker, incarnation, now)  # the news that it is up may have been lost
+                if self.workers.incarnation(worker) == incarnation:  # or an ended life would speak for this one
+                    self._effects += self.workers.heard(worker, serial)
+                    self._wake(self.offline.told(worker, event.offline, event.costs), now)
             case m.Move() | m.Vacate() | SwitchRoutes() | m.ExportUnsent() | m.HoldAnswered():
                 self.moving.handle(event, now)
             case m.GatewayTick():
@@ -159,7 +160,7 @@ class GatewayState:
             record.note(now, "queued", ahead=self.queue.ahead(record.key))
 
     def _recount(self, record: RequestRecord) -> None:
-        """Count what the request has left to compute, after whatever changed it."""
+        """Recount the tokens that a request has left to compute, after any change to it."""
         if change := record.cost() - record.counted:
             record.counted += change
             self.overload.charge(record.account, change)
@@ -171,7 +172,7 @@ class GatewayState:
         self.room_waits.arrived(record)
 
     def _try(self, record: RequestRecord, now: float, advice: Advice | None = None) -> None:
-        """Start an attempt of a waiting request if a route is there; where there are several, ask first."""
+        """Start an attempt of a waiting request if there is a route; if there are several, ask a dispatcher first."""
         if record.id in self.asking.open:
             return
         wanted, by_credit = record.wanted(now), record.by_credit
@@ -200,7 +201,10 @@ class GatewayState:
         return m.Submit(route.home, replace(draft, route=route.id, route_version=route.version))
 
     def relocate(self, record: RequestRecord, route: Route, now: float, *, cancel: bool) -> m.Submit:
-        """Leave for another route, to begin anew there with all tokens when what is returned is said. No death counts."""
+        """Move a request to another route: it starts anew there with all tokens when the returned effect is emitted.
+
+        No death is counted.
+        """
         if cancel:
             self._cancel(record)
         self._leave(record)
@@ -210,17 +214,17 @@ class GatewayState:
         return self._place(record, route, draft, now, None)
 
     def restart(self, record: RequestRecord, now: float) -> None:
-        """Begin anew on any route, when there is one."""
+        """Start a request anew on any route, when there is one."""
         self._cancel(record)
         self._requeue(record, now)
         self._try(record, now)
 
     def say(self, effect: m.Effect) -> None:
-        """One more effect of the event that is being handled."""
+        """Add an effect to those of the event being handled."""
         self._effects.append(effect)
 
     def _pump(self, now: float) -> None:
-        """Start what waits and can start, in order. Where no route is whole, or open, nobody is looked at."""
+        """Start waiting requests that can start, in order. Applications without a whole, open route are skipped."""
         for request in self.queue.in_order([name for name in self.queue.applications() if name not in self.table.routes]):
             message = f"model {self.active[request].model!r} is no longer served; choose another one"
             self._fail(self.active[request], now, RequestRefused(Refusal.UNKNOWN_MODEL, message))
@@ -229,15 +233,15 @@ class GatewayState:
             if self.quarantine.lets(record.deaths, self.table.routes[record.application]):
                 self._try(record, now)
         self.moving.rebalance(now)
-        self.room_waits.repeat()  # what was said before may have been lost, or have been too early
+        self.room_waits.repeat()  # earlier ones may have been lost, or have come too early
 
     def _wake(self, more: bool, now: float) -> None:
-        """Where workers take more of offline requests than they did, try those that wait for it."""
+        """Try requests that wait for offline credit, if it has grown."""
         for request in self.offline.wakes() if more else ():
             self._try(self.active[request], now)
 
     def _leave(self, record: RequestRecord) -> None:
-        """Its attempt is over, or its wait: nothing is counted for it on any worker."""
+        """Remove a request from its workers' counts and from all waits: its attempt or its wait is over."""
         self.asking.drop(record.id)
         self.room_waits.drop(record.id)
         self.offline.left(record)
@@ -246,7 +250,7 @@ class GatewayState:
         self.queue.remove(record.id, record.application)
 
     def _requeue(self, record: RequestRecord, now: float) -> None:
-        """The attempt is lost: wait for a new one, which starts from prompt plus emitted tokens."""
+        """Queue a request whose attempt is lost for a new one, which starts from prompt plus emitted tokens."""
         self.moving.left(record)
         self._leave(record)
         record.wait()
@@ -287,7 +291,7 @@ class GatewayState:
             self._effects.append(m.CancelAt(record.workers[0], (record.id,)))
 
     def _expire(self, now: float) -> None:
-        """Fail what has waited too long for any route, or room on one, or at all."""
+        """Fail requests that have waited too long for a route, for room on one, or in total."""
         for record in self.timeouts.late(self.active.values(), now):
             self._fail(record, now, self.timeouts.expired())
         for request, refused in self.room_waits.late(self.timeouts, now):
@@ -311,7 +315,7 @@ class GatewayState:
 
     def _down(self, worker: str, incarnation: int, cause: str, now: float) -> None:
         if not self.workers.down(worker, incarnation):
-            return  # known, or fenced long ago
+            return  # already known to have ended, or fenced long ago
         ran = [self.active[request] for request in self.table.lose(worker, now)]
         self.moving.lost(worker, now)
         self.offline.lost(worker)
@@ -321,7 +325,10 @@ class GatewayState:
         self._pump(now)
 
     def _lost(self, record: RequestRecord, now: float) -> None:
-        """A worker of the request's route died. Alone, nobody else can be to blame: no report is needed to count."""
+        """Handle the death of a worker of the request's route.
+
+        If the request ran alone, no other can be to blame: it counts even without a report that it was planned.
+        """
         record.deaths.count(record.planned or record.alone)
         self._cancel(record)
         if record.deaths.poison:
@@ -338,23 +345,26 @@ class GatewayState:
         if taken is not True:
             return
         unwanted = {news.request for news in report.news if not self._heed(news, report, now)}
-        if unwanted:  # it works for nobody: the cancellation is on its way, or was lost
+        if unwanted:  # the worker runs them for no client; the cancellation is on its way or was lost
             self._effects.append(m.CancelAt(report.worker, tuple(sorted(unwanted))))
         self._effects += self.workers.due(report.worker)
         self._wake(self.offline.told(report.worker, report.offline, sweeps=report.sweep), now)
 
     def _heed(self, news: GatewayNews, report: SweepReport, now: float) -> bool:
-        """Apply one effect of a worker's sweep machine; False where it runs a request that is not at home there."""
+        """Apply one effect of a worker's sweep machine.
+
+        Return False if the worker runs a request that is not at home there.
+        """
         if isinstance(news, Exported):
             self.moving.exported(news, report.worker, now)
             return True
         record = self.active.get(news.request)
         if record is None or record.workers[:1] != (report.worker,):
             return not (isinstance(news, Progressed) or (isinstance(news, TokensEmitted) and not news.finish))
-        if isinstance(news, Preempted):
-            record.preempted(now)
-        elif news.attempt == record.attempt:
+        if news.attempt == record.attempt:
             match news:
+                case Preempted():
+                    record.preempted(now)
                 case TokensEmitted():
                     record.plan_seen(now, report.seconds)
                     self._emitted(record, news, now)
@@ -371,7 +381,7 @@ class GatewayState:
 
     def _emitted(self, record: RequestRecord, emitted: TokensEmitted, now: float) -> None:
         if emitted.position > len(record.tokens):
-            # Reports come in order, so the home has lost tokens itself: only running it again from ours is exact.
+            # Reports come in order, so the home itself has lost tokens: only a rerun from ours is exact.
             record.note(now, "gap", expected=len(record.tokens), got=emitted.position)
             self.restart(record, now)
             return

@@ -1,7 +1,7 @@
-"""One client's view of its generation: what has been delivered and not yet taken.
+"""One client's stream: the news that is delivered and not yet read.
 
-Owns the news between the gateway's handler and the reader. Tokens that a slow reader has not taken are joined, so that it
-costs no more memory than its answer. Never talks to workers: ends go through the gateway.
+Owns the news between the gateway's handler and the reader. Unread tokens of a slow reader are merged, so that it costs no
+more memory than its answer. Never talks to workers: ends go through the gateway.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .port import StreamNews, StreamProgress
 
 
 class RequestStream:
-    """A ``port.Stream``. One reader."""
+    """A ``port.TokenStream`` with one reader."""
 
     def __init__(self, request: str, end: Callable[[str, bool], None]) -> None:
         self.request = request
         self.progress: Callable[[], StreamProgress] = StreamProgress  # the gateway's, once the request is admitted
         self._end = end
-        self._scored: PromptScored | None = None  # comes before any token
+        self._scored: PromptScored | None = None  # delivered before any token
         self._pending: TokensEmitted | None = None
         self._error: RequestRefused | None = None
         self._over = False  # nothing more will be put
@@ -52,18 +52,18 @@ class RequestStream:
     # the reader's side
 
     def stop(self) -> None:
-        """The text is complete; the iteration ends without further news."""
+        """End the generation because its text is complete; the iteration ends without further news."""
         self._end(self.request, True)
 
     def cancel(self) -> None:
-        """The client is gone."""
+        """End the generation because the client is gone."""
         self._end(self.request, False)
 
     def __aiter__(self) -> RequestStream:
         return self
 
     async def __anext__(self) -> StreamNews:
-        """Raises RequestRefused when the request failed, after all that was delivered before."""
+        """Return the next news. Raises RequestRefused when the request failed, after all earlier news."""
         while (news := self._scored or self._pending) is None:
             if self._error is not None:
                 error, self._error = self._error, None
@@ -79,7 +79,7 @@ class RequestStream:
         return news
 
     def refused(self) -> RequestRefused | None:
-        """The error, if the request failed before anything was delivered; it is not raised again."""
+        """Return the error if the request failed before anything was delivered. It is not raised again."""
         error = self._error if self._scored is None and self._pending is None else None
         if error is not None:
             self._error = None

@@ -1,4 +1,4 @@
-"""What the controller asks of gateways when routes end while they are used: parameters are dropped, or have come back."""
+"""Messages between the controller and gateways for routes that end while in use: parameters are dropped or restored."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SwitchRoutes:
-    """controller -> gateway: what it has on the ``ended`` routes goes on on the routes ``to`` (ids), which are in force for
-    gateways with publication ``version``, as the others are no more.
+    """The controller's order to move all requests of the ``ended`` routes to the routes ``to`` (ids).
 
-    dropped: parameters disappear, so that nothing can go on where it is; else requests go on while their pages are copied.
-    gateways: how many are asked, who share the room on the new routes.
+    With publication ``version`` the routes ``to`` are in force and the ended ones are not.
+
+    dropped: parameters disappear, so that nothing can go on where it is; otherwise requests run on while their pages are
+    copied. gateways: number of gateways that get the order and share the capacity of the new routes.
     """
 
     number: int  # unique at the controller
@@ -24,15 +25,15 @@ class SwitchRoutes:
 
 @dataclass(frozen=True, slots=True)
 class SwitchFigures:
-    """What became of the stale requests of one switch: those that had KV on a route that ended.
+    """The outcome for the stale requests of one switch: requests that had KV on a route that ended.
 
-    A stall is the time from the end of an attempt on the old route to the first word of the one on the new route.
+    A stall is the time from the end of the attempt on the old route to the first report of the one on the new route.
     """
 
     number: int
     stale: int = 0  # requests
-    copied: int = 0  # of them, that found pages
-    pages: int = 0  # copied
+    copied: int = 0  # stale requests that found pages
+    pages: int = 0  # pages copied
     nbytes: int = 0
     recomputed: int = 0  # tokens
     stall_sum: float = 0.0  # seconds

@@ -1,8 +1,8 @@
-"""Routes end while requests are on them: parameters are dropped, or have come back (``SwitchRoutes``).
+"""Switches: requests move because their routes end, since parameters are dropped or restored (``SwitchRoutes``).
 
-Where parameters come back requests move in turn (``policies/overload/moving_back.py``), and decode on meanwhile. Where they
-are dropped every request leaves at once and pauses until its new attempt begins. Owns which requests are *stale* and what
-became of them; a move is ``moving.py``'s.
+When parameters are restored, requests move in turn (``policies/overload/moving_back.py``) and decode on meanwhile. When
+parameters are dropped, every request leaves at once and pauses until its new attempt begins. Owns which requests are
+*stale* and their outcome; ``moving.py`` performs each move.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .pausing import Pausing
 from .record import RequestRecord
 from .switch_messages import SwitchFigures, SwitchRoutes
 
-KEPT = 8  # switches whose figures can still be asked for
-UNKNOWN = 1 << 60  # tokens of a route that has not told
+KEPT = 8  # switches whose figures are kept
+UNKNOWN = 1 << 60  # assumed capacity, in tokens, of a route that has not reported
 
 
 class Mover(Protocol):
-    """What is needed of ``Moving``."""
+    """The parts of ``Moving`` that switches need."""
 
     def to(self, record: RequestRecord, found: Route) -> Move: ...
 
@@ -35,8 +35,11 @@ class Mover(Protocol):
 
 @dataclass(slots=True)
 class Switch:
-    """``stale``: requests that do not run on a new route yet, and are not computed again; ``fresh``: those that have no KV,
-    which lose nothing; ``left``: those that have left at once; ``back``: those that move in turn."""
+    """One switch in progress.
+
+    stale: requests that neither run on a new route yet nor are being computed again. fresh: requests without KV, which
+    lose nothing. left: requests that left at once. back: requests that move in turn.
+    """
 
     order: SwitchRoutes
     figures: SwitchFigures
@@ -47,14 +50,14 @@ class Switch:
 
 
 class Switching:
-    """See the module. ``state``: whose requests they are."""
+    """The switches of one gateway (see the module). ``state``: the owner of the requests."""
 
     def __init__(self, state: MovedParts, moving: Mover, pausing: Pausing) -> None:
         self._state, self._moving, self._pausing = state, moving, pausing
-        self._switches: dict[int, Switch] = {}  # the last
+        self._switches: dict[int, Switch] = {}  # by number; the last ``KEPT``
 
     def begin(self, order: SwitchRoutes, now: float) -> None:
-        """Once for each order."""
+        """Begin a switch. A repeated order is ignored."""
         if order.number in self._switches:
             return
         state, ended = self._state, frozenset(order.ended)
@@ -70,7 +73,7 @@ class Switching:
             self._moving.left(record)
             route = dealt.get(record.id)
             if route is not None:
-                if order.dropped:  # who has no pages may wait long for memory, but not for this switch
+                if order.dropped:  # one without pages may wait long for memory, but the switch does not wait for it
                     switch.left.add(record.id)
                     switch.stale |= {record.id} - fresh
                     self._pausing.begin(self._moving.to(record, route), now, order.number)
@@ -84,7 +87,7 @@ class Switching:
         self._next(switch, now)
 
     def _next(self, switch: Switch, now: float) -> None:
-        """Begin to move those whose turn it is. Who is not on a route that ends any more need not."""
+        """Start the moves whose turn it is. Requests that are no longer on an ending route are dropped from the queue."""
         active, tokens = self._state.active, dict[str, int]()
         for request in switch.back.waiting:
             record = active.get(request)
@@ -98,12 +101,12 @@ class Switching:
             self._moving.begin(self._moving.to(active[request], route), now, switch.order.number)
 
     def look(self, now: float) -> None:
-        """Time has passed: some may have ended, and others have their turn."""
+        """Advance all switches: some requests may have ended, so that others have their turn."""
         for switch in self._switches.values():
             self._next(switch, now)
 
     def ready(self, under: MoveUnderWay, now: float) -> None:
-        """A stale request waits for no pages any more: it runs on its new route, or is to be computed again there."""
+        """Note that a stale request waits for no pages any more: it runs on its new route, or is to be recomputed there."""
         switch = self._switches.get(under.switch)
         if switch is None or under.move.request not in switch.stale:
             return
@@ -119,13 +122,13 @@ class Switching:
         self._next(switch, now)
 
     def over(self, under: MoveUnderWay) -> None:
-        """It has ended, or begins anew for another reason."""
+        """Forget a request that has ended, or that begins anew for another reason."""
         if (switch := self._switches.get(under.switch)) is not None:
             switch.stale.discard(under.move.request)
             switch.back.end(under.move.request)
 
     def off(self, number: int) -> bool:
-        """Whether no attempt is on the routes that this switch has ended, as far as workers have answered."""
+        """Return whether no attempt is left on the routes that this switch ended, as far as workers have answered."""
         switch = self._switches.get(number)
         if switch is None:
             return True
@@ -135,11 +138,11 @@ class Switching:
         )
 
     def settled(self, number: int) -> bool:
-        """Whether no stale request of this switch waits."""
+        """Return whether no stale request of this switch waits."""
         return number not in self._switches or not self._switches[number].stale
 
     def figures(self, number: int) -> SwitchFigures:
-        """Of one of the last switches; of others nothing."""
+        """Return the figures of one of the last switches, or empty ones for an older switch."""
         switch = self._switches.get(number)
         return SwitchFigures(number) if switch is None else switch.figures
 

@@ -1,6 +1,7 @@
-"""How a gateway shares lengths with the tagger and with its log: about once a second, beside all requests.
+"""Exchange of a gateway's length lessons with the tagger and with the request log, about once a second.
 
-No request waits for the tagger. While that does not answer, the gateway estimates with the copy that it has.
+It runs beside the requests; none waits for the tagger. While the tagger does not answer, the gateway estimates with the
+copy that it has.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from ..tagger.actor import Tagger, TaggerModel, first_tagger
 from ..tagger.request_log import RequestLog
 from .lengths import Lengths
 
-SECONDS = 1.0  # between two exchanges, and for an answer
+SECONDS = 1.0  # between two exchanges; also the timeout of an answer
 
 
 class Tagging:
-    """One for each gateway. tagger: its address; empty: none. log: None where none is written."""
+    """The exchange of one gateway. tagger: its address, or empty. log: None if no log is written."""
 
     def __init__(self, lengths: Lengths, tagger: str = "", log: RequestLog | None = None) -> None:
         self._lengths, self._tagger, self._log = lengths, tagger, log
-        self._known = ""  # version of the copy
+        self._known = ""  # version of the estimator that this gateway has
         self._next = 0.0
         self._sharing: asyncio.Task[None] | None = None
 
     def look(self, node: ActorNode) -> None:
-        """Exchange what there is, if it is time again and the last answer has come."""
+        """Exchange new lessons, if the interval is over and the last answer has come."""
         now = node.clock.now()
         if not self._lengths.wanted or now < self._next or (self._sharing is not None and not self._sharing.done()):
             return
@@ -42,7 +43,7 @@ class Tagging:
             self._sharing = asyncio.create_task(self._share(node, lessons))
 
     async def flush(self, node: ActorNode) -> None:
-        """Share and write what is left."""
+        """Share and write the remaining lessons."""
         if self._sharing is not None:
             await asyncio.gather(self._sharing, return_exceptions=True)
         lessons = self._lengths.take()
@@ -52,7 +53,10 @@ class Tagging:
             await self._share(node, lessons)
 
     async def stop(self, node: ActorNode) -> None:
-        """As ``flush``, and close the log. The tagger may be gone: the head's actors stop before processes of gateways."""
+        """Flush, and close the log.
+
+        The tagger may be gone: the head's actors stop before processes of gateways.
+        """
         await self.flush(node)
         if self._log is not None:
             await asyncio.to_thread(self._log.close)
@@ -69,13 +73,13 @@ class Tagging:
 
 
 def check_tagging(settings: Settings) -> None:
-    """The file that the settings name, before anything starts. Raises SettingsError."""
+    """Check the tagger file that the settings name, before anything starts. Raises SettingsError."""
     if settings.tagger != "off":
         first_tagger(settings)
 
 
 def make_tagging(settings: Settings, lengths: Lengths, gateway: str, tagger: str) -> Tagging:
-    """Of a gateway by that name. ``tagger``: where it is, if there is one."""
+    """Make the exchange of the gateway of that name. ``tagger``: its address, if there is one."""
     folder = settings.request_log
     log = RequestLog(Path(folder).expanduser(), gateway, settings.request_log_size) if folder else None
     return Tagging(lengths, tagger if settings.tagger != "off" else "", log)

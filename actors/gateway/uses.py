@@ -1,4 +1,4 @@
-"""How much each application is used at one gateway, and since when it is not."""
+"""Usage of each application at one gateway: its active requests, or the time since the last one."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from ...policies.cluster.demand import Use
 
 
 class Uses:
-    """Owns a count of active requests and the time of the last change, by application."""
+    """The usage counters: active requests and the time of the last change, by application."""
 
     def __init__(self) -> None:
         self._active: dict[str, int] = {}
         self._last: dict[str, float] = {}
 
     def change(self, application: str, more: int, now: float) -> None:
-        """A request came (1) or ended (-1)."""
+        """Count a request that came (1) or ended (-1)."""
         self._active[application] = self._active.get(application, 0) + more
         self._last[application] = now
 
     def none(self, application: str) -> bool:
-        """Whether it has no request."""
+        """Return whether an application has no request."""
         return not self._active.get(application)
 
     def tell(
         self, served: Iterable[str], now: float, waits: Mapping[str, int], offline: Collection[str] = ()
     ) -> dict[str, Use]:
-        """Of what is served; the rest is forgotten as soon as it has no request. ``waits``, ``offline``: as in ``Use``."""
+        """Return the usage of the served applications. ``waits``, ``offline``: as in ``Use``.
+
+        An application that is no longer served is forgotten as soon as it has no request.
+        """
         kept = {name for name in self._last if self._active[name]}.union(served)
         for known in (self._active, self._last):
             for name in known.keys() - kept:

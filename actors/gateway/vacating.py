@@ -1,4 +1,7 @@
-"""A worker is drained, or routes end: this gateway's requests leave, with their KV where that goes quickly enough."""
+"""Procedures that empty a drained worker or ending routes of this gateway's requests, and wait until that is done.
+
+Requests move with their KV if the copy is quick enough.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ async def vacate(
     clock: Clock,
     order: tuple[str, int, float],
 ) -> None:
-    """``order``: the worker, the version of the routes of which it is no part any more, seconds that requests have.
+    """Move all requests off a worker; return when none is left there.
 
-    Returns when none is there; what still is after that time is given back, unless the worker serves again meanwhile.
+    order: the worker, the version of the routes without it, and the seconds that requests have. A request that is still
+    there after that time is given back, unless the worker serves again meanwhile.
     """
     worker, version, grace = order
 
@@ -45,7 +49,7 @@ async def vacate(
 
 
 async def switch(state: GatewayState, order: SwitchRoutes, until: Until, handle: Callable[[Event], None]) -> int:
-    """Returns when none is on the routes that end; how many were."""
+    """Carry out a switch; return the number of stale requests once none is left on the ending routes."""
     await until(lambda: state.table.version >= order.version)
     handle(order)
     switching = state.moving.switching

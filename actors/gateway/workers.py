@@ -1,7 +1,7 @@
-"""The workers that live, and the reports that each has sent: which are taken, asked for again, acknowledged.
+"""The live workers and their report sequences: which reports are accepted, requested again, or acknowledged.
 
-Owns the incarnations and their report sequences, nothing of what the reports say. Reports of a worker that has ended, or of
-an incarnation that was replaced, are fenced.
+Owns the incarnations and the report sequences, nothing of the reports' content. Reports of a worker that has ended, or of
+a replaced incarnation, are fenced.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from .messages import Acknowledge, Replay
 
 
 class Workers:
-    """See the module."""
+    """The workers known to one gateway (see the module)."""
 
     def __init__(self) -> None:
-        self._sequences: dict[str, ReportSequence] = {}  # of those that live, by name
-        self._ended: dict[str, int] = {}  # the last incarnation of each that ended
+        self._sequences: dict[str, ReportSequence] = {}  # of live workers, by name
+        self._ended: dict[str, int] = {}  # last ended incarnation, by name
 
     def incarnation(self, worker: str) -> int | None:
-        """Of one that lives."""
+        """Return the incarnation of a live worker, or None."""
         sequence = self._sequences.get(worker)
         return None if sequence is None else sequence.incarnation
 
@@ -27,7 +27,10 @@ class Workers:
         self._sequences[worker] = ReportSequence(incarnation)
 
     def down(self, worker: str, incarnation: int) -> bool:
-        """It has ended, and so has every life before, of whose end the word was lost. Whether one counted as alive."""
+        """Note that an incarnation has ended, with all earlier ones, whose end may not have been reported.
+
+        Return whether one of them counted as alive.
+        """
         self._ended[worker] = max(incarnation, self._ended.get(worker, 0))
         known = self.incarnation(worker)
         if known is None or known > incarnation:
@@ -38,16 +41,16 @@ class Workers:
     def has_ended(self, worker: str, incarnation: int) -> bool:
         return incarnation <= self._ended.get(worker, 0)
 
-    def heard(self, worker: str, incarnation: int, serial: int) -> list[Acknowledge | Replay]:
-        """A heartbeat says that ``serial`` is the last report."""
-        sequence = self._sequences.get(worker)
-        if sequence is None or sequence.incarnation != incarnation:
-            return []
-        first = sequence.heard(serial)
+    def heard(self, worker: str, serial: int) -> list[Acknowledge | Replay]:
+        """Handle a heartbeat of its current life: ``serial`` is the worker's last report.
+
+        Return replay requests and acknowledgements.
+        """
+        first = self._sequences[worker].heard(serial)
         return [*([Replay(worker, first)] if first is not None else []), *self.due(worker, heartbeat=True)]
 
     def take(self, report: SweepReport) -> bool | Replay:
-        """Whether this is the worker's next report; what to ask for where it shows that others are missing."""
+        """Return True if this is the worker's next report, and a replay request if earlier ones are missing; else False."""
         sequence = self._sequences.get(report.worker)
         if sequence is None or sequence.incarnation != report.incarnation:
             return False  # fenced, or not announced yet: a heartbeat will show what is missing
@@ -57,12 +60,12 @@ class Workers:
         return first is not None and Replay(report.worker, first)
 
     def due(self, worker: str, heartbeat: bool = False) -> list[Acknowledge]:
-        """What the worker may forget now."""
+        """Return the acknowledgement due to the worker, if any."""
         serial = self._sequences[worker].due(heartbeat)
         return [] if serial is None else [Acknowledge(worker, serial)]
 
     def check(self, alive: set[str]) -> None:
-        """Raise AssertionError when an invariant is broken. ``alive``: as the routing table has it."""
+        """Raise AssertionError when an invariant is broken. ``alive``: from the routing table."""
         assert set(self._sequences) == alive
         assert all(sequence.incarnation > self._ended.get(name, 0) for name, sequence in self._sequences.items())
         for sequence in self._sequences.values():

@@ -101,8 +101,7 @@ class MachineReplay(Machines):
         return True
 
     def _proceed(self) -> None:
-        """Every worker plans, and the course goes on."""
-        self._first = self.now
+        """Let every worker plan, and note how far the course has come."""
         self.wake()
         self.go_on()
         course, ended = self.course, self.home.number - self.home.open_plans - self._before

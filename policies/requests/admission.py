@@ -1,4 +1,7 @@
-"""Whether a sequence can be served: ever, by one rule for the gateway and the worker; now, beside what others hold."""
+"""The admission rules for sequences: whether one can ever be served, and whether it can be now, beside the others.
+
+The gateway and the worker apply the same rules.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,15 @@ from collections.abc import Iterable
 
 from ..binary_size import binary_size
 
-# why a worker gives a sequence back (``GivenBack.reason``): before a sentence that says so, but for ``YIELDED``
-YIELDED = "yielded"  # an offline one, for which there is no room now
-CROWDED = "crowded: "  # the parameters of other applications leave too little
+# reasons of a worker to give a sequence back (``GivenBack.reason``); all but ``YIELDED`` are followed by a sentence
+YIELDED = "yielded"  # an offline sequence without room now
+CROWDED = "crowded: "  # other applications' parameters leave too little memory
 REFUSED = "refused: "  # it can never be served
-BROKEN = "broken: "  # its model has computed what is no number, and would again
+BROKEN = "broken: "  # its model has computed a value that is not a number, and would again
 
 
 def admit(tokens: int, capacity: int) -> str | None:
-    """None when a sequence of ``tokens`` (prompt and answer) fits ``capacity`` tokens, else the sentence why not."""
+    """Return None if a sequence of ``tokens`` (prompt and answer) fits ``capacity`` tokens, else the sentence why not."""
     if tokens <= capacity:
         return None
     return (
@@ -24,12 +27,12 @@ def admit(tokens: int, capacity: int) -> str | None:
 
 
 def capacity_tokens(free_bytes: int, page_size: int, page_bytes: int) -> int:
-    """Tokens of one sequence that fit ``free_bytes``, ``page_bytes`` being what a page of all its local layers takes."""
+    """Return the tokens of one sequence that fit ``free_bytes``. ``page_bytes``: size of a page on all its local layers."""
     return page_size * (free_bytes // page_bytes) if page_bytes else 1 << 62
 
 
 def cramped(worker: str, application: str, room: int, page_bytes: int) -> str:
-    """Why a worker can serve nobody of an application where it has ``room`` bytes left for KV: a sentence, or empty."""
+    """Return why a worker with ``room`` bytes left for KV can serve no request of an application: a sentence, or empty."""
     if room >= page_bytes:
         return ""
     return (
@@ -39,14 +42,14 @@ def cramped(worker: str, application: str, room: int, page_bytes: int) -> str:
 
 
 def part(limit: int, own: int, others: int, sharers: int) -> int:
-    """What one of ``sharers`` may hold of ``limit`` while it holds ``own`` and the rest of them ``others``.
+    """Return what one of ``sharers`` may hold of ``limit`` while it holds ``own`` and the rest of them ``others``.
 
-    An equal part of what is free, above what it has: all of them together keep the limit, and one that is alone in being
-    busy comes to hold nearly all of it, a part at a time.
+    It is an equal part of what is free, above what it has. All of them together keep the limit, and a single busy one
+    comes to hold nearly all of it, a part at a time.
     """
     return own + -(-max(0, limit - own - others) // sharers)
 
 
 def concurrent(rooms: Iterable[int], tokens: int, rows: int) -> int:
-    """Sequences of ``tokens`` that run at a time on routes that hold ``rooms`` tokens and ``rows`` sequences each."""
+    """Return how many sequences of ``tokens`` run at a time on routes with ``rooms`` tokens and ``rows`` sequences each."""
     return sum(min(room // tokens, rows) for room in rooms)

@@ -1,7 +1,7 @@
-"""Load balancing: a request takes a route that has room for it, of these the least loaded one that is whole.
+"""Load balancing: a request takes a whole route with room for it, and among these the least loaded one.
 
 Owns the comparison between routes and the rule that a suspect (``poison.py``) runs alone. The routes and the work on each
-worker are the routing table's. Never looks at a clock.
+worker are in the routing table. Never looks at a clock.
 """
 
 from __future__ import annotations
@@ -13,29 +13,32 @@ from ..model.chain import Route
 from .poison import Quarantine
 from .routing_table import RoutingTable
 
-UNKNOWN = 1 << 62  # tokens or bytes, until a route's workers have said
+UNKNOWN = 1 << 62  # tokens or bytes, until a route's workers have reported
 
 
 def outstanding(known: int, computed: int, total: int) -> int:
-    """Tokens that a sequence still costs: those to prefill and those to decode.
+    """Return the tokens that a sequence still costs: tokens to prefill and tokens to decode.
 
     Args:
         known: tokens it has (prompt and emitted).
-        computed: of these, how many have KV.
-        total: most tokens it may come to, prompt and answer together.
+        computed: how many of these have KV.
+        total: most tokens it may reach, prompt and answer together.
     """
     return max(known - computed, 0) + max(total - known, 0)
 
 
 def workers_of(route: Route) -> tuple[str, ...]:
-    """The workers of a route in the order of its hops, each once."""
+    """Return the workers of a route in the order of its hops, each once."""
     hops = route.hops
     return (hops[0].worker,) if len(hops) == 1 else tuple(dict.fromkeys([hop.worker for hop in hops]))
 
 
 def ahead(workers: Sequence[str], work: Mapping[str, int]) -> float:
-    """Tokens that are computed before those of a newcomer. Of a pipeline with workers of its own each computes a part of
-    every token: its work counts by its workers, or it would get the load of one replica."""
+    """Return the tokens that are computed before those of a new request.
+
+    In a pipeline each worker computes a part of every token. Its work is therefore divided by the number of workers;
+    otherwise it would get the load of one replica.
+    """
     return sum([work.get(worker, 0) for worker in workers]) / len(workers) ** 2
 
 
@@ -47,18 +50,18 @@ def choose(
     tokens: int = 0,
     capacity: Mapping[str, int] | None = None,
 ) -> Route | None:
-    """The route on which least is in excess of memory; of equals the one that goes least out of its way, then that with the
-    least work ahead; ties by worker names, then by id.
+    """Return the route with the least excess over its memory.
 
-    Out of its way goes who passes more workers than another route through one of them does: through a block that was
-    deployed for a burst. So it is taken while the short one would have to wait.
+    Among equals the smallest detour wins, then the least work ahead; ties go by worker names, then by id. A route makes a
+    detour if it passes more workers than another route through one of them: through a block deployed for a burst. So it is
+    taken only while the short one would have to wait.
 
     Args:
         routes: whole routes of the application.
         work: tokens outstanding on each worker (absent: none).
-        closed: workers that are kept for a suspect; no route through them is taken.
+        closed: workers reserved for a suspect; no route through them is taken.
         avoid: id of a route not to take (its home has just given the request back).
-        tokens: most that the request may come to.
+        tokens: most tokens that the request may reach.
         capacity: route id -> tokens that its workers hold (absent: any).
     """
     best: Route | None = None
@@ -82,33 +85,35 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What decides where a request goes."""
+    """The facts about a request that decide its route."""
 
     request: str
     application: str
-    tokens: int  # most that it may come to, prompt and answer together
+    tokens: int  # most tokens it may reach, prompt and answer together
     suspect: bool = False
     avoid: str = ""  # id of a route not to take now
-    refused: Set[str] = frozenset()  # ids of routes whose workers have said that they cannot hold it
-    room: int = 0  # tokens that a route must hold first, where that is more: with fewer its worker has given it back
+    refused: Set[str] = frozenset()  # ids of routes whose workers have reported that they cannot hold it
+    room: int = 0  # tokens that a route must hold, if more: with fewer its worker gave it back
 
 
 def fitting(wanted: Wanted, table: RoutingTable) -> list[Route]:
-    """Routes whose workers can hold the request, as far as is known."""
+    """Return the routes whose workers can hold the request, as far as is known."""
     routes = [route for route in table.routes.get(wanted.application, []) if route.id not in wanted.refused]
     return [route for route in routes if table.capacity.get(route.id, UNKNOWN) >= _need(wanted, route, table)]
 
 
 def _need(wanted: Wanted, route: Route, table: RoutingTable) -> int:
-    """Tokens that a route must hold: never more than it ever will, but for a request that is longer than that."""
+    """Return the tokens that a route must hold: at most what it ever will, except for a request longer than that."""
     most = table.most.get(route.id, 0)
-    outdated = wanted.room >= UNKNOWN > most  # it was given back before the worker had said what parameters leave
+    outdated = wanted.room >= UNKNOWN > most  # given back before the worker had reported what parameters leave
     return wanted.tokens if outdated else max(wanted.tokens, min(wanted.room, most))
 
 
 def lacking_room(wanted: Wanted, table: RoutingTable) -> int:
-    """Tokens that one of the routes must come to hold, which other applications are unloaded for. 0: one does; or none ever
-    will, and a worker says why not."""
+    """Return the tokens that one of the routes must become able to hold by unloading other applications.
+
+    0: a route holds the request; or none ever will, and a worker says why.
+    """
     if not table.most or fitting(wanted, table):
         return 0
     routes = [route for route in table.routes.get(wanted.application, []) if route.id not in wanted.refused]
@@ -118,23 +123,23 @@ def lacking_room(wanted: Wanted, table: RoutingTable) -> int:
 
 
 def open_routes(wanted: Wanted, table: RoutingTable, quarantine: Quarantine) -> list[Route]:
-    """Those that a request that is no suspect may take now; a worker says why it cannot hold what fits nowhere."""
+    """Return the routes that a non-suspect request may take now. If it fits nowhere, a worker says why."""
     closed = quarantine.workers()
     routes = fitting(wanted, table) or table.routes.get(wanted.application, [])
     return [route for route in routes if route.id != wanted.avoid and closed.isdisjoint(workers_of(route))]
 
 
 def dispatch(wanted: Wanted, table: RoutingTable, quarantine: Quarantine, ordinary: bool) -> Route | None:
-    """A route for a waiting request, if there is one now.
+    """Return a route for a waiting request, or None if there is none now.
 
-    A suspect gets a route of its own and waits until that is idle. While ``ordinary`` requests exist only one route is
-    kept that way, so that suspects cannot lock everybody out.
+    A suspect gets a reserved route and waits until that is idle. While ``ordinary`` requests exist only one route is
+    reserved, so that suspects cannot lock out all others.
     """
     kept = quarantine.release(wanted.request)
     routes = table.routes.get(wanted.application, [])
     fits = fitting(wanted, table)
     capacity = table.capacity if fits else None
-    fits = fits or routes  # a worker says why not
+    fits = fits or routes  # a worker will say why not
     if not wanted.suspect:
         return choose(fits, table.work, quarantine.workers(), wanted.avoid, wanted.tokens, capacity)
     if not routes or (ordinary and quarantine.routes):
@@ -148,5 +153,5 @@ def dispatch(wanted: Wanted, table: RoutingTable, quarantine: Quarantine, ordina
 
 
 def is_idle(route: Route, running: Mapping[str, Set[str]]) -> bool:
-    """No worker of the route runs any request, so that a suspect sent there can hurt only itself."""
+    """Return whether no worker of the route runs any request, so that a suspect sent there can hurt only itself."""
     return not any(running.get(worker) for worker in workers_of(route))

@@ -1,4 +1,7 @@
-"""Load failure: why an application could not be loaded on any worker that it belongs on, as clients are told. Pure."""
+"""Load failure: the reason, as told to clients, why an application could not be loaded on any worker it belongs on.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-# an absolute path, up to what ends it in a sentence; its folders are the server's own business
+# an absolute path, up to its end in a sentence; its folders are not for clients
 _FOLDERS = re.compile(r"(?<![\w.:/~])/(?:[^\s/'\":;,()]+/)*(?=[^\s/'\":;,()])")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """``number``: of all failures of the cluster, so that the same one is not taken for news twice. ``final``: it is not
-    tried again when the next request comes."""
+    """A load failure.
+
+    number: counts all failures of the cluster, so that none is taken as new twice. final: it is not retried at the next
+    request.
+    """
 
     application: str
     number: int
@@ -22,20 +28,23 @@ class LoadFailure:
 
 
 def without_folders(message: str, checkpoints: Iterable[str]) -> str:
-    """A worker's sentence for those who may not know where the server keeps its files: of each path only the last name, or
-    what is below the checkpoint's folder. ``checkpoints``: paths that may be in it, with spaces, too."""
+    """Return a worker's sentence without the server's folders, for clients who may not know where it keeps its files.
+
+    Of each path only the last name stays, or the part below the checkpoint's folder. ``checkpoints``: paths that may occur
+    in it, even with spaces.
+    """
     for path in sorted((path.rstrip("/") for path in checkpoints if path.startswith("/")), key=len, reverse=True):
         message = message.replace(path, path.rpartition("/")[2])
     return _FOLDERS.sub("", message)
 
 
 def blocked(routes: Iterable[Iterable[str]], refusing: Container[str]) -> bool:
-    """Whether an application can come nowhere. ``routes``: the workers of each; ``refusing``: those that cannot load it."""
+    """Return whether an application can load nowhere. routes: the workers of each. refusing: workers that cannot load it."""
     return all(any(worker in refusing for worker in route) for route in routes)
 
 
 def reasons(refusals: Mapping[str, str]) -> str:
-    """Why it cannot, in one sentence. ``refusals``: what each worker said."""
+    """Return the refusals of all workers in one sentence. ``refusals``: the reason of each worker."""
     workers: dict[str, list[str]] = {}
     for worker, why in refusals.items():
         workers.setdefault(why, []).append(worker)

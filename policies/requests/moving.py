@@ -1,7 +1,6 @@
-"""Where a running request may be moved, which of its KV goes where, and when it begins there: one route left for another.
+"""Moves of running requests between routes: the destination, the KV layers to copy, and the moment of the switch.
 
-Pure. The request keeps its tokens and its seed; what is moved beside is cache, without which the new route computes them
-again.
+Pure. The request keeps its tokens and its seed. The moved KV is only cache, without which the new route computes it again.
 """
 
 from __future__ import annotations
@@ -14,38 +13,40 @@ from .dispatch import Wanted, choose, fitting, workers_of
 from .poison import Quarantine
 from .routing_table import RoutingTable
 
-PATIENCE = 30.0  # seconds that a copy may take; then the request moves with what is there
-ROUNDS = 2  # of copying: what became full meanwhile goes in the last
-KEPT = 40.0  # seconds that workers keep the pages of a request that pauses, should nobody come for them
-SHOWN = 8  # names of other places that a refusal tells
-STUCK = 1.0  # seconds in which no pages of any request that pauses have moved, after which one is computed again
+PATIENCE = 30.0  # seconds a copy may take; then the request moves with the pages that arrived
+ROUNDS = 2  # rounds of copying: pages that fill meanwhile go in the last one
+KEPT = 40.0  # seconds that workers keep the pages of a paused request that does not come
+SHOWN = 8  # alternatives named in a refusal
+STUCK = 1.0  # seconds without any pages of paused requests moving, until one is recomputed
 
 
 def copies_again(rounds: int, *, failed: bool) -> bool:
-    """Whether a request that decodes on, and whose copies have all been answered so many times, has copied what became full
-    meanwhile."""
+    """Return whether a decoding request whose copies are answered needs another round, for pages that filled meanwhile."""
     return rounds < ROUNDS and not failed
 
 
 def begins_there(*, copying: bool, decodes: bool) -> bool:
-    """Whether its attempt on the new route begins. One that does not decode yet has nobody to wait for: it is computed there
-    from the front, while its pages come from the back."""
+    """Return whether its attempt on the new route begins.
+
+    A request that does not decode yet need not wait: it prefills there from the front, while its pages arrive from the
+    back.
+    """
     return not (copying and decodes)
 
 
 def overdue(since: float, now: float) -> bool:
-    """Whether a copy is not waited for any more."""
+    """Return whether a copy is not waited for any more."""
     return now - since > PATIENCE
 
 
 def stuck(since: float, now: float) -> bool:
-    """Whether those that pause wait for one another's memory: nothing moves, and nobody has found room since then."""
+    """Return whether paused requests wait for one another's memory: nothing has moved or found room for too long."""
     return now - since > STUCK
 
 
 @dataclass(frozen=True, slots=True)
 class Unmovable:
-    """Why a request stays where it is: a sentence, and which parameter is to blame ("" none)."""
+    """The reason why a request stays where it is: a sentence, and the parameter at fault ("": none)."""
 
     message: str
     param: str = ""
@@ -61,8 +62,10 @@ def destination(
     worker: str = "",
     route: str = "",
 ) -> Route | Unmovable:
-    """The route to move to: the one named, or the best whose home is the named worker, or the best other one at all.
-    ``work``: tokens outstanding on each worker."""
+    """Return the route to move to: the named one, the best with the named worker as home, or the best other route.
+
+    ``work``: tokens outstanding on each worker.
+    """
     routes = others = [one for one in fitting(wanted, table) if one.id != current.id]
     name = table.model_of(wanted.application)
     if wanted.suspect:
@@ -93,7 +96,7 @@ def _elsewhere(kind: str, names: Iterable[str]) -> str:
 
 
 def homes(tokens: Mapping[str, int], workers: Sequence[str]) -> dict[str, str]:
-    """Which replica each sequence of a pipeline goes on at: the longest first, each where least is (Graham 1969)."""
+    """Assign each sequence of a pipeline to a replica: the longest first, each where the load is least (Graham 1969)."""
     load, found = dict.fromkeys(workers, 0), dict[str, str]()
     for request in sorted(tokens, key=lambda request: (-tokens[request], request)):
         found[request] = min(workers, key=load.__getitem__)
@@ -102,8 +105,10 @@ def homes(tokens: Mapping[str, int], workers: Sequence[str]) -> dict[str, str]:
 
 
 def deal(requests: Sequence[Wanted], routes: Container[str], table: RoutingTable) -> dict[str, Route | None]:
-    """Where each of these requests goes whose routes end: the longest first, each where least is, of ``routes`` (ids) that
-    are in force and hold it; None: nowhere."""
+    """Assign requests whose routes end to new routes: the longest first, each where the load is least; None: nowhere.
+
+    ``routes``: ids of the routes to use, of which those in force that hold the request count.
+    """
     found: dict[str, Route | None] = {}
     for application in sorted({wanted.application for wanted in requests}):
         own = [wanted for wanted in requests if wanted.application == application]
@@ -116,11 +121,14 @@ def deal(requests: Sequence[Wanted], routes: Container[str], table: RoutingTable
     return found
 
 
-Layers = tuple[str, int, int]  # for a worker KV layers, from the first to the last exclusive
+Layers = tuple[str, int, int]  # (worker, first KV layer, last exclusive)
 
 
 def page_targets(components: Sequence[Component], source: Route, target: Route) -> dict[str, list[Layers]]:
-    """For each worker that has KV of the route that is left: which layers go to whom. What stays on its worker does not."""
+    """Return, for each worker with KV of the old route, the layers to send and their targets.
+
+    Layers that stay on their worker are not sent.
+    """
     before = [0]
     for component in components:
         before.append(before[-1] + (component.kv is not None))

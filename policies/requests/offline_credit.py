@@ -1,4 +1,4 @@
-"""What may be sent of offline requests: of what workers say that they take, what is left, and whose turn it is."""
+"""Credit for offline requests: what workers offer, what is left of it, and which worker a request goes to."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..model.chain import Route
 
 
 class OfflineShare(NamedTuple):
-    """Sequences that a worker would start, and positions of KV that they may have."""
+    """The sequences that a worker would start, and the positions of KV that they may have."""
 
     rows: int
     positions: int
 
 
 def left(told: OfflineShare, starting: Iterable[int]) -> OfflineShare:
-    """Beside the requests that are on their way there, of so many tokens each; below 0 where these are more."""
+    """Return the share left beside requests on their way there, with these numbers of tokens; negative if they are more."""
     rows, positions = told
     for tokens in starting:
         rows, positions = rows - 1, positions - tokens
@@ -24,15 +24,19 @@ def left(told: OfflineShare, starting: Iterable[int]) -> OfflineShare:
 
 
 def for_new(share: OfflineShare, held: Iterable[int]) -> OfflineShare:
-    """Of this what new requests may take: those of so many tokens that wait at the gateway go first. Each needs a
-    position, so that there are no more rows than positions."""
+    """Return the part of a share for new requests: requests that wait at the gateway, with ``held`` tokens, go first.
+
+    Each request needs a position, so rows never exceed positions.
+    """
     rows, positions = left(share, held)
     return OfflineShare(max(min(rows, positions), 0), max(positions, 0))
 
 
 def home_of(routes: Sequence[Route], home: str, need: int, share_of: Callable[[str], OfflineShare]) -> Route | None:
-    """Where a request goes that needs so many positions: to the worker that it is meant for, while a route begins there;
-    else to that which takes most. None: nobody has room."""
+    """Return the route for a request that needs ``need`` positions; None: no worker has room.
+
+    It is the intended worker's route while there is one, else the one whose worker has the largest share.
+    """
     meant = [route for route in routes if route.home == home]
     best, most = None, 0
     for route in meant or routes:
@@ -43,5 +47,5 @@ def home_of(routes: Sequence[Route], home: str, need: int, share_of: Callable[[s
 
 
 def more(told: OfflineShare, before: OfflineShare) -> bool:
-    """Whether a worker takes more than it did."""
+    """Return whether a worker takes more than before."""
     return told.rows > before.rows or told.positions > before.positions

@@ -1,9 +1,9 @@
-"""Overload, admission control, load shedding: whether the gateway has all the requests that it takes, and until when.
+"""Admission control and load shedding: the gateway's overload limits, and the refusals with a time to retry.
 
-Owns the two limits, what this gateway and the others hold of them, and the pace at which requests end. A refusal tells the
-client when its turn would come, so that a crowd that comes back does not come back at once.
+Owns the two limits, the load of this gateway and of the others, and the rate at which requests end. A refusal tells the
+client when its turn would come, so that a crowd of clients does not return all at once.
 
-Where there may be several accounts none fills the gateway alone: each may hold ``ALPHA`` times what is still free, so there
+If there may be several accounts, none fills the gateway alone: each may hold ``ALPHA`` times what is still free, so there
 is always room for one that holds little (dynamic thresholds: Choudhury and Hahne, "Dynamic Queue Length Thresholds for
 Shared-Memory Packet Switches", 1998). One flood comes to hold 8/9 of the room, two of them 8/17 each.
 """
@@ -17,13 +17,13 @@ from .admission import part
 from .refusal import Refusal, RequestRefused
 from .retry_after import Pace
 
-ALPHA = 8  # what an account may hold, as a multiple of what is free
-SILENT = 1.0  # seconds after which a gateway that says nothing holds nothing: it is gone, and its requests with it
+ALPHA = 8  # limit of an account, as a multiple of what is free
+SILENT = 1.0  # seconds until a silent gateway counts as gone, with its requests
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Requests, and tokens still to compute (0 where these are not limited), of one gateway ``at`` some time."""
+    """The load of one gateway ``at`` some time: requests, and tokens still to compute (0 if these are not limited)."""
 
     requests: int
     tokens: int
@@ -31,19 +31,19 @@ class Held:
 
 
 class Overload:
-    """``requests`` at most, and ``tokens`` at most (0: no limit), in all of the ``sharers`` gateways together.
+    """The admission limits: at most ``requests`` and ``tokens`` (0: no limit) in all ``sharers`` gateways together.
 
-    They tell each other what they hold. From one ``look`` to the next each takes no more than its part of what was free.
+    Gateways tell each other their load. From one ``look`` to the next each takes no more than its part of what was free.
     """
 
     def __init__(self, requests: int, tokens: int, sharers: int = 1) -> None:
         self._all = Held(requests, tokens)
         self._sharers = sharers
         self._others: dict[str, Held] = {}
-        self._most = self._part(Held(0, 0))  # that this gateway may hold now
-        self.requests = 0  # that have not ended
-        self.work = 0  # tokens that they have still to compute, see ``dispatch.outstanding``
-        self._by_account: dict[str, list[int]] = {}  # requests and work of each account that has any
+        self._most = self._part(Held(0, 0))  # limits of this gateway now
+        self.requests = 0  # requests that have not ended
+        self.work = 0  # tokens they have still to compute, see ``dispatch.outstanding``
+        self._by_account: dict[str, list[int]] = {}  # account -> [requests, work], for accounts with any
         self.pace = Pace()
 
     def begin(self, account: str) -> None:
@@ -51,12 +51,12 @@ class Overload:
         self._by_account.setdefault(account, [0, 0])[0] += 1
 
     def charge(self, account: str, change: int) -> None:
-        """A request has so many tokens more to compute, or fewer."""
+        """Change the tokens that a request has still to compute."""
         self.work += change
         self._by_account[account][1] += change
 
     def end(self, account: str, tokens: int, now: float) -> None:
-        """A request is over, whatever its outcome; ``tokens`` were counted last."""
+        """Remove a request that is over, whatever its outcome; ``tokens`` were counted last."""
         self.requests -= 1
         self.work -= tokens
         held = self._by_account[account]
@@ -67,11 +67,11 @@ class Overload:
         self.pace.ended(now)
 
     def hear(self, gateway: str, held: Held) -> None:
-        """What another gateway holds."""
+        """Record the load of another gateway."""
         self._others[gateway] = held
 
     def look(self, now: float) -> Held:
-        """Take a part of what is free now; what this gateway holds."""
+        """Take a part of what is free now; return this gateway's load."""
         self._others = {name: held for name, held in self._others.items() if now - held.at < SILENT}
         held = Held(self.requests, self.work if self._all.tokens else 0, now)
         self._most = self._part(held)
@@ -79,11 +79,14 @@ class Overload:
 
     @property
     def most(self) -> int:
-        """Requests that this gateway may hold now."""
+        """The number of requests that this gateway may hold now."""
         return self._most.requests
 
     def check(self, active: Iterable[tuple[str, int]]) -> None:
-        """``active``: account, and tokens still to compute, of each request that has not ended."""
+        """Raise AssertionError when a count is wrong.
+
+        ``active``: account and tokens still to compute of each active request.
+        """
         held: dict[str, list[int]] = {}
         for account, tokens in active:
             own = held.setdefault(account, [0, 0])
@@ -92,9 +95,9 @@ class Overload:
         assert [self.requests, self.work] == [sum(own[i] for own in held.values()) for i in (0, 1)], "a request is lost"
 
     def refusal(self, account: str, tokens: int, waiting: int, now: float, *, alone: bool) -> RequestRefused | None:
-        """For a newcomer of so many tokens, prompt and answer; None where there is room.
+        """Return the refusal of a new request with ``tokens`` tokens, prompt and answer; None if there is room.
 
-        A server with nothing to do takes whatever comes. ``alone``: no other account can come, so this one may have all.
+        An idle server takes any request. ``alone``: no other account can come, so this one may have all.
         """
         if not alone and (crowd := self._crowd(account, tokens)):
             wait = self.pace.forecast(1 + waiting, now)
@@ -107,7 +110,7 @@ class Overload:
         return self._full(f"{self.work} tokens to compute and accepts {self._most.tokens}", waiting, now)
 
     def _crowd(self, account: str, tokens: int) -> str:
-        """What an account holds where that is as much as it may now; empty where it may have more."""
+        """Return an account's load as text if it is at its limit now, else ""."""
         requests, work = self._by_account.get(account, (0, 0))
         if requests and requests >= ALPHA * (self.most - self.requests):
             return f"{requests} of the {self.most} requests that the gateway accepts"

@@ -1,7 +1,7 @@
-"""Poison requests: those whose computation kills the worker that runs them.
+"""Poison requests: requests whose computation kills the worker that runs them.
 
-Counts the worker deaths that each request was present at. A request that was present at too many is *suspect* and runs
-alone, on a route in quarantine; one that kills even then is poison and fails, so that it takes nobody else along.
+Counts the worker deaths at which each request was present. A request that was present at too many is *suspect* and runs
+alone, on a route in quarantine. One that kills even then is poison and fails, so that it harms no other request.
 """
 
 from __future__ import annotations
@@ -12,31 +12,34 @@ from dataclasses import dataclass, field
 from ..model.chain import Route
 from .refusal import Refusal, RequestRefused
 
-SUSPECT_DEATHS = 2  # present at so many: it runs alone
-SUSPECT_NEAR = 4  # so many in a row without a report of it: it may kill before its first report
-POISON_DEATHS = 3  # present at so many: it fails
+SUSPECT_DEATHS = 2  # present deaths until it runs alone
+SUSPECT_NEAR = 4  # near deaths in a row until it runs alone: it may kill before its first report
+POISON_DEATHS = 3  # present deaths until it fails
 
 
 @dataclass(slots=True)
 class Deaths:
-    """Worker deaths of one request."""
+    """The worker deaths of one request."""
 
-    present: int = 0  # of workers that had planned the request, or had it alone
-    near: int = 0  # in a row, of workers that had the request and had not reported a plan of it
+    present: int = 0  # deaths of workers that had planned the request, or ran it alone
+    near: int = 0  # deaths in a row of workers that had the request but had reported no plan of it
 
     def count(self, present: bool) -> None:
-        """A worker of its route died. ``present``: it had reported a plan of the request, or had nothing else to run."""
+        """Count the death of a worker of its route.
+
+        ``present``: it had reported a plan of the request, or ran nothing else.
+        """
         if present:
             self.present += 1
         else:
             self.near += 1
 
     def planned(self) -> None:
-        """Its home has reported a first plan, and lives: it does not kill before that."""
+        """Note that its home has reported a first plan and lives: the request does not kill before that."""
         self.near = 0
 
     def refusal(self) -> RequestRefused:
-        """What its client is told when it is not tried again."""
+        """Return the refusal for its client when it is not retried."""
         message = f"the request was running when {self.present} workers died, the last time alone; it is not retried"
         return RequestRefused(Refusal.POISON, message)
 
@@ -50,31 +53,35 @@ class Deaths:
 
 
 def outnumbered(suspect: Deaths, everyone: Iterable[Deaths]) -> bool:
-    """Whether others than suspects exist, so that suspects may keep one route in all to themselves. ``everyone``: all
-    requests that have not ended."""
+    """Return whether non-suspect requests exist, so that only one route is reserved for suspects.
+
+    ``everyone``: all active ones.
+    """
     return suspect.suspect and any(not deaths.suspect for deaths in everyone)
 
 
 @dataclass(slots=True)
 class Quarantine:
-    """Routes kept for suspects: no other request is sent through their workers."""
+    """Routes reserved for suspects: no other request is sent through their workers."""
 
-    routes: dict[str, Route] = field(default_factory=dict)  # suspect -> the route that it has, or waits for
+    routes: dict[str, Route] = field(default_factory=dict)  # suspect -> the route it has, or waits for
 
     def keep(self, request: str, route: Route) -> None:
         self.routes[request] = route
 
     def release(self, request: str) -> Route | None:
-        """The route that was kept, if any; it is free for all."""
+        """Return the reserved route, if any, to general use."""
         return self.routes.pop(request, None)
 
     def workers(self) -> frozenset[str]:
-        """Closed to others."""
+        """Return the workers closed to other requests."""
         return frozenset(hop.worker for route in self.routes.values() for hop in route.hops)
 
     def lets(self, deaths: Deaths, routes: Iterable[Route]) -> bool:
-        """Whether a request that waits may find a place on one of the routes (there is one): a suspect its own, any other
-        one that passes no worker that is closed."""
+        """Return whether a waiting request may find a place on one of the routes, of which there is at least one.
+
+        A suspect uses its own route, any other request one without a closed worker.
+        """
         if deaths.suspect or not self.routes:
             return True
         closed = self.workers()

@@ -1,7 +1,7 @@
-"""The order of requests that wait for a route: by priority, then by arrival.
+"""The waiting queue of a gateway: requests without a route, by priority, then by arrival.
 
-By application, so that one that cannot run costs the others nothing. An arrival, a start or an end costs a binary search;
-nothing is sorted anew.
+It is kept by application, so that one that cannot run costs the others nothing. An arrival, a start or an end costs a
+binary search; nothing is sorted anew.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from heapq import merge
 
-Key = tuple[int, int]  # priority, number of arrival: lower goes first
+Key = tuple[int, int]  # (priority, arrival number): lower goes first
 
 
 class WaitingQueue:
-    """See the module."""
+    """The waiting queue of one gateway (see the module)."""
 
     def __init__(self) -> None:
-        self._order: dict[str, list[tuple[Key, str]]] = {}  # application -> its requests, sorted; none is empty
+        self._order: dict[str, list[tuple[Key, str]]] = {}  # application -> its requests, sorted; no list is empty
         self._since: dict[str, dict[str, tuple[Key, float]]] = {}  # the same, in the order in which they began to wait
 
     def add(self, request: str, application: str, key: Key, now: float) -> None:
@@ -25,7 +25,7 @@ class WaitingQueue:
         self._since.setdefault(application, {})[request] = key, now
 
     def remove(self, request: str, application: str) -> None:
-        """No-op where it does not wait."""
+        """Remove a request. No-op if it does not wait."""
         since = self._since.get(application, {})
         if request in since:
             order = self._order[application]
@@ -34,21 +34,21 @@ class WaitingQueue:
                 del self._order[application], self._since[application]
 
     def applications(self) -> list[str]:
-        """Those that requests wait for."""
+        """Return the applications that requests wait for."""
         return list(self._order)
 
     def in_order(self, applications: Iterable[str]) -> Iterator[str]:
-        """The requests of these applications as they stand now, whatever is added or removed meanwhile."""
+        """Iterate over the requests of these applications as they are now, whatever is added or removed meanwhile."""
         return (request for _, request in merge(*[list(self._order.get(name, ())) for name in applications]))
 
     def longest_waiting(self, application: str) -> tuple[str, float] | None:
-        """The request that has waited longest, and since when."""
+        """Return the request that has waited longest and the start of its wait, or None."""
         for request, (_, since) in self._since.get(application, {}).items():
             return request, since
         return None
 
     def ahead(self, key: Key) -> int:
-        """Requests of all applications that go before one with this key."""
+        """Return the number of requests, of all applications, that go before one with this key."""
         return sum(bisect_left(order, (key, "")) for order in self._order.values())
 
     def __len__(self) -> int:

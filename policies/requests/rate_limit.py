@@ -1,9 +1,8 @@
-"""Rate limits and quotas, who may send how much: token buckets, a day's allowance and a bound on what runs at once, for each
-tenant.
+"""Rate limits and quotas of tenants: token buckets, a daily allowance, and a bound on concurrent requests.
 
-Owns what tenants have spent. A request is charged when it comes with the most that it can cost (its prompt and all tokens
-it may generate); what it did not use is given back when it ends. Time comes in as an argument; the day is that of UTC.
-Which key belongs to which tenant, and how a refusal is worded as HTTP, is the front's business.
+Owns what tenants have spent. A request is charged on arrival with the most that it can cost (its prompt and all tokens it
+may generate); the unused part is given back at its end. Time comes in as an argument; days are in UTC. The front maps keys
+to tenants, and words refusals as HTTP.
 """
 
 from __future__ import annotations
@@ -13,12 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 MINUTE, DAY = 60.0, 86400.0
-EVERYBODY = "*"  # the limits of tenants that have none of their own
+EVERYBODY = "*"  # key of the limits of tenants without their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """0: no limit. Buckets hold a minute's worth, so that a burst of that size passes at once."""
+    """The limits of a tenant; 0: no limit.
+
+    A bucket holds a minute's allowance, so that a burst of that size passes at once.
+    """
 
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
@@ -28,18 +30,19 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One limit of a tenant after a request was charged or refused."""
+    """The state of one limit of a tenant."""
 
     limit: int
     remaining: int
-    reset: float  # seconds until nothing of it is spent
+    reset: float  # seconds until it is fully restored
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``refused``: the name of the limit that is in the way, empty where the request may go on.
+    """The answer to a charge.
 
-    ``retry_after``: seconds until the same request would be let in; None where no waiting helps.
+    refused: the name of the limit that is exceeded, empty if the request may run. retry_after: seconds until the same
+    request would be admitted; None if no waiting helps.
     """
 
     refused: str = ""
@@ -49,7 +52,7 @@ class Verdict:
 
 
 class Bucket:
-    """Fills at ``limit / period`` a second up to ``limit``. May be overdrawn by nobody."""
+    """A token bucket. It fills at ``limit / period`` a second up to ``limit``, and is never overdrawn."""
 
     def __init__(self, limit: int, period: float, now: float) -> None:
         self.limit, self.rate = limit, limit / period
@@ -60,7 +63,7 @@ class Bucket:
         self.at = max(self.at, now)
 
     def wait(self, amount: int) -> float | None:
-        """Seconds until ``amount`` is there; None when it never can be. Call ``fill`` before."""
+        """Return the seconds until ``amount`` is available; None if it never can be. Call ``fill`` before."""
         if amount > self.limit:
             return None
         return max(0.0, (amount - self.level) / self.rate)
@@ -74,27 +77,30 @@ class Bucket:
 
 @dataclass(slots=True)
 class _Account:
-    """What one tenant has spent."""
+    """The spending of one tenant."""
 
     limits: Limits
     requests: Bucket | None
     tokens: Bucket | None
-    running: Counter[str] = field(default_factory=Counter)  # by holder: who will say that they ended
-    today: int = 0  # number of the day that ``spent`` is of
-    spent: int = 0  # tokens charged that day
+    running: Counter[str] = field(default_factory=Counter)  # running requests by holder, which reports their ends
+    today: int = 0  # number of the day of ``spent``
+    spent: int = 0  # tokens charged on that day
 
 
 class Quotas:
-    """See the module. ``limits`` by tenant; ``"*"`` holds for every other one, each with an account of its own."""
+    """The quotas of all tenants (see the module).
+
+    ``limits``: by tenant; ``"*"``: of every other one, each counted separately.
+    """
 
     def __init__(self, limits: Mapping[str, Limits]) -> None:
         self._limits = dict(limits)
         self._accounts: dict[str, _Account] = {}
 
     def admit(self, tenant: str, tokens: int, now: float, wall: float, holder: str = "") -> Verdict:
-        """Charge a request of at most ``tokens`` tokens, or nothing where it is refused.
+        """Charge a request of at most ``tokens`` tokens; charge nothing if the verdict refuses it.
 
-        now: seconds of a monotonic clock; wall: seconds since the epoch, for the day; holder: who will call ``end``.
+        now: seconds of a monotonic clock. wall: seconds since the epoch, for the day. holder: the caller of ``end``.
         """
         account = self._account(tenant, now)
         if account is None:
@@ -111,7 +117,7 @@ class Quotas:
         return self._verdict(account)
 
     def end(self, tenant: str, charged: int, used: int, now: float, holder: str = "") -> None:
-        """A request that was let in is over: what it was charged for and did not use is given back."""
+        """Settle an admitted request that is over: the unused part of its charge is given back."""
         account = self._accounts.get(tenant)
         if account is None:
             return
@@ -124,12 +130,12 @@ class Quotas:
             account.tokens.give_back(unused)
 
     def forget(self, holder: str) -> None:
-        """The holder is gone, and what it let run with it."""
+        """Forget a holder that is gone, with its running requests."""
         for account in self._accounts.values():
             account.running.pop(holder, None)
 
     def standings(self, tenants: Iterable[str], now: float, wall: float) -> dict[str, dict[str, Standing]]:
-        """Return how the limits of ``tenants``, and of any other that has sent something, stand now; by tenant and limit."""
+        """Return the state of the limits of ``tenants`` and of all tenants that have sent something, by tenant and limit."""
         return {tenant: self._standings(tenant, now, wall) for tenant in sorted({*tenants, *self._accounts})}
 
     def _standings(self, tenant: str, now: float, wall: float) -> dict[str, Standing]:
@@ -158,7 +164,7 @@ class Quotas:
         return self._limits.get(tenant, self._limits.get(EVERYBODY, Limits()))
 
     def _obstacle(self, account: _Account, tokens: int, now: float, wall: float) -> tuple[str, float | None] | None:
-        """The limit in the way and the seconds until it is not: of several, the one that lasts longest."""
+        """Return the exceeded limit and the seconds until it is not; of several, the one that lasts longest."""
         limits, found = account.limits, dict[str, float | None]()
         for name, bucket, amount in (
             ("requests_per_minute", account.requests, 1),
@@ -175,7 +181,7 @@ class Quotas:
         if limits.tokens_per_day and account.spent + tokens > limits.tokens_per_day:
             found["tokens_per_day"] = None if tokens > limits.tokens_per_day else (day + 1) * DAY - wall
         if limits.concurrent_requests and account.running.total() >= limits.concurrent_requests:
-            found.setdefault("concurrent_requests", 1.0)  # when one of them ends is not known here
+            found.setdefault("concurrent_requests", 1.0)  # a guess: when one of them ends is not known here
         if not found:
             return None
         return max(found.items(), key=lambda item: float("inf") if item[1] is None else item[1])
@@ -198,6 +204,6 @@ class Quotas:
         return account
 
     def limit(self, tenant: str, name: str) -> int:
-        """The number behind a refusal."""
+        """Return the value of a limit."""
         value: int = getattr(self._limits_of(tenant), name)
         return value

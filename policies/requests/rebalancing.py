@@ -1,8 +1,9 @@
-"""Rebalancing: where requests that wait in the queues of workers go when another worker begins to serve.
+"""Rebalancing: queued requests move to another worker when one begins to serve.
 
 A request is bound to a worker when it is dispatched. After a failover all are bound to the survivors, and the replacement
-would stay idle while they wait there (what Llumnix reschedules for; Sun et al. 2024, section 3). Here those that nobody has
-begun are dealt again, as if they came now in their order: none has KV, so that leaving costs one message. Pure.
+would stay idle while they wait there (the case that Llumnix reschedules for; Sun et al. 2024, section 3). Here requests
+that no worker has begun are assigned anew, as if they arrived now in their order: none has KV, so leaving costs one
+message. Pure.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ class Bound:
 
     wanted: Wanted
     route: Route
-    tokens: int  # as they are counted in the work of the route's workers
+    tokens: int  # tokens, as counted in the work of the route's workers
 
 
 def rebalanced(waiting: Sequence[Bound], table: RoutingTable, quarantine: Quarantine) -> dict[str, Route]:
-    """Of requests in the order in which they are to be served those that leave, and for where: other workers, with less to
-    do before them. Those that go first are dealt first, so they find the idle worker."""
+    """Return the requests that leave, with their new routes: through other workers, with less work ahead.
+
+    ``waiting`` is in serving order. The first are assigned first, so they find the idle worker.
+    """
     work: dict[str, int] = dict(table.work)
     for one in waiting:
         _charge(work, one.route, -one.tokens)
@@ -41,7 +44,7 @@ def rebalanced(waiting: Sequence[Bound], table: RoutingTable, quarantine: Quaran
 
 
 def _better(one: Bound, table: RoutingTable, quarantine: Quarantine, work: Mapping[str, int]) -> Route:
-    """Its own route unless another one is really better: a route through workers of its own would gain it nothing."""
+    """Return a better route, or its own: another route through its own workers would gain nothing."""
     own = workers_of(one.route)
     routes = [r for r in fitting(one.wanted, table) if r.id == one.route.id or set(own).isdisjoint(workers_of(r))]
     found = choose(routes, work, quarantine.workers(), one.wanted.avoid, one.wanted.tokens, table.capacity)

@@ -1,4 +1,4 @@
-"""Why a request is refused or failed, in the server's own terms; ``api/errors.py`` says it in those of HTTP."""
+"""Reasons why a request is refused or fails, in the server's own terms; ``api/errors.py`` translates them to HTTP."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from enum import Enum
 
 
 class Refusal(Enum):
-    """Each has one HTTP status and one error code (``api/errors.py``)."""
+    """A reason. Each has one HTTP status and one error code (``api/errors.py``)."""
 
     UNKNOWN_MODEL = "unknown model"
     UNKNOWN_WORKER = "unknown worker"
     INVALID = "invalid"
-    TOO_LONG = "too long"  # for the model's context, or for the memory that a sequence can get
+    TOO_LONG = "too long"  # for the model's context, or for the memory of a sequence
     OVERLOADED = "overloaded"
     UNAVAILABLE = "unavailable"  # starting, shutting down, or without a worker
-    EXPIRED = "expired"  # not complete within its time
+    EXPIRED = "expired"  # not complete within its time limit
     CANCELLED = "cancelled"
-    CONFLICT = "conflict"  # with what is served, or is being done, already
+    CONFLICT = "conflict"  # with an application that is served, or a change in progress
     FORBIDDEN = "forbidden"  # by the settings
     POISON = "poison"  # present at too many worker deaths
-    BROKEN = "broken"  # its model computes what is no number
+    BROKEN = "broken"  # its model computes a value that is not a number
 
 
 class RequestRefused(Exception):
-    """``message``: one sentence with the numbers and the remedy. ``retry_after``: seconds, where trying again may help.
-    ``param``: what of the request is to blame, where ``why`` alone does not say it. ``failure``: number of the load failure
-    that it tells of; 0: of none."""
+    """A refused or failed request.
+
+    message: one sentence with the numbers and the remedy. retry_after: seconds, if a retry may help. param: the request's
+    parameter at fault, if ``why`` alone does not tell. failure: number of the load failure it reports; 0: none.
+    """
 
     def __init__(
         self, why: Refusal, message: str, retry_after: float | None = None, param: str | None = None, failure: int = 0
@@ -36,5 +38,5 @@ class RequestRefused(Exception):
 
     @property
     def in_vain(self) -> bool:
-        """Trying again does not help, as far as is known."""
+        """True if a retry does not help, as far as is known."""
         return self.retry_after is None

@@ -1,7 +1,7 @@
-"""Request timeout: how long a request may take, how long it waits while no worker can serve it, and what its client is told.
+"""Request timeout: the limits of a request's total time and of its wait for a worker, and the sentences for its client.
 
-Owns the two limits and the sentences, no request. Of requests that run their workers say that the time is over (the
-deadlines of ``policies/sweep/columns.py``); here are those that wait for a worker.
+Owns the two limits and the sentences, no request. Running requests are expired by their workers (the deadlines of
+``policies/sweep/columns.py``); waiting ones are expired here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from .refusal import Refusal, RequestRefused
 from .routing_table import RoutingTable
 
 SOON = 1e-3  # seconds: a worker that gets an expired request gives it back at its next plan
-RETRY_SECONDS = 5.0  # what a client is told to wait for another server, or for workers
+RETRY_SECONDS = 5.0  # retry time told to clients that wait for another server, or for workers
 
 
 class LimitedRequest(Protocol):
-    """What is needed of a request. ``arrival``: seconds, on the clock of ``now``; ``offline``: nobody waits for it."""
+    """The parts of a request that matter here.
+
+    arrival: seconds, on the clock of ``now``. offline: no client waits for it.
+    """
 
     state: str
     arrival: float
@@ -33,32 +36,32 @@ Limited = TypeVar("Limited", bound=LimitedRequest)
 
 
 class RequestTimeout:
-    """``worker_wait``: seconds without any route; ``timeout``: seconds from arrival, 0: no limit."""
+    """The limits. worker_wait: seconds without any route. timeout: seconds from arrival; 0: no limit."""
 
     def __init__(self, worker_wait: float, timeout: float) -> None:
         self.worker_wait, self.timeout = worker_wait, timeout
 
     def left(self, request: LimitedRequest, now: float) -> float:
-        """Seconds that a request may still take, however few; 0: as many as it likes, as offline ones may."""
+        """Return the seconds that a request may still take, at least a few; 0: no limit, as for offline ones."""
         return 0.0 if request.offline else self.timeout and max(request.arrival + self.timeout - now, SOON)
 
     def expired(self) -> RequestRefused:
-        """What its client is told."""
+        """Return the refusal of an expired request."""
         message = f"the request was not complete after {self.timeout:g} seconds (request_timeout)"
         return RequestRefused(Refusal.EXPIRED, message)
 
     def closing(self) -> RequestRefused:
-        """What whoever comes is told while the server ends."""
+        """Return the refusal of new requests during shutdown."""
         message = "the server is shutting down; send the request elsewhere or again later"
         return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
 
     def broken_off(self) -> RequestRefused:
-        """And whoever is still there in the end."""
+        """Return the refusal of requests that are cut off by the shutdown."""
         message = "the server shut down before the answer was complete"
         return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
 
     def crowded(self, model: str) -> RequestRefused:
-        """And whoever has waited too long for others to make room."""
+        """Return the refusal of a request that has waited too long for room."""
         message = (
             f"the request is longer than what loaded models leave of the memory, and for {self.worker_wait:g} seconds too "
             f"many were in use to make room for it beside model {model!r}; try again, or lower max_tokens"
@@ -66,19 +69,24 @@ class RequestTimeout:
         return RequestRefused(Refusal.UNAVAILABLE, message, RETRY_SECONDS)
 
     def waited(self, since: float, now: float) -> bool:
-        """Whether a request has waited too long for any route, or for room on one."""
+        """Return whether a request has waited too long for any route, or for room on one."""
         return now - since >= self.worker_wait
 
     def late(self, requests: Iterable[Limited], now: float) -> list[Limited]:
-        """Those that wait and whose time is over; of others their workers say it. ``requests``: in the order of arrival."""
+        """Return the waiting requests whose time is over; workers report on the others.
+
+        ``requests``: in order of arrival.
+        """
         if not self.timeout:
             return []
         over = takewhile(lambda request: request.arrival + self.timeout <= now, requests)
         return [request for request in over if request.state == "waiting" and not request.offline]
 
     def unserved(self, queue: WaitingQueue, table: RoutingTable, now: float) -> Iterator[tuple[str, RequestRefused]]:
-        """Requests that have waited too long for any route, or wait for what cannot be loaded, one after the other: each
-        must be out of the queue before the next is asked for. Those that have waited less are not looked at."""
+        """Yield requests that have waited too long for any route, or whose model cannot be loaded, one after the other.
+
+        Each must be out of the queue before the next is requested. Requests that have waited less are not looked at.
+        """
         for application in [name for name in queue.applications() if not table.routes.get(name)]:
             model, vanished = table.model_of(application), table.vanished.get(application, 0.0)
             failure, heard = table.failed.get(application, (None, 0.0))
@@ -92,7 +100,10 @@ class RequestTimeout:
                     break
 
     def failed(self, application: str, table: RoutingTable, now: float) -> RequestRefused | None:
-        """For who comes when a model just could not be loaded, or never can: trying again at once would be in vain."""
+        """Return the refusal of a new request whose model has just failed to load, or never can load.
+
+        An instant retry would be in vain.
+        """
         failure, heard = table.failed.get(application, (None, 0.0))
         if failure is None or table.routes.get(application) or not (failure.final or now - heard < RETRY_SECONDS):
             return None

@@ -1,8 +1,8 @@
-"""Routing table: which models there are, which of their routes are whole, what each holds, how much work is on each worker.
+"""The routing table of a gateway: models, their whole routes, the capacity of each route, and the work on each worker.
 
-What the controller publishes and what has become of the workers since. A *model* is what clients ask for; the *application*
-that takes its new requests may change. Which of several routes a request takes is ``dispatch.py``'s decision; who may run
-beside whom ``poison.py``'s.
+It combines the controller's publications with the worker deaths since then. A *model* is what clients ask for; the
+*application* that takes its new requests may change. ``dispatch.py`` chooses between routes; ``poison.py`` isolates
+suspects.
 """
 
 from __future__ import annotations
@@ -15,38 +15,43 @@ from .load_failure import LoadFailure
 
 
 class RoutingTable:
-    """See the module. ``applications``: those that are configured, of which nothing is known before the first update."""
+    """The routing table of one gateway (see the module).
+
+    ``applications``: the configured ones, of which nothing is known before the first update.
+    """
 
     def __init__(self, applications: Iterable[str]) -> None:
-        self.version = 0  # of the last update taken
-        self.alive: set[str] = set()  # workers
-        self.chains: dict[str, Chain] = {}  # of the applications that are served, or end what they have
-        self._published: dict[str, dict[str, Route]] = {}  # application -> by id, in force as last told, less those lost
-        self._lost: set[str] = set()  # ids of those through workers that ended since, of which no update has said anything
+        self.version = 0  # version of the last update taken
+        self.alive: set[str] = set()  # workers that are alive
+        self.chains: dict[str, Chain] = {}  # chains of applications that are served, or finish their requests
+        self._published: dict[
+            str, dict[str, Route]
+        ] = {}  # application -> routes by id: in force at the last update, not lost
+        self._lost: set[str] = set()  # ids of routes lost with their workers since the last update about them
         self.routes: dict[str, list[Route]] = {name: [] for name in applications}  # whole routes: every worker is alive
         self.models = {name: name for name in self.routes}  # model -> the application that takes its new requests
         self.capacity: dict[str, int] = {}  # route id -> tokens that fit, as last published
-        self.most: dict[str, int] = {}  # the same once others have been unloaded; of a route without it none is
-        self.room: dict[str, int] = {}  # application -> most tokens that any of its routes was last known to hold then
+        self.most: dict[str, int] = {}  # the same after unloading others; absent: none is
+        self.room: dict[str, int] = {}  # application -> most tokens that any of its routes could hold then
         self.bases: dict[str, str] = {}  # model -> the served one that it shares most parameters with
-        self.vanished: dict[str, float] = {}  # application -> when its last whole route went
-        self.on_demand: set[str] = set()  # applications that are loaded when they are asked for
+        self.vanished: dict[str, float] = {}  # application -> when it lost its last whole route
+        self.on_demand: set[str] = set()  # applications loaded on demand
         self.served: set[str] = set()  # applications that have had a route
         self.failed: dict[
             str, tuple[LoadFailure, float]
-        ] = {}  # application -> why it can come nowhere, and when that was heard
+        ] = {}  # application -> why it can load nowhere, and when that was heard
         self.work: dict[str, int] = {}  # worker -> tokens outstanding there
         self.on: dict[str, set[str]] = {}  # worker -> requests running on it
-        self.default = next(iter(self.routes), "")  # the id that stands for requests without a model, served or not
-        self.opened: set[str] = set()  # applications with a route that nobody has taken into account
+        self.default = next(iter(self.routes), "")  # id for requests without a model, served or not
+        self.opened: set[str] = set()  # applications with a new route not considered yet
 
     @property
     def settled(self) -> int:
-        """The version that all here is of; 0: the whole is needed again."""
+        """The version that the whole table has; 0: the whole publication is needed again."""
         return 0 if self._lost else self.version
 
     def model_of(self, application: str) -> str:
-        """What clients call it."""
+        """Return an application's model name."""
         chain = self.chains.get(application)
         return application if chain is None else chain.served_as
 
@@ -68,8 +73,10 @@ class RoutingTable:
         failed: Iterable[LoadFailure] = (),
         default: str = "",
     ) -> None:
-        """What the controller has published, as ``RoutesChanged`` says; nothing that is older, or a difference to what is
-        not known here."""
+        """Apply a publication of the controller (arguments as in ``RoutesChanged``).
+
+        An older one is ignored, and so is a difference to a version that is not known here.
+        """
         if version < self.version or (version == self.version and (since or not self._lost)) or since > self.version:
             return
         self.version, self.on_demand, self.default = version, set(on_demand), default or self.default
@@ -106,7 +113,7 @@ class RoutingTable:
             self.failed[failure.application] = former if former is not None and same else (failure, now)
 
     def _list_models(self, draining: Collection[str]) -> None:
-        """What is served now; what is forgotten leaves nothing behind."""
+        """Update the served models; nothing is kept of forgotten ones."""
         current = sorted((c for c in self.chains.values() if c.application not in draining), key=lambda chain: chain.place)
         self.models = {chain.served_as: chain.application for chain in current}
         self.bases = {self.model_of(one): self.model_of(base) for one, base in bases(current).items()}
@@ -117,7 +124,7 @@ class RoutingTable:
         self.served &= self.chains.keys()
 
     def _take(self, applications: Iterable[str], now: float) -> None:
-        """Of the published routes those that are whole."""
+        """Set the whole routes of these applications."""
         for application in applications:
             found = [route for route in self._published.get(application, {}).values() if self._whole(route)]
             self._set_routes(application, found, now)
@@ -125,12 +132,12 @@ class RoutingTable:
                 self.room[application] = max(self.most.get(route.id, self.capacity[route.id]) for route in found)
 
     def join(self, worker: str, now: float) -> None:
-        """A worker lives; its routes come with the next update, or came before this word."""
+        """Add a live worker. Its routes come with the next update, or came before."""
         self.alive.add(worker)
         self._take([name for name, routes in self._published.items() if any(map(_through(worker), routes.values()))], now)
 
     def lose(self, worker: str, now: float) -> set[str]:
-        """A worker is gone, and every route through it until an update says otherwise; the requests that ran on it."""
+        """Remove a dead worker, and its routes until an update says otherwise; return the requests that ran on it."""
         self.alive.discard(worker)
         passes = _through(worker)
         for application, routes in self._published.items():
@@ -142,36 +149,36 @@ class RoutingTable:
         return set(self.on.get(worker, ()))
 
     def absent(self, application: str) -> bool:
-        """It has no route because it is on demand and was not asked for, as far as is known."""
+        """Return whether it has no route because it is on demand and was not asked for, as far as is known."""
         return application in self.on_demand and not self.routes.get(application)
 
     def given_up(self, application: str) -> bool:
-        """It has no route, and nobody tries to load it."""
+        """Return whether it has no route, and no worker will try to load it."""
         failure, _ = self.failed.get(application, (None, 0.0))
         return failure is not None and failure.final and not self.routes.get(application)
 
     def serves(self, worker: str) -> bool:
-        """Whether a request may be sent through the worker: it passes a whole route that was published."""
+        """Return whether requests may be sent through the worker: it is on a whole published route."""
         passes = _through(worker)
         return any(passes(route) for routes in self.routes.values() for route in routes)
 
     def rooms(self, application: str) -> tuple[int, ...]:
-        """Tokens that each whole route was last known to hold."""
+        """Return the tokens that each whole route could hold at the last report."""
         return tuple(self.capacity[r.id] for r in self.routes[application] if r.id in self.capacity)
 
     def place(self, request: str, workers: Iterable[str], tokens: int) -> None:
-        """A request runs on these workers and has so many tokens to compute."""
+        """Record a request that runs on these workers, with ``tokens`` tokens to compute."""
         for worker in workers:
             self.work[worker] = self.work.get(worker, 0) + tokens
             self.on.setdefault(worker, set()).add(request)
 
     def charge(self, workers: Iterable[str], change: int) -> None:
-        """A running request has so many tokens more to compute, or fewer."""
+        """Change the tokens that a running request has still to compute."""
         for worker in workers:
             self.work[worker] += change
 
     def remove(self, request: str, workers: Iterable[str], tokens: int) -> None:
-        """It runs there no more; ``tokens`` were counted last."""
+        """Remove a request from its workers; ``tokens`` were counted last."""
         for worker in workers:
             self.work[worker] -= tokens
             self.on[worker].discard(request)
@@ -193,7 +200,7 @@ class RoutingTable:
             self.served.add(application)
         elif self.routes.get(application):
             self.vanished[application] = now
-            if application in self.on_demand:  # what it will find next time is not known
+            if application in self.on_demand:  # its room next time is not known
                 self.room.pop(application, None)
         self.routes[application] = routes
 

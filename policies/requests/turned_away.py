@@ -1,6 +1,7 @@
-"""Turned away: what follows for a request that its worker has given back, for want of room or else.
+"""Turned-away requests: what follows when a worker gives a request back, for lack of room or another reason.
 
-Owns whether and when it is tried there again, from how much room on, and whether any other route will ever hold it.
+Owns whether and when the request is tried there again, the room it needs for that, and whether any route will ever hold
+it.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from .dispatch import UNKNOWN, Wanted, fitting, lacking_room
 from .refusal import Refusal
 from .routing_table import RoutingTable
 
-AVOID = 0.25  # seconds: where it was given back it would be again
+AVOID = 0.25  # seconds not to retry a route that has just given it back
 
 
 @dataclass(frozen=True, slots=True)
 class TurnedAway:
-    """But for ``avoid`` nothing of it where the request goes on as after any other return."""
+    """The consequences. Apart from ``avoid``, all fields are unset if the request goes on as after any other return."""
 
-    avoid: float = 0.0  # seconds in which it is not tried there again
-    room: int = 0  # tokens that the route must come to hold before it is tried there again
-    comes: bool = False  # that much can come, which is news of its own: it is tried then, however short ago it was
-    refused: bool = False  # it is never tried there again
-    hopeless: Refusal | None = None  # nor anywhere else: why it fails
+    avoid: float = 0.0  # seconds without a retry there
+    room: int = 0  # tokens that the route must be able to hold before a retry there
+    comes: bool = False  # such room can come, and is announced: it is retried then, however soon
+    refused: bool = False  # it is never retried there
+    hopeless: Refusal | None = None  # nor anywhere else: the reason why it fails
 
 
 def turned_away(wanted: Wanted, route: str, reason: str, table: RoutingTable) -> TurnedAway:
-    """``route``: id of that which has given ``wanted`` back; ``reason``: as ``events.GivenBack`` has it."""
+    """Return what follows when ``route`` (id) gives ``wanted`` back. ``reason``: as in ``events.GivenBack``."""
     if reason.startswith(BROKEN):
         return TurnedAway(refused=True, hopeless=Refusal.BROKEN)
     most = table.most.get(route, 0)
@@ -36,7 +37,7 @@ def turned_away(wanted: Wanted, route: str, reason: str, table: RoutingTable) ->
         comes = room <= most
         return TurnedAway(0.0 if comes else AVOID, room, comes)
     if not reason.startswith((CROWDED, REFUSED)):
-        return TurnedAway(0.0 if reason == YIELDED else AVOID)  # who waits for credit goes where that comes
+        return TurnedAway(0.0 if reason == YIELDED else AVOID)  # a request that waits for credit goes wherever credit comes
     elsewhere = replace(wanted, refused=wanted.refused | {route})
     held = bool(fitting(elsewhere, table) or lacking_room(elsewhere, table))
     return TurnedAway(AVOID, refused=True, hopeless=None if held else Refusal.TOO_LONG)

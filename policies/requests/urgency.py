@@ -1,6 +1,6 @@
-"""Priority: how early a request runs, its service tier first, then its priority within the tier, lower before higher.
+"""Priority of requests as one number: the service tier first, then the priority within the tier, lower before higher.
 
-Offline requests are a class of their own below all tiers: nobody waits for one of them, and no client asks for it by a tier.
+Offline requests are a class below all tiers: no client waits for them, and no client asks for that class by a tier.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ TIERS = {
     "priority": ("priority", -1),
     "fast": ("fast", -1),
 }
-_CLASS = 1 << 40  # more than any two priorities differ by
+_CLASS = 1 << 40  # more than any difference of two priorities
 OFFLINE = 2  # place of the class below all tiers
-FIRST_OFFLINE = OFFLINE * _CLASS - _CLASS // 2  # the most urgent number that is offline
+FIRST_OFFLINE = OFFLINE * _CLASS - _CLASS // 2  # the most urgent offline value
 
 
 def urgency(tier: str, priority: int) -> int:
-    """The one number that queues are ordered by (``Submission.priority``). ``priority`` is of 32 bits, signed."""
+    """Return the number that orders queues (``Submission.priority``). ``priority`` is a signed 32-bit number."""
     return TIERS[tier][1] * _CLASS + priority
 
 
 def offline_urgency(priority: int = 0) -> int:
-    """The same of an offline request, whatever its tier."""
+    """Return the same number for an offline request, whatever its tier."""
     return OFFLINE * _CLASS + (priority + _CLASS // 2) % _CLASS - _CLASS // 2
 
 
 def shared_class(urgency: int) -> int:
-    """The class that counts between accounts, which share fairly within one: 0, 1 for what goes after everybody else's, or
-    ``OFFLINE``.
+    """Return the class that counts between accounts, which share fairly within one.
 
-    A tier above the default goes first among the requests of its own account alone: anybody may ask for it, and an operator
-    who means some accounts to get more says so by weights.
+    It is 0, 1 for requests that go after everybody else's, or ``OFFLINE``. A tier above the default goes first only among
+    the requests of its own account: any client may ask for it, and an operator gives accounts more by weights.
     """
     return max(0, (urgency + _CLASS // 2) // _CLASS)

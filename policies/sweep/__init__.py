@@ -1,1 +1,4 @@
-"""The sweep state machine: which rows run next, who waits, who is preempted, who holds memory."""
+"""The sweep state machine, a worker's scheduler.
+
+It decides which rows run next, which sequences wait, which one is preempted, and which of them own memory.
+"""

@@ -1,8 +1,8 @@
-"""Pages that are about to be made: who makes them, and who waits instead of making them too.
+"""Announced pages: prompt pages that a running sequence is about to compute, and the sequences that wait for them.
 
 A sequence that starts, or asks for leases in order to start, announces the full prompt pages that it will compute. A later
-sequence that could then skip them is parked until the last of them is published, or until its maker leaves; then it goes
-back to the queue, and the first to start takes over.
+sequence that could then skip them is parked until the last of them is published, or until its maker leaves. Then it goes
+back to the queue, and the first to start takes over. So an equal prefix is computed once.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ Key = tuple[bytes, bytes]  # token hash, lineage of the last local span
 
 
 class Announcements:
-    """Makers and sleepers by page. Knows nothing of what is published already; who announces and parks looks that up."""
+    """The makers and the waiting sequences of announced pages.
+
+    It does not know which pages are published already; its callers look that up.
+    """
 
     def __init__(self) -> None:
-        self._makers: dict[Key, int] = {}  # page that a sequence will make -> that sequence
+        self._makers: dict[Key, int] = {}  # page -> the sequence that will make it
         self._sleepers: dict[Key, list[int]] = {}  # announced page -> sequences parked for it, in that order
-        self.parked = 0  # times that a sequence was parked
+        self.parked = 0  # times a sequence was parked
 
     def maker(self, key: Key) -> int | None:
-        """The sequence that will make the page."""
+        """Return the sequence that will make the page, or None."""
         return self._makers.get(key)
 
     def announce(self, key: Key, s: int) -> None:
-        """``s`` will make the page; who waits for it waits for ``s``."""
+        """Record ``s`` as the maker of the page; sequences that wait for the page wait for ``s``."""
         self._makers[key] = s
 
     def park(self, key: Key, s: int) -> None:
-        """``s`` waits until the page is made, or its maker leaves."""
+        """Let ``s`` wait until the page is made, or its maker leaves."""
         self._sleepers.setdefault(key, []).append(s)
         self.parked += 1
 
     def unpark(self, s: int) -> None:
-        """``s`` leaves and waits for nothing."""
+        """Stop the wait of ``s``, which leaves."""
         for key, sleepers in self._sleepers.items():
             if s in sleepers:
                 sleepers.remove(s)
@@ -46,11 +49,14 @@ class Announcements:
 
     @property
     def empty(self) -> bool:
-        """Whether no page is announced."""
+        """True if no page is announced."""
         return not self._makers
 
     def clear(self, keys: Iterable[Key], s: int) -> list[int]:
-        """``s`` has published these pages, or will not make them; the sequences that need not wait any more."""
+        """End announcements of ``s``, which has published these pages or will not make them.
+
+        Return the sequences to wake.
+        """
         woken: list[int] = []
         for key in keys:
             if self._makers.get(key) == s:
@@ -80,7 +86,10 @@ class Announcements:
         return announcements
 
     def check(self, makers: set[int], parked: set[int]) -> None:
-        """``makers``: sequences that may announce; ``parked``: all that wait for a page."""
+        """Raise AssertionError when an invariant is broken.
+
+        makers: sequences that may announce. parked: all sequences that wait for a page.
+        """
         assert set(self._makers.values()) <= makers, "a page is announced by nobody"
         asleep = [s for sleepers in self._sleepers.values() for s in sleepers]
         assert sorted(asleep) == sorted(parked), "a parked sequence is lost, or waits twice"

@@ -1,6 +1,6 @@
-"""The batch of a plan in the making, and how it is laid out: columns, steps, departures.
+"""The batch of a plan being made, and its layout: columns, steps, departures.
 
-Rows of one route stand together, so that the rows of most runs are contiguous.
+Rows of one route are adjacent, so that the rows of most runs are contiguous.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from .events import Flight
 from .parts import Parts
 from .queue import Rank
 
-SPARE = 4  # a sweep of a quarter of its tokens takes less than twice as long as one without, where decoding costs little
+SPARE = 4  # divisor; a sweep of 1/4 of the tokens takes less than 2x one without prompts, if decoding is cheap
 
 
 class BatchBuilder:
-    """Rows picked for one plan. ``budget`` counts down the tokens that still fit."""
+    """The rows picked for one plan. ``budget`` counts down the tokens that still fit."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
-        self.spare = max(1, budget // SPARE)  # of it for prompts that delay the decoding of accounts that were given less
-        self.decoding: list[tuple[Rank, str]] = []  # of the two accounts that were given least of those whose rows decode
-        self.starved = False  # some row lacked memory: nobody is admitted
-        self.squeezed = False  # the same within an account's cap: nobody of the account is admitted
-        self.capped: set[str] = set()  # accounts at their caps of KV memory: none of theirs is admitted
+        self.spare = max(1, budget // SPARE)  # part of it for prompts that delay decoding accounts that were given less
+        self.decoding: list[tuple[Rank, str]] = []  # the two accounts with decoding rows that were given least
+        self.starved = False  # some row lacked memory: nothing is admitted
+        self.squeezed = False  # some row hit its account's cap: nothing of that account is admitted
+        self.capped: set[str] = set()  # accounts at their caps of KV memory: none of their sequences is admitted
         self.local = True  # all rows are at home, and their routes end here
-        self.flights: list[tuple[Flight, list[int]]] = []  # with the guest of each row
-        self.guests: set[int] = set()  # of these
-        self.picked: list[int] = []  # sequences at home, in the order of picking
+        self.flights: list[tuple[Flight, list[int]]] = []  # flights, each with the guest of each row
+        self.guests: set[int] = set()  # guests of these flights
+        self.picked: list[int] = []  # at home, in the order of picking
         self.starts: list[int] = []  # first position of each
-        self.growing: list[int] = []  # sequences at home of which hosts are asked for more pages
-        self.decodes = 0  # the first so many are of one token, which is drawn after it
-        self._counts: dict[int, int] = {}  # sequence -> positions, where they are not one
-        self._undrawn: set[int] = set()  # sequences whose next token is not drawn
+        self.growing: list[int] = []  # sequences at home whose hosts are asked for more pages
+        self.decodes = 0  # number of leading rows with one token, after which one is drawn
+        self._counts: dict[int, int] = {}  # sequence -> positions, if not one
+        self._undrawn: set[int] = set()  # sequences after which no token is drawn
 
     def add_flight(self, flight: Flight, guests: list[int], tokens: int) -> None:
         self.flights.append((flight, guests))
@@ -45,7 +45,7 @@ class BatchBuilder:
         self.budget -= tokens
 
     def add(self, s: int, start: int, count: int, drawn: bool, local: bool) -> None:
-        """``count`` positions of ``s`` from ``start`` on; ``drawn``: the token after them is wanted."""
+        """Add ``count`` positions of ``s`` from ``start``. ``drawn``: a token is drawn after them."""
         self.local = self.local and local
         self.picked.append(s)
         self.starts.append(start)
@@ -56,17 +56,17 @@ class BatchBuilder:
             self._undrawn.add(s)
 
     def count_of(self, s: int) -> int:
-        """Positions of a sequence that was picked."""
+        """Return the number of positions of a picked sequence."""
         return self._counts.get(s, 1)
 
     @property
     def plain(self) -> bool:
-        """Whether all rows decode, and none came from elsewhere."""
+        """True if all rows decode, and none came from another worker."""
         return not self.flights and len(self.picked) == self.decodes and not self._undrawn
 
     def lay_out(self, parts: Parts, plan: SweepPlan) -> list[int]:
-        """Fill the plan's columns; the sequence of each batch row."""
-        wanted: list[int] = []  # batch rows whose next token is drawn, here or at the route's end
+        """Fill the plan's columns; return the sequence of each batch row."""
+        wanted: list[int] = []  # batch rows after which a token is drawn, here or at the route's end
         sequences = self._lay_out_flights(plan, wanted)
         picked, starts = self._by_route(parts)
         first = len(sequences)
@@ -102,7 +102,7 @@ class BatchBuilder:
         return sequences
 
     def _by_route(self, parts: Parts) -> tuple[list[int], list[int]]:
-        """Picked rows and their positions in the order of their routes' ids; nothing is sorted where there is one route."""
+        """Return the picked rows and their positions, sorted by route id. With a single route nothing is sorted."""
         if parts.routes.single:
             return self.picked, self.starts
         names = [parts.rows.route[s].route.id for s in self.picked]
@@ -111,7 +111,7 @@ class BatchBuilder:
 
 
 def _score(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
-    """Batch rows whose prompt tokens' log-probabilities are wanted, where the head is here."""
+    """Set the batch rows whose prompt log-probabilities are wanted, if the head is here."""
     rows = parts.rows
     plan.score = [
         i for i, s in enumerate(sequences) if rows.scores(s, plan.start[i]) and rows.route[s].next_worker is None
@@ -119,7 +119,7 @@ def _score(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
 
 
 def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
-    """One step for each run that a row passes, in order of depth; a head only for rows that are sampled or scored."""
+    """Add one step for each run that a row passes, in order of depth. Heads get only rows that are sampled or scored."""
     route = parts.rows.route
     if sequences and parts.routes.single and parts.routes.plain:
         local, everyone = route[sequences[0]], list(range(len(sequences)))
@@ -139,19 +139,19 @@ def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
 
 
 class _Deltas:
-    """Which deltas the rows of a batch meet in its runs."""
+    """The deltas that the rows of a batch meet in its runs."""
 
     def __init__(self, parts: Parts, sequences: list[int]) -> None:
         rows, routes = parts.rows, parts.routes
-        self._numbers = [rows.delta[s] for s in sequences]  # of each batch row's route
-        self._inside: set[tuple[int, int]] = set()  # (run, number) of which the run has some
+        self._numbers = [rows.delta[s] for s in sequences]  # number of each batch row's route
+        self._inside: set[tuple[int, int]] = set()  # (run, number) pairs where the run has deltas of that number
         for local in {rows.route[s].route.id: rows.route[s] for s in sequences}.values():
             for run, touched in zip(local.runs, local.touched, strict=True):
                 if touched:
                     self._inside.add((routes.number(run), local.delta))
 
     def of(self, run: int, batch: list[int]) -> list[int]:
-        """The number for each of these batch rows, 0 where its deltas are in other runs; empty when all are 0."""
+        """Return the delta number of each of these batch rows, 0 if its deltas are in other runs; empty if all are 0."""
         met = [self._numbers[i] if (run, self._numbers[i]) in self._inside else 0 for i in batch]
         return met if any(met) else []
 
@@ -159,8 +159,8 @@ class _Deltas:
 def _steps(
     parts: Parts, plan: SweepPlan, groups: Iterable[tuple[LocalRoute, list[int]]]
 ) -> dict[int, tuple[Run, list[int]]]:
-    """Each run by number, and its batch rows, ascending."""
-    found: dict[int, tuple[Run, list[list[int]]]] = {}  # rows of each route apart
+    """Return each run, by number, with its batch rows in ascending order."""
+    found: dict[int, tuple[Run, list[list[int]]]] = {}  # one list of rows for each route
     everyone = len(plan.sample) == len(plan.row)
     heads = set() if everyone else {*plan.sample, *plan.score}
     for local, batch in groups:
@@ -172,12 +172,12 @@ def _steps(
 
 
 def _merged(lists: list[list[int]]) -> list[int]:
-    """All numbers of ascending lists, ascending: sorted once, however many applications share a run."""
+    """Merge ascending lists. They are sorted once, however many applications share a run."""
     return lists[0] if len(lists) == 1 else sorted(chain.from_iterable(lists))
 
 
 def _lay_out_departures(parts: Parts, plan: SweepPlan, sequences: list[int], wanted: set[int]) -> None:
-    """Rows whose route goes on elsewhere, a flight for each route; those at home are away from now on."""
+    """Add a departing flight for each route that goes on elsewhere. Its rows from home are away from now on."""
     rows, leases = parts.rows, parts.leases
     flights: dict[str, Departure] = {}
     for i, s in enumerate(sequences):

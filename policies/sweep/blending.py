@@ -1,9 +1,10 @@
-"""Offline sequences beside online ones: they fill the rows, tokens and pages that these leave, and give way within a sweep.
+"""Backfill: offline sequences fill the rows, tokens and pages that online ones leave, and give way within a sweep.
 
-A plan is made as if there were no offline sequence; then they fill it up. Beside online rows they ride only as far as the
-cost model says that answers take no more than a part longer. Where no online sequence is here they have a sweep of their
-own, which is short and not planned ahead, so that whoever comes waits for no more than what is left of one. Rows and pages
-that an online sequence lacks are taken from them: the one that loses the least work goes first, back to its gateway.
+A plan is made as if there were no offline sequence; then they fill it up. Beside online rows they run only as far as the
+cost model says that answers become slower by no more than a set fraction. Without online sequences they have a sweep of
+their own, which is short and not planned ahead, so that a new request waits for no more than the rest of one sweep. Rows
+and pages that an online sequence lacks are taken from them: the one that loses the least work goes first, back to its
+gateway.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from .sweep_load import Ride, SweepLoad
 
 
 class BlendingPlanner(Planner):
-    """See the module. Without offline sequences its plans are those of ``Planner``."""
+    """A planner with backfill (see the module). Without offline sequences its plans equal those of ``Planner``."""
 
     def only_offline(self) -> bool:
-        """Whether all that could run is offline: then no plan is made while another is open."""
+        """Return whether everything that could run is offline. If so, no plan is made while another is open."""
         queue, leases = self._parts.queue, self._parts.leases
         if not queue.offline or queue.online or queue.waiting > queue.offline_waiting:
             return False
@@ -35,15 +36,15 @@ class BlendingPlanner(Planner):
         if self._parts.queue.offline:
             self._restore()
         super().fill(batch)
-        if self._parts.queue.offline:  # some may have got their leases, and started
+        if self._parts.queue.offline:  # after the others: some may have got their leases and started
             left = batch.budget
             self._blend(batch)
             self._parts.outgoing.count("offline_tokens", left - batch.budget)
 
-    # who gives way ---------------------------------------------------------------------------------------------------
+    # giving way
 
     def _restore(self) -> None:
-        """Take from offline sequences what online ones have taken of the reserve."""
+        """Take back from offline sequences what online ones have taken of the reserve."""
         queue = self._parts.queue
         waits = queue.waiting > queue.offline_waiting
         if queue.online or waits:
@@ -57,8 +58,10 @@ class BlendingPlanner(Planner):
         return self._vacate(need, kept, 0)
 
     def _vacate(self, need: dict[str, int], kept: dict[str, int], rows: int) -> bool:
-        """Offline sequences leave until there are so many rows, and ``need`` slots but for ``kept`` idle ones, free or on
-        their way. Whether the slots are there now."""
+        """Preempt offline sequences until ``rows`` rows and ``need`` slots are free or being freed.
+
+        Return whether the slots are free now. kept: idle slots, by arena, that do not count.
+        """
         parts, table = self._parts, self._rows
         while True:
             lacking = eviction.shortage(parts.memory.pages, need, kept) * parts.config.memory_chunk
@@ -72,8 +75,10 @@ class BlendingPlanner(Planner):
         return parts.memory.make_room(need, kept)
 
     def _victim(self, s: int, busy: set[int]) -> int:
-        """The offline sequence that loses the least work, younger than ``s`` where that is one; of equals the youngest. Not
-        those that are ``busy``, in the plan that is being made."""
+        """Return the offline sequence that loses the least work, and of equals the youngest; -1: none.
+
+        If ``s`` is given, the victim must be younger. Sequences in ``busy`` are in the plan being made and are left out.
+        """
         rows, queue, pages = self._rows, self._parts.queue, self._parts.memory.pages
         found = [other for other in queue.running[queue.online :] if other not in busy]
         if s >= 0:
@@ -84,13 +89,13 @@ class BlendingPlanner(Planner):
         return min(found, key=lambda v: (private_work(rows, pages, v), -rows.submission[v].arrival, v))
 
     def _leaving_bytes(self) -> int:
-        """What sequences that leave give back when no plan names them any more."""
+        """Return the bytes that leaving sequences give back when no plan names them any more."""
         rows, pages, nbytes = self._rows, self._parts.memory.pages, 0
         for s in rows.with_status(Status.LEAVING):
             nbytes += sum([pages.page_bytes(pages.span(h)) for h in rows.handles(s) if pages.references(h) == 1])
         return nbytes
 
-    # who rides -------------------------------------------------------------------------------------------------------
+    # choosing offline rows
 
     def _blend(self, batch: BatchBuilder) -> None:
         config = self._parts.config
@@ -107,7 +112,7 @@ class BlendingPlanner(Planner):
         self._admit_offline(batch, ride)
 
     def _weigh(self, batch: BatchBuilder, load: SweepLoad) -> None:
-        """What is in the batch already."""
+        """Add what is in the batch already to the load."""
         rows, found = self._rows, dict[str, list[int]]()
         for s, start in zip(batch.picked, batch.starts, strict=True):
             self._note(found, s, start, batch.count_of(s))
@@ -118,7 +123,7 @@ class BlendingPlanner(Planner):
             load.add(rows.route[s], tokens, drawn, near, far)
 
     def _note(self, found: dict[str, list[int]], s: int, start: int, count: int) -> None:
-        """Sums by route: a sequence of it, tokens, rows, and the positions that they attend to."""
+        """Add to the sums of a route: a sequence of it, tokens, rows, and the positions they attend to."""
         sums = found.setdefault(self._rows.route[s].route.id, [s, 0, 0, 0, 0])
         sums[1] += count
         sums[2] += 1
@@ -128,7 +133,7 @@ class BlendingPlanner(Planner):
             sums[4] += count * start + count * (count + 1) // 2
 
     def _ride_decodes(self, batch: BatchBuilder, ride: Ride) -> list[int]:
-        """Decoding rows, oldest first. Returns the sequences whose prompts go on."""
+        """Add decoding offline rows, oldest first; return the sequences with prompt tokens left."""
         rows, queue, leases = self._rows, self._parts.queue, self._parts.leases
         plain = batch.decodes == len(batch.picked)
         prompts: list[int] = []
@@ -153,11 +158,11 @@ class BlendingPlanner(Planner):
         return prompts
 
     def _has_turn(self, s: int) -> bool:
-        """Whether a row may go with this plan: where it crosses workers, with its microbatch."""
+        """Return whether a row may go with this plan. A row that crosses workers goes with its microbatch."""
         return self._rows.place[s] == Place.LOCAL or self._turns.of(s) == NOW
 
     def _ride_prompt(self, batch: BatchBuilder, ride: Ride, s: int, most: int) -> None:
-        """A chunk of a prompt, as much of it as fits."""
+        """Add as large a chunk of a prompt as fits."""
         rows, picked = self._rows, len(batch.picked)
         self._meeting.jump(s)
         start, route = rows.planned[s], rows.route[s]
@@ -168,8 +173,11 @@ class BlendingPlanner(Planner):
             ride.add(route, start, batch.count_of(s))
 
     def _beside_others(self, batch: BatchBuilder, s: int, positions: int) -> bool:
-        """Whether there are pages for ``positions`` of ``s`` beside the reserve; younger offline sequences may give way. The
-        oldest one here then waits for those that are older elsewhere (``pipeline.py``), and for no reserve."""
+        """Return whether there are pages for ``positions`` of ``s`` beside the reserve.
+
+        Younger offline sequences may give way. The oldest one here waits for those older at other workers
+        (``pipeline.py``), and for no reserve.
+        """
         rows, parts = self._rows, self._parts
         pages = -(-positions // rows.page_size) - rows.paged[s]
         if pages <= 0:
@@ -179,14 +187,14 @@ class BlendingPlanner(Planner):
             need[span.arena] = need.get(span.arena, 0) + pages * span.layers
         while not parts.memory.fits(need):
             if rows.leaving:
-                return False  # memory is on its way
+                return False  # memory is being freed
             if (victim := self._victim(s, {*batch.picked})) < 0:
                 return parts.queue.running[parts.queue.online] == s
             self._sequences.preempt(victim)
         return True
 
     def _admit_offline(self, batch: BatchBuilder, ride: Ride) -> None:
-        """Start those that wait. One for which there is no room goes back to its gateway; one that lacks time waits."""
+        """Start waiting offline sequences. One without room goes back to its gateway; one without time waits."""
         parts, rows, queue = self._parts, self._rows, self._parts.queue
         reserve = withheld_from_starts(parts)
         promises: Promises | None = None
@@ -204,7 +212,7 @@ class BlendingPlanner(Planner):
                 batch.capped.add(rows.tenant[s])
                 continue
             if rows.free_rows <= reserved_rows(parts) or not self._fitting.fits(s, found, promises, reserve):
-                if rows.is_guest(s):  # its home has nothing to do with it before it has its lease
+                if rows.is_guest(s):  # it stays: its home can do nothing with it before it has its lease
                     break
                 self._sequences.preempt(s)
                 continue

@@ -1,7 +1,8 @@
-"""The columns of a worker's sequences: what is known of each, how it is copied, travels and is checked.
+"""The columns of a worker's sequences: each fact about a sequence is in a list indexed by it.
 
-Long lists (tokens, hashes, pages) are append-only and shared by forks, each with a count of its own: whoever appends to a
-list that has grown beyond its own count, copies its part first. So a fork costs the columns, not what they hold.
+Copies, snapshots and checks are here; ``rows.py`` has the changes. Long lists (tokens, hashes, pages) are append-only and
+shared by forks, each with a length of its own. A fork that appends to a list longer than its own length copies its part
+first. So a fork costs the columns, not their contents.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ FOREVER = float("inf")
 
 
 class Status(IntEnum):
-    """Where a sequence is."""
+    """The state of a sequence."""
 
     FREE = 0  # the index is unused
     WAITING = 1  # in the queue
     PARKED = 2  # waits for a page that another sequence has announced
-    LEASING = 3  # waits for hosts of its route, or has leases of theirs and waits for room here
+    LEASING = 3  # waits for hosts of its route, or has their leases and waits for room here
     RUNNING = 4
-    LEAVING = 5  # takes no part in new plans; its row and pages return when no open plan or flight names it
+    LEAVING = 5  # in no new plan; its row and pages return when no open plan or flight names it
 
 
 class Place(IntEnum):
-    """Which part of a sequence's route is here."""
+    """The part of a sequence's route that is here."""
 
     LOCAL = 0  # home, and the route ends here
     FORWARD = 1  # home, and the route goes on elsewhere
@@ -45,7 +46,10 @@ COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "submission", "route
 
 
 class Columns:
-    """Every public list is indexed by sequence; its comment says what a value means. Written by ``RowTable`` alone."""
+    """The columns of one worker.
+
+    Every public list is indexed by sequence; its comment says what a value means. Only ``RowTable`` writes them.
+    """
 
     def __init__(self, rows: int, page_size: int, prefix_cache: bool) -> None:
         self.page_size, self._prefix_cache = page_size, prefix_cache
@@ -53,56 +57,58 @@ class Columns:
         self.route: list[LocalRoute] = []
         self.status: list[int] = []
         self.place: list[int] = []
-        self.row: list[int] = []  # device row; -1 when none
+        self.row: list[int] = []  # device row; -1: none
         self.tokens: list[list[int]] = []  # prompt, then answer; the first ``length`` are this sequence's
         self.length: list[int] = []  # known tokens
-        self.hashes: list[list[bytes]] = []  # of full pages of tokens, of which the first ``hashed`` count
-        self.hashed: list[int] = []  # pages; those submitted, later as many as were computed; none without the prefix cache
+        self.hashes: list[list[bytes]] = []  # hashes of full pages of tokens; the first ``hashed`` are this sequence's
+        self.hashed: list[int] = []  # number of hashes: as submitted, later as computed; 0 without the prefix cache
         self.computed: list[int] = []  # positions whose KV is written
-        self.planned: list[int] = []  # the same once all open plans have ended
-        self.known: list[int] = []  # ``length`` once all open plans have ended
-        self.open: list[int] = []  # open plans and flights that name the sequence
-        self.pages: list[list[list[int]]] = []  # for each span of the route: handles, of which the first ``paged`` count
-        self.paged: list[int] = []  # pages, the same on every span
-        self.ready: list[int] = []  # LOCAL and RUNNING: decode positions below need no page, and are not the last
+        self.planned: list[int] = []  # the same after all open plans
+        self.known: list[int] = []  # ``length`` after all open plans
+        self.open: list[int] = []  # number of open plans and flights that name the sequence
+        self.pages: list[list[list[int]]] = []  # for each span of the route: handles; the first ``paged`` are its own
+        self.paged: list[int] = []  # number of pages, the same on every span
+        self.ready: list[int] = []  # if LOCAL and RUNNING: decode positions below it need no page and are not the last
         self.limit: list[int] = []  # most tokens, prompt and answer
         self.stop: list[list[int]] = []  # tokens that end it
-        self.cached: list[int] = []  # positions found in the prefix cache when it was started
-        self.requeue: list[int] = []  # 1: LEAVING because preempted; returns to the queue
-        self.priority: list[int] = []  # its class: lower runs earlier
-        self.tenant: list[str] = []  # account of its pages and of its fair share
-        self.charged: list[int] = []  # leading positions that its account has paid for, computed or found in the cache
-        self.delta: list[int] = []  # number of its route's deltas (``LocalRoutes``); 0: there are none
-        self.cost_compute: list[int] = []  # bytes of parameters that a token of it passes on this worker
-        self.cost_memory: list[int] = []  # bytes of KV that a page of it takes on this worker
-        self.deadline: list[float] = []  # when it expires, on the clock of events; infinite: never
+        self.cached: list[int] = []  # positions found in the prefix cache at its start
+        self.requeue: list[int] = []  # 1: LEAVING because preempted; it returns to the queue
+        self.priority: list[int] = []  # its priority: lower runs earlier
+        self.tenant: list[str] = []  # account for its pages and its fair share
+        self.charged: list[int] = []  # leading positions its account has paid for, computed or from the cache
+        self.delta: list[int] = []  # number of its route's deltas (``LocalRoutes``); 0: none
+        self.cost_compute: list[int] = []  # bytes of parameters that one token passes on this worker
+        self.cost_memory: list[int] = []  # bytes of KV of one page on this worker
+        self.deadline: list[float] = []  # expiry time on the clock of events; infinite: never
         self._unused: list[int] = []
         self._by_request: dict[str, int] = {}  # sequences at home that a gateway may still name
         self._free_rows = list(range(rows - 1, -1, -1))
-        self.next_deadline = FOREVER  # no sequence expires before
+        self.next_deadline = FOREVER  # no sequence expires before it
 
     # views -----------------------------------------------------------------------------------------------------------
 
     def key(self, s: int) -> tuple[int, float, int]:
-        """Place in the queue of its account: priority, arrival, then index."""
+        """Return its place in the queue of its account: priority, arrival, then index."""
         return (self.priority[s], self.submission[s].arrival, s)
 
     def age(self, s: int) -> tuple[int, float, str]:
-        """The same among the sequences of all accounts, where priorities do not count: class, arrival, name. On every worker
-        of its route it is the same."""
+        """Return its place among the sequences of all accounts, where priorities do not count: class, arrival, name.
+
+        It is the same on every worker of its route.
+        """
         submission = self.submission[s]
         return (shared_class(submission.priority), submission.arrival, submission.request)
 
     def is_guest(self, s: int) -> bool:
-        """Whether it is home elsewhere."""
+        """Return whether its home is another worker."""
         return self.place[s] == Place.GUEST
 
     def is_offline(self, s: int) -> bool:
-        """Whether it runs on what others leave."""
+        """Return whether it runs on spare capacity only."""
         return self.priority[s] >= FIRST_OFFLINE
 
     def live(self) -> list[int]:
-        """Indices in use."""
+        """Return the indices in use."""
         return [s for s, status in enumerate(self.status) if status != Status.FREE]
 
     def with_status(self, status: Status) -> list[int]:
@@ -114,7 +120,7 @@ class Columns:
         return sum(self.status[s] not in gone or self.requeue[s] > 0 for s in self._by_request.values())
 
     def scores(self, s: int, start: int) -> bool:
-        """Whether log-probabilities of the prompt tokens after position ``start`` are wanted."""
+        """Return whether log-probabilities of the prompt tokens after position ``start`` are wanted."""
         submission = self.submission[s]
         return start + 1 < submission.prompt_length and submission.scored
 
@@ -124,27 +130,27 @@ class Columns:
 
     @property
     def leaving(self) -> int:
-        """Sequences whose memory is on its way back."""
+        """The number of sequences whose memory is being freed."""
         return self.status.count(Status.LEAVING)
 
     def tokens_of(self, s: int) -> list[int]:
-        """A copy of its known tokens."""
+        """Return a copy of its known tokens."""
         return self.tokens[s][: self.length[s]]
 
     def hashes_of(self, s: int) -> list[bytes]:
-        """Hashes of its leading pages, a copy; empty without the prefix cache."""
+        """Return a copy of the hashes of its leading pages; empty without the prefix cache."""
         return self.hashes[s][: self.hashed[s]]
 
     def page(self, s: int, page: int) -> list[int]:
-        """Handles of one page, one for each span."""
+        """Return the handles of one page, one for each span."""
         return [handles[page] for handles in self.pages[s]]
 
     def handles(self, s: int) -> list[int]:
-        """All that it lists, span by span, the last page first: in this order they are released."""
+        """Return all its handles, span by span, the last page first: the order in which they are released."""
         return [handle for handles in self.pages[s] for handle in handles[self.paged[s] - 1 :: -1]] if self.paged[s] else []
 
     def _fill(self, s: int) -> None:
-        """Columns that follow from others."""
+        """Fill the columns that follow from others."""
         submission, route = self.submission[s], self.route[s]
         self.limit[s], self.stop[s] = submission.max_length, submission.stop_tokens
         self.priority[s], self.tenant[s], self.delta[s] = submission.priority, submission.tenant, route.delta
@@ -216,15 +222,15 @@ class Columns:
         return table
 
     def least_deadline(self, now: float) -> float:
-        """The next one after ``now``, of sequences that stay."""
+        """Return the next deadline after ``now`` of sequences that stay."""
         return min((self.deadline[s] for s in self.staying() if self.deadline[s] > now), default=FOREVER)
 
     def staying(self) -> list[int]:
-        """Sequences that will go on, now or after a preemption."""
+        """Return the sequences that will go on, now or after a preemption."""
         return [s for s in self.live() if self.status[s] != Status.LEAVING or self.requeue[s]]
 
     def check(self, max_rows: int) -> None:
-        """Columns are equally long and agree with one another; rows and indices are owned once."""
+        """Raise AssertionError unless columns are equally long and agree, and rows and indices are owned once."""
         count = len(self.status)
         assert {len(getattr(self, name)) for name in COLUMNS} <= {count}, "columns are not equally long"
         live = self.live()

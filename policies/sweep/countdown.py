@@ -1,9 +1,9 @@
-"""Sequences that have left and are expected back: BlockLLM, section 5.2.
+"""Timeouts for guests whose rows have moved on to the next worker and are expected back (BlockLLM, section 5.2).
 
-Of a worker's queue those come first that own KV here: guests whose rows have arrived, decoding rows, prompts that have begun
-(``planning.py``); then who would have to take memory. A guest whose row has gone on owns KV, too, and is away. Its place and
-pages are kept while its countdown runs, 1.5 times the running mean of the time that rows of its home are away; after it
-they may go to a sequence that is older.
+A worker serves sequences first that own KV here: guests whose rows have arrived, decoding rows, prompts in progress
+(``planning.py``). Sequences that would have to take memory come after them. A guest whose row has gone on owns KV too, and
+is away. Its place and pages are kept during its countdown: 1.5 times the running mean of the time that rows of its home
+are away. After that they may go to an older sequence.
 """
 
 from __future__ import annotations
@@ -11,39 +11,41 @@ from __future__ import annotations
 from ..plain import Plain
 
 FACTOR = 1.5
-SHORTEST = 1.0  # seconds that a countdown takes at least: what a guest loses has to be computed again from its first token
+SHORTEST = 1.0  # least seconds of a countdown: a guest's loss must be recomputed from its first token
 
 
 class Absences:
-    """Guests whose rows have gone on from here and are not back."""
+    """The guests whose rows have gone on and are not back."""
 
     def __init__(self) -> None:
-        self._away: dict[int, tuple[str, float]] = {}  # guest -> its home and when it left; who left first is first
-        self._seen: dict[str, tuple[int, float]] = {}  # home -> absences that have ended, and their sum in seconds
+        self._away: dict[int, tuple[str, float]] = {}  # guest -> (home, time it left); ordered by that time
+        self._seen: dict[str, tuple[int, float]] = {}  # home -> (number of ended absences, their sum in seconds)
 
     def leave(self, guest: int, home: str, now: float) -> None:
-        """The guest's row has passed; it is expected back, unless that was its last."""
+        """Start the countdown of a guest whose row has passed: it is expected back, unless that was its last row."""
         self._away.pop(guest, None)
         self._away[guest] = (home, now)
 
     def come(self, guest: int, now: float) -> None:
-        """Its row is here."""
+        """End the countdown of a guest whose row is here."""
         left = self._away.pop(guest, None)
         if left is not None:
             count, total = self._seen.get(left[0], (0, 0.0))
             self._seen[left[0]] = (count + 1, total + now - left[1])
 
     def end(self, guest: int) -> None:
-        """It is a guest no more."""
+        """Forget a sequence that is no guest any more."""
         self._away.pop(guest, None)
 
     def lose(self, home: str) -> None:
-        """The home has died; another life of it may be faster or slower."""
+        """Forget the times of a home that died; its next incarnation may be faster or slower."""
         self._seen.pop(home, None)
 
     def overdue(self, now: float) -> list[int]:
-        """Guests whose countdowns are over, the one that left first before all others. None of a home of which none ever
-        came back."""
+        """Return the guests whose countdowns are over, in the order they left.
+
+        A home from which no guest ever came back has no countdown.
+        """
         found = []
         for guest, (home, left) in self._away.items():
             count, total = self._seen.get(home, (0, 0.0))

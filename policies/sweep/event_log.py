@@ -1,8 +1,8 @@
-"""Event log of a sweep machine (``blockwright trace replay``): entry types, replay, comparison of plans.
+"""The event log of a sweep machine (``blockwright trace replay``): entry types, trace replay, comparison of plans.
 
-The machine is deterministic: fed the same entries, it makes the same plans, bit by bit. A log therefore reproduces a crash,
-shows whether a change to the policies changes any plan, and can drive a replica or a simulation. Files are read and written
-by ``actors/worker/event_log_file.py``, calls recorded by ``actors/worker/event_recorder.py``.
+The machine is deterministic: fed the same entries, it makes the same plans, bit by bit. A log therefore reproduces a
+crash, shows whether a change to the policies changes any plan, and can drive a replica or a simulation.
+``actors/worker/event_log_file.py`` reads and writes the files; ``actors/worker/event_recorder.py`` records the calls.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .state import SweepState
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """First entry: ``SweepState.snapshot`` at the start of the log."""
+    """The first entry: ``SweepState.snapshot`` at the start of the log."""
 
     snapshot: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """``apply`` was called."""
+    """A call of ``apply``."""
 
     event: Event
     now: float
@@ -35,7 +35,7 @@ class Applied:
     slots=True
 )  # not frozen: recorded before the call and completed after it, so that a call that raises is in the log
 class Planned:
-    """``plan`` was called and returned ``plan`` (None: nothing to do)."""
+    """A call of ``plan``, and the ``plan`` it returned (None: nothing to do)."""
 
     now: float
     plan: SweepPlan | None = None
@@ -44,7 +44,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """``commit`` was called for the open plan ``result.number``."""
+    """A call of ``commit`` for the open plan ``result.number``."""
 
     result: SweepResult
     now: float
@@ -52,14 +52,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The previous call raised this, which ended the worker."""
+    """The error that the previous call raised, which ended the worker."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Last entry of a log that was closed normally: the digest of the whole state."""
+    """The last entry of a log that was closed normally: the digest of the whole state."""
 
     digest: bytes
 
@@ -68,13 +68,16 @@ Entry = Began | Applied | Planned | Committed | Failed | Ended
 
 
 def describe(error: BaseException) -> str:
-    """Text for ``Failed``."""
+    """Return the text for ``Failed``."""
     return f"{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """``field`` is a path such as ``edits[2].slots[0]``; the values are their ``repr``."""
+    """A difference between recorded and replayed plans.
+
+    ``field`` is a path such as ``edits[2].slots[0]``; the values are their ``repr``.
+    """
 
     field: str
     recorded: str
@@ -82,26 +85,26 @@ class Difference:
 
 
 class Replayer:
-    """Replays a log on a machine of its own. ``state`` may be inspected between entries."""
+    """A replay of a log on its own machine. ``state`` may be inspected between entries."""
 
     def __init__(self, began: Began) -> None:
         self.state = SweepState.restore(began.snapshot)
-        self._error = ""  # raised by the last call, not yet matched with a Failed entry
+        self._error = ""  # error of the last call, not yet matched with a Failed entry
 
     def feed(self, entry: Entry) -> list[Difference]:
-        """Repeat the call of one entry. Returns the differences between its recorded and its replayed outcome."""
+        """Repeat the call of one entry; return the differences between its recorded and replayed outcome."""
         if isinstance(entry, Failed):
             return self.end(entry.error)
         if self._error:
             return self.end()
         try:
             return self._do(entry)
-        except Exception as error:  # maybe the recorded one: the next entry tells
+        except Exception as error:  # perhaps the recorded one: the next entry tells
             self._error = describe(error)
             return []
 
     def end(self, recorded: str = "") -> list[Difference]:
-        """Call after the last entry. ``recorded``: the error the log ends with."""
+        """Finish after the last entry; return differences. ``recorded``: the error that ends the log."""
         error, self._error = self._error, ""
         return [] if error == recorded else [Difference("error", recorded or "none", error or "none")]
 
@@ -126,7 +129,7 @@ class Replayer:
 
 
 def differences(path: str, recorded: object, replayed: object) -> Iterator[Difference]:
-    """Field by field, strictly: 1, 1.0 and True differ."""
+    """Yield the differences field by field, strictly: 1, 1.0 and True differ."""
     if type(recorded) is not type(replayed):
         yield Difference(path or "plan", repr(recorded), repr(replayed))
     elif is_dataclass(recorded):

@@ -1,7 +1,7 @@
-"""What happens to a worker, and what it must make happen: the alphabet of the sweep state machine.
+"""Events and effects of the sweep state machine: all that can happen to a worker, and all that it makes happen.
 
-Events go into ``SweepState.apply``; effects come out of ``SweepState.take_effects`` and are performed by a shell (the worker
-actor, a forecast, the simulator), in order, and before the next plan is handed to the device.
+Events go into ``SweepState.apply``. Effects come out of ``SweepState.take_effects``; a shell (the worker actor, a
+forecast, the simulator) performs them in order, before the next plan is handed to the device.
 """
 
 from __future__ import annotations
@@ -29,52 +29,56 @@ from .page_events import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """gateway -> home: run this sequence. ``tokens`` is the prompt and, after a failover, what was already emitted."""
+    """gateway -> home: the order to run a sequence.
+
+    ``tokens``: the prompt and, after a failover, the tokens emitted so far.
+    """
 
     request: str
     attempt: int
-    gateway: str  # address of the gateway actor that gets the reports
+    gateway: str  # address of the gateway actor that receives the reports
     route: str
     route_version: int
     tokens: list[int]
     prompt_length: int
     page_hashes: list[bytes]  # chained, salted hashes of the full pages of ``tokens`` (policies/model/lineage.py)
     max_length: int  # prompt and answer together
-    stop_tokens: list[int]  # end the sequence when sampled (they are reported)
+    stop_tokens: list[int]  # end the sequence when sampled (and are reported)
     sampling: SamplingParams
     tenant: str = ""
     priority: int = 0  # lower runs earlier
-    arrival: float = 0.0  # seconds on the gateway's clock; orders the queue together with priority
-    timeout: float = 0.0  # seconds from its receipt by the worker until it expires; 0: never
+    arrival: float = 0.0  # seconds on the gateway's clock; with the priority it orders the queue
+    timeout: float = 0.0  # seconds from receipt by the worker until it expires; 0: never
     salt: bytes = b""
-    trace: str = ""  # a W3C traceparent, of the request that this serves
-    expected: int = 0  # tokens of the whole answer, as they were estimated when the request came; 0: unknown
+    trace: str = ""  # W3C traceparent of the request
+    expected: int = 0  # estimated tokens of the answer when the request came; 0: unknown
 
     @property
     def scored(self) -> bool:
-        """Log-probabilities of the prompt are wanted, so that no position of it may be skipped."""
+        """True if log-probabilities of the prompt are wanted, so that no position of it may be skipped."""
         return self.sampling.prompt_logprobs >= 0
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The client is gone, or the gateway has what it needs. ``attempt`` -1: any attempt."""
+    """The order to end a sequence: the client is gone, or the gateway has what it needs."""
 
     request: str
-    attempt: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A life of the worker begins; comes before all else. ``incarnation`` is larger than that of any life before."""
+    """The start of a worker's life; comes before all else. ``incarnation`` is larger than in any life before."""
 
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentsWanted:
-    """``holder`` (an application) needs components or deltas, all of them or none. Answered by an effect with the same
-    ``load``, which no other load of this life has."""
+    """The demand of ``holder`` (an application) for components or deltas, all of them or none.
+
+    Answered by an effect with the same ``load``, a number unique in this life.
+    """
 
     load: int
     holder: str
@@ -83,7 +87,7 @@ class ComponentsWanted:
 
 @dataclass(frozen=True, slots=True)
 class ComponentsReleased:
-    """``holder`` needs components or deltas no more, or the device could not load them."""
+    """The release of components or deltas that ``holder`` no longer needs, or that the device could not load."""
 
     components: list[bytes]
     holder: str
@@ -91,38 +95,42 @@ class ComponentsReleased:
 
 @dataclass(frozen=True, slots=True)
 class RoutesChanged:
-    """Routes in force, and all that can come into force (``planned``): all of them, or what changed after ``since``.
+    """A publication of routes in force and of all that can come into force (``planned``).
 
-    A difference holds for whoever has taken version ``since`` or a later one; all others need the whole. A worker's part has
-    the routes through it, and is applied as a whole: see ``local_routes.merged``.
+    It holds all of them, or the changes after ``since``. A difference is valid for a receiver that has version ``since``
+    or a later one; all others need the whole. A worker's part has only the routes through it, and is applied as a whole:
+    see ``local_routes.merged``.
     """
 
     version: int
     chains: list[Chain]
     routes: list[Route]
     planned: list[Route]
-    withdrawn: list[str] = field(default_factory=list)  # all applications that are known and not served
-    capacity: dict[str, int] = field(default_factory=dict)  # route id -> tokens of one sequence that its workers can hold
-    draining: list[str] = field(default_factory=list)  # all applications that take no new requests and end those they have
-    since: int = 0  # version that this is the difference to; 0: the whole
-    ended: list[str] = field(default_factory=list)  # ids of routes not in force any more; a worker's are planned no more
-    removed: list[str] = field(default_factory=list)  # applications that are gone for good, with their planned routes
-    on_demand: list[str] = field(default_factory=list)  # all that did not fit and are loaded when asked for
-    most: dict[str, int] = field(default_factory=dict)  # as ``capacity``, once others are unloaded; empty where none ever is
-    failed: list[LoadFailure] = field(default_factory=list)  # all that could not be loaded anywhere, when last tried
-    default: str = ""  # the id that stands for requests without a model, whether or not it is served; "": not told
+    withdrawn: list[str] = field(default_factory=list)  # all applications known and not served
+    capacity: dict[str, int] = field(default_factory=dict)  # route id -> tokens of one sequence its workers can hold
+    draining: list[str] = field(default_factory=list)  # all applications that take no new requests but finish theirs
+    since: int = 0  # base version of the difference; 0: the whole
+    ended: list[str] = field(default_factory=list)  # ids of routes no longer in force; for a worker, no longer planned
+    removed: list[str] = field(default_factory=list)  # applications gone for good, with their planned routes
+    on_demand: list[str] = field(default_factory=list)  # all applications that did not fit and load on demand
+    most: dict[str, int] = field(default_factory=dict)  # as ``capacity``, with others unloaded; empty if none ever is
+    failed: list[LoadFailure] = field(default_factory=list)  # all applications that could load nowhere at the last try
+    default: str = ""  # id for requests without a model, served or not; "": not stated
 
 
 @dataclass(frozen=True, slots=True)
 class CostsLearned:
-    """What sweeps cost here has been fitted, for the first time or again."""
+    """A new fit of the cost of sweeps here."""
 
     costs: Coefficients
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """A node died: leases held there and leases held here by it are void, sequences of its gateways are unwanted."""
+    """The death of a node.
+
+    Leases held there and leases held here by it are void; sequences of its gateways are unwanted.
+    """
 
     worker: str
 
@@ -135,30 +143,30 @@ class LeaseWanted:
     lease: int  # unique at the home
     submission: Submission
     pages: int
-    urgent: bool = False  # its sequence has memory elsewhere: it does not queue
+    urgent: bool = False  # its sequence has memory elsewhere, so it does not queue
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseGranted:
-    """host -> home. ``cached`` leading pages are present at the host."""
+    """host -> home: the lease is granted, or refused. ``cached`` leading pages are present at the host."""
 
     host: str
     lease: int
     cached: int
-    refused: str = ""  # why it is not granted, as ``GivenBack`` has it
+    refused: str = ""  # reason for a refusal, as in ``GivenBack``
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthWanted:
-    """home -> host: leases are to grow. Answered by GrowthGranted, each in its own time."""
+    """home -> host: grow these leases. Answered by GrowthGranted for each, in its own time."""
 
     home: str
-    leases: list[tuple[int, int]]  # number, and pages that it is to have in all
+    leases: list[tuple[int, int]]  # (number, total pages it is to have)
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthGranted:
-    """host -> home: these leases have the pages that were asked for last."""
+    """host -> home: these leases have the pages that were requested last."""
 
     host: str
     leases: list[int]
@@ -174,7 +182,7 @@ class LeaseRevoked:
 
 @dataclass(frozen=True, slots=True)
 class LeaseReturned:
-    """home -> host: the sequence has left; what it computed there may be published under these hashes."""
+    """home -> host: the sequence has left. What it computed there may be published under these hashes."""
 
     home: str
     lease: int
@@ -182,7 +190,7 @@ class LeaseReturned:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """Header of an activation: rows of one route whose hidden states travel with it.
+    """The header of an activation: rows of one route whose hidden states travel with it.
 
     As an event: the device has the hidden states, under ``number``, which is unique at this worker.
     """
@@ -195,13 +203,13 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class FlightDone:
-    """last host -> home: what became of rows that had left."""
+    """last host -> home: the results of rows that had left."""
 
     host: str
     rows: list[FlightRow]
     tokens: list[int]  # one for each row with ``sample``
     logprobs: list[TokenLogprob | None]
-    scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and what came of scoring its prompt tokens
+    scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and the scores of its prompt tokens
 
 
 PeerMessage = (
@@ -227,9 +235,9 @@ Event = (
 )
 
 
-@dataclass(slots=True)  # not frozen: made for each token, and freezing would double the time that it takes
+@dataclass(slots=True)  # not frozen: made for each token, and freezing would double the time it takes
 class TokensEmitted:
-    """Effect: tell the gateway."""
+    """Effect: report new tokens to the gateway."""
 
     gateway: str
     request: str
@@ -242,7 +250,7 @@ class TokensEmitted:
 
 @dataclass(frozen=True, slots=True)
 class PromptScored:
-    """Effect: log-probabilities of prompt tokens, that at ``position`` first."""
+    """Effect: report log-probabilities of prompt tokens from ``position`` on."""
 
     gateway: str
     request: str
@@ -253,7 +261,7 @@ class PromptScored:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Effect: a sequence was planned for the first time, or computed without a token."""
+    """Effect: report that a sequence was planned for the first time, or computed positions without a token."""
 
     gateway: str
     request: str
@@ -264,10 +272,10 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """Effect: the sequence leaves unfinished.
+    """Effect: return an unfinished sequence to the gateway.
 
-    ``reason``: "route" (not in force here), "host-lost", "deadline" (its timeout has passed), or what
-    ``policies/requests/admission.py`` has of those that find no room.
+    ``reason``: "route" (not in force here), "host-lost", "deadline" (its timeout has passed), or one of the reasons for
+    lack of room in ``policies/requests/admission.py``.
     """
 
     gateway: str
@@ -278,15 +286,16 @@ class GivenBack:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """Effect: the sequence lost its memory and waits to be computed again."""
+    """Effect: report that the sequence lost its memory and waits to be recomputed."""
 
     gateway: str
     request: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Effect: a message to another worker."""
+    """Effect: send a message to another worker."""
 
     worker: str
     message: PeerMessage
@@ -294,9 +303,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class ComponentsPlaced:
-    """Effect: the tensors of each component or delta of a load have their places, in order, mapped by a plan already made.
+    """Effect: load components into their places, which are given for the tensors of each component or delta, in order.
 
-    The device packs there what it has not packed yet.
+    A plan that is already made maps that memory. The device packs there what it has not packed yet.
     """
 
     load: int
@@ -306,7 +315,7 @@ class ComponentsPlaced:
 
 @dataclass(frozen=True, slots=True)
 class ComponentsRefused:
-    """Effect: there is no room for a load; nothing has changed. ``shortage`` says what lacks."""
+    """Effect: report that there is no room for a load; nothing has changed. ``shortage`` says what is lacking."""
 
     load: int
     shortage: Shortage
@@ -314,8 +323,11 @@ class ComponentsRefused:
 
 @dataclass(frozen=True, slots=True)
 class ComponentGone:
-    """Effect: nobody holds a component or delta any more. The device must forget it, and the packed ``tensors`` that nothing
-    else consists of, before the next plan, which gives their memory back. It may not have loaded all of them."""
+    """Effect: unload a component or delta that no holder needs.
+
+    The device must forget it, and the packed ``tensors`` that nothing else uses, before the next plan, which gives their
+    memory back. It may not have loaded all of them.
+    """
 
     component: bytes
     tensors: list[bytes]

@@ -1,8 +1,8 @@
-"""The exchange book: KV pages on their way from this worker to others, and from others to here.
+"""The exchange book: KV pages in flight from this worker to others and from others to here.
 
-What travels is named as the prefix index names it, by token hash and lineage, so that at its new worker it is cache like
-any other. Here is who wants what and how far it is; ``migration.py`` has the protocol. Pages are sent from the last to the
-first, in batches of which few are unanswered: whoever computes the sequence anew begins at the other end.
+Pages travel under their names in the prefix index, token hash and lineage, so that at the new worker they are cache like
+any other. This file records the wishes and their progress; ``migration.py`` has the protocol. Pages are sent from the last
+to the first, in batches of which few are unanswered: a worker that recomputes the sequence begins at the other end.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from ..plain import Plain, from_plain, to_plain
 from ..plan.sweep_plan import PageImport
 from .page_events import Export, PageTarget
 
-BATCH_BYTES = 4 << 20  # that travel together, or one page where that has more
-WINDOW = 2  # whole batches to one worker that may be unanswered; of smaller ones as many as have the bytes of these
-ExportKey = tuple[str, int]  # gateway, its number
+BATCH_BYTES = 4 << 20  # bytes that travel together, or one page if larger
+WINDOW = 2  # full batches to one worker that may be unanswered; or smaller ones of the same bytes
+ExportKey = tuple[str, int]  # (gateway, its number)
 
 
 @dataclass(slots=True)
 class PageStream:
-    """Pages of one export to one of its targets."""
+    """The pages of one export to one of its targets."""
 
     to: PageTarget
-    left: int  # pages below may still have to be sent, the last first
-    flying: int = 0  # batches that were sent and are not answered
+    left: int  # pages below it are still to be sent, the last first
+    flying: int = 0  # batches sent and not answered
     there: int = 0  # pages
     refused: int = 0  # pages
     nbytes: int = 0  # sent
 
     def send(self, left: int, nbytes: int) -> None:
-        """One more batch leaves, or (no bytes) there was nothing to send, of the pages from ``left`` on."""
+        """Record a batch of the pages from ``left`` on; no bytes: there was nothing to send."""
         self.left = left
         self.nbytes += nbytes
         self.flying += nbytes > 0
 
     def answer(self, there: int, refused: int) -> None:
-        """A batch is answered."""
+        """Record the answer to a batch."""
         self.flying -= 1
         self.there += there
         self.refused += refused
 
     def end(self, since: int) -> None:
-        """Nothing more leaves."""
+        """Stop the stream: nothing more is sent."""
         self.left = since
 
 
 @dataclass(slots=True)
 class PageExport:
-    """One export under way. ``missing``: pages that were not to be had here."""
+    """One export in progress. ``missing``: pages that were not available here."""
 
     wanted: Export
     streams: list[PageStream]
@@ -58,14 +58,14 @@ class PageExport:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is still to be sent, or to be answered."""
+        """True while anything is to be sent or answered."""
         return any(stream.flying or stream.left > self.wanted.since for stream in self.streams)
 
     def miss(self, pages: int) -> None:
         self.missing += pages
 
     def give_up(self, place: int) -> None:
-        """The worker of a stream is out of reach."""
+        """Stop the stream to a worker that is unreachable."""
         stream = self.streams[place]
         stream.end(self.wanted.since)
         self.reason = f"worker {stream.to.worker} cannot be reached"
@@ -73,7 +73,7 @@ class PageExport:
 
 @dataclass(frozen=True, slots=True)
 class PageBatch:
-    """Pages that were sent together: of which export, to which of its targets, and their bytes."""
+    """A batch of pages: its export, the target's place, and its bytes."""
 
     key: ExportKey
     stream: int
@@ -82,7 +82,7 @@ class PageBatch:
 
 @dataclass(slots=True)
 class Landing:
-    """A batch that came. Each of ``handles`` is held here until a plan has written it, and published then."""
+    """A batch that arrived. Each of ``handles`` is held here until a plan has written it, and published then."""
 
     source: str
     batch: int
@@ -90,42 +90,45 @@ class Landing:
     request: str
     there: int  # pages
     refused: int  # pages
-    hashes: list[bytes]  # of each handle
+    hashes: list[bytes]  # one for each handle
     handles: list[int]
 
     def cut(self, pieces: Mapping[int, list[int]]) -> None:
-        """Handles were split: handle -> those that it is now."""
+        """Replace handles that were split: handle -> its parts."""
         pairs = zip(self.hashes, self.handles, strict=True)
         parts = [(token_hash, piece) for token_hash, handle in pairs for piece in pieces.get(handle, [handle])]
         self.hashes, self.handles = [part[0] for part in parts], [part[1] for part in parts]
 
 
 class ExchangeBook:
-    """See the module."""
+    """The pages in flight at one worker (see the module)."""
 
     def __init__(self) -> None:
-        self._next = 1  # number of the next batch sent
-        self.imported = False  # pages have come in this life
-        self.exports: dict[ExportKey, PageExport] = {}  # in the order in which they were asked for
+        self._next = 1  # number of the next batch
+        self.imported = False  # True once pages have arrived in this life
+        self.exports: dict[ExportKey, PageExport] = {}  # in the order of the requests
         self._batches: dict[int, PageBatch] = {}  # sent and not answered
-        self._arrived: list[tuple[PageImport, Landing]] = []  # no plan writes them yet
-        self._planned: dict[int, list[Landing]] = {}  # by the open plan that writes them
+        self._arrived: list[tuple[PageImport, Landing]] = []  # arrivals that no plan writes yet
+        self._planned: dict[int, list[Landing]] = {}  # arrivals by the open plan that writes them
 
     def begin(self, incarnation: int) -> None:
-        """Number batches from a base of this life: no answer to an earlier life means one of this."""
+        """Number batches from a base of this life, so that no answer to an earlier life matches one of this life."""
         self._next = (incarnation << 32) + 1
 
     # out -------------------------------------------------------------------------------------------------------------
 
     def open(self, wanted: Export) -> ExportKey:
-        """An export begins."""
+        """Open an export; return its key."""
         key = wanted.gateway, wanted.number
         self.exports[key] = PageExport(wanted, [PageStream(target, len(wanted.hashes)) for target in wanted.to])
         return key
 
     def next(self) -> tuple[ExportKey, int] | None:
-        """The stream that may send a batch now: of those whose worker has less than ``WINDOW`` unanswered that with the
-        fewest pages to go (the shortest stall first). An answer takes a few sweeps, whatever the size of the batch."""
+        """Return the stream that may send a batch now, or None.
+
+        Among streams whose worker has less than ``WINDOW`` unanswered, it is the one with the fewest pages left (the
+        shortest stall first). An answer takes a few sweeps, whatever the size of the batch.
+        """
         flying: dict[str, tuple[int, int]] = {}
         for batch in self._batches.values():
             worker = self.exports[batch.key].streams[batch.stream].to.worker
@@ -142,7 +145,7 @@ class ExchangeBook:
         return best
 
     def send(self, key: ExportKey, place: int, left: int, missing: int, nbytes: int) -> int:
-        """Pages of a stream from ``left`` on leave, but for those that are missing; the number of the batch."""
+        """Record that the pages of a stream from ``left`` on are sent, without missing ones; return the batch number."""
         export, number = self.exports[key], self._next
         export.miss(missing)
         export.streams[place].send(left, nbytes)
@@ -152,7 +155,7 @@ class ExchangeBook:
         return number
 
     def answered(self, number: int, there: int, refused: int) -> tuple[ExportKey, int] | None:
-        """The stream of a batch, which is unanswered no more; None where nobody waits for it."""
+        """Record a batch's answer; return its stream, or None if the batch is not expected any more."""
         batch = self._batches.pop(number, None)
         if batch is None:
             return None
@@ -160,24 +163,24 @@ class ExchangeBook:
         return batch.key, batch.stream
 
     def give_up(self, key: ExportKey, place: int) -> None:
-        """The worker of a stream is out of reach: nothing more goes there, and nothing is answered."""
+        """Stop the stream to an unreachable worker: nothing more is sent, and nothing will be answered."""
         for number in [n for n, batch in self._batches.items() if (batch.key, batch.stream) == (key, place)]:
             self.answered(number, 0, 0)
         self.exports[key].give_up(place)
 
     def end(self, key: ExportKey) -> PageExport:
-        """It is over, whatever is on its way."""
+        """End an export, whatever is in flight."""
         self._batches = {number: batch for number, batch in self._batches.items() if batch.key != key}
         return self.exports.pop(key)
 
     # in --------------------------------------------------------------------------------------------------------------
 
     def arrive(self, pages: PageImport, landing: Landing) -> None:
-        """The next plan writes these pages, or has the device forget what came."""
+        """Record arrived pages: the next plan writes them, or has the device forget them."""
         self._arrived.append((pages, landing))
 
     def take(self, plan: int) -> list[PageImport]:
-        """What came, for the plan that is being made."""
+        """Return the arrived pages for the plan being made."""
         arrived, self._arrived = self._arrived, []
         if arrived:
             self.imported = True
@@ -185,20 +188,20 @@ class ExchangeBook:
         return [pages for pages, _ in arrived]
 
     def landed(self, plan: int) -> list[Landing]:
-        """The plan has run: what it has written."""
+        """Return what a plan has written, after it has run."""
         return self._planned.pop(plan, [])
 
     def landings(self) -> list[Landing]:
-        """All that are not written yet."""
+        """Return all arrivals that are not written yet."""
         return [landing for _, landing in self._arrived] + [one for many in self._planned.values() for one in many]
 
     @property
     def landing(self) -> bool:
-        """Whether pages are here that cannot be found yet."""
+        """True while pages are here that cannot be found yet."""
         return bool(self._arrived or self._planned)
 
     def cut(self, pieces: Mapping[int, list[int]]) -> None:
-        """Handles were split: handle -> those that it is now."""
+        """Replace handles that were split: handle -> its parts."""
         for landing in self.landings():
             landing.cut(pieces)
 
@@ -231,7 +234,7 @@ class ExchangeBook:
         return book
 
     def check(self) -> None:
-        """Every unanswered batch is counted where it belongs."""
+        """Raise AssertionError unless every unanswered batch is counted where it belongs."""
         flying: dict[tuple[ExportKey, int], int] = {}
         for number, batch in self._batches.items():
             assert number < self._next, f"batch {number} is numbered beyond the next"

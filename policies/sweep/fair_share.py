@@ -1,13 +1,13 @@
-"""Fair share: a virtual token counter for each account says whose sequence starts next, against starvation.
+"""Fair share: a virtual token counter for each account decides whose sequence starts next, against starvation.
 
-After Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), algorithm 2. A counter grows by the cost of what
-its account's sequences compute, divided by the account's weight: prompt tokens when a sequence starts, but for those that
-the prefix cache has (so the first user of a shared page pays for it), and generated tokens page by page. The account with
-the least counter starts next. One that begins to wait is lifted to the least counter of those that wait already, or to that
-of the one that waited last: nobody saves up service while idle.
+After Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), algorithm 2. A counter grows by the cost of
+its account's computation, divided by the account's weight. Prompt tokens are charged when a sequence starts, except tokens
+found in the prefix cache (so the first user of a shared page pays for it). Generated tokens are charged page by page. The
+account with the least counter starts next. An account that begins to wait is raised to the least counter of the accounts
+that wait already, or to the counter of the last one that waited: no account saves up service while idle.
 
-Counters are whole numbers, so that the order in which costs are added changes nothing: jumps and stepping agree. A position
-is paid for once, however often it is computed: a preempted account does not pay for what it has lost.
+Counters are whole numbers, so that the order in which costs are added changes nothing: jumps and stepping agree. A
+position is paid for once, however often it is computed: a preempted account does not pay for what it has lost.
 """
 
 from __future__ import annotations
@@ -17,37 +17,39 @@ from collections.abc import Iterable, Mapping
 from ..plain import Plain
 
 Flow = tuple[int, str]  # class (``requests/urgency.py``: shared_class), account
-EVERYBODY = "*"  # the weight of accounts that have none of their own
-SCALE = 1 << 20  # counter of one token at cost and weight 1: weights divide it with little error
+EVERYBODY = "*"  # key of the weight of all accounts without their own
+SCALE = 1 << 20  # counter of one token at cost and weight 1, so that division by weights is precise
 
 
 class FairShare:
-    """See the module. An account has a counter in each shared class that it uses."""
+    """The counters of one worker (see the module). An account has a counter in each shared class that it uses."""
 
     def __init__(self, weights: Mapping[str, int], input_cost: int, output_cost: int) -> None:
         self._weights, self._input, self._output = dict(weights), input_cost, output_cost
         self._counters: dict[Flow, int] = {}
-        self._last: dict[int, str] = {}  # class -> the account that was the last to wait
-        self.served: dict[str, int] = {}  # by account: cost of all it was given, whatever its weight
+        self._last: dict[int, str] = {}  # class -> the account that waited last
+        self.served: dict[str, int] = {}  # by account: total cost, regardless of its weight
 
     def counter(self, flow: Flow) -> int:
-        """What the flow has been given, by its weight."""
+        """Return the service of a flow so far, divided by its weight."""
         return self._counters.get(flow, 0)
 
     def join(self, flow: Flow, waiting: Iterable[Flow]) -> None:
-        """The flow begins to wait, beside these."""
+        """Add a flow that begins to wait beside ``waiting``."""
         self._counters[flow] = max(self._counters.get(flow, 0), self._floor(flow[0], waiting))
 
     def _floor(self, number: int, waiting: Iterable[Flow]) -> int:
-        """What a flow of this class begins with beside these."""
+        """Return the counter with which a flow of this class starts to wait."""
         floor = min((self._counters[other] for other in waiting if other[0] == number), default=-1)
         if floor < 0 and (last := self._last.get(number)) is not None:
             floor = self._counters[number, last]
         return max(floor, 0)
 
     def forget(self, account: str, waiting: Iterable[Flow]) -> bool:
-        """Whether nothing is left of an account without sequences. What it was given above others is kept: it would come
-        back without it."""
+        """Forget an account without sequences; return whether nothing is left of it.
+
+        Service above the others' is kept; otherwise the account could come back without it.
+        """
         for flow in [flow for flow in self._counters if flow[1] == account]:
             if self._last.get(flow[0]) != account and self._counters[flow] <= self._floor(flow[0], waiting):
                 del self._counters[flow]
@@ -57,15 +59,15 @@ class FairShare:
         return True
 
     def quit(self, flow: Flow) -> None:
-        """The flow waits for nothing any more."""
+        """Remove a flow that no longer waits."""
         self._last[flow[0]] = flow[1]
 
     def charge_prompt(self, flow: Flow, tokens: int) -> None:
-        """A sequence starts that has to compute so many tokens."""
+        """Charge a starting sequence for its prompt tokens to compute."""
         self._charge(flow, tokens * self._input)
 
     def charge_answer(self, flow: Flow, tokens: int) -> None:
-        """A sequence has computed so many tokens beyond those it started with."""
+        """Charge a sequence for tokens computed after its start."""
         self._charge(flow, tokens * self._output)
 
     def _charge(self, flow: Flow, cost: int) -> None:
@@ -97,7 +99,7 @@ class FairShare:
         return share
 
     def check(self, waiting: Iterable[Flow]) -> None:
-        """Every flow that waits, or was the last to, has a counter; none fell."""
+        """Raise AssertionError unless every flow that waits, or waited last, has a counter of at least 0."""
         assert self._counters.keys() >= set(waiting), "an account waits without a counter"
         assert self._counters.keys() >= set(self._last.items()), "the last account to wait has no counter"
         assert all(counter >= 0 for counter in [*self._counters.values(), *self.served.values()]), "a counter fell"

@@ -1,6 +1,6 @@
-"""Event feed of a sweep machine: what a replica elsewhere needs to follow it call by call.
+"""The event feed of a sweep machine: all that a replica elsewhere needs to follow it call by call.
 
-As the event log (``event_log.py``), in fewer words: plans are not told but checked. The replica makes them itself.
+Like the event log (``event_log.py``), but shorter: plans are not sent but checked. The replica makes them itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .event_log import Applied, Began, Committed
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """``plan`` was called and made plan ``number`` (0: none); ``check``: ``check_of`` it."""
+    """A call of ``plan`` that made plan ``number`` (0: none). ``check``: its ``check_of``."""
 
     now: float
     number: int
@@ -25,7 +25,7 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """What sweeps cost there, as far as the worker has learned by now."""
+    """The cost of sweeps, as far as the worker has learned it."""
 
     coefficients: Coefficients
 
@@ -34,17 +34,17 @@ FeedEntry = Began | Applied | PlanMade | Committed | Priced
 
 
 def check_of(plan: SweepPlan) -> int:
-    """32 bits of what the plan computes: another number, another plan."""
+    """Return 32 bits of what the plan computes: different number, different plan."""
     return crc32(array("q", [*plan.row, -1, *plan.start, -1, *plan.count, -1, *plan.sample]))
 
 
 def made(plan: SweepPlan | None, now: float) -> PlanMade:
-    """The entry of a plan."""
+    """Return the entry of a plan."""
     return PlanMade(now, 0, 0) if plan is None else PlanMade(now, plan.number, check_of(plan))
 
 
 def committed(result: SweepResult, now: float) -> Committed:
-    """The entry of a result, without what its gateway alone wants to know."""
+    """Return the entry of a result, without the parts that only its gateway needs."""
     if any(result.logprobs) or result.scores:
         scores: list[list[object]] = [[] for _ in result.scores]
         result = SweepResult(result.number, result.tokens, [], scores, result.seconds)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Whether a waiting sequence may start now: room beside what others were promised, within what its account may have."""
+"""The admission test for a waiting sequence: room beside what is promised to others, within its account's cap."""
 
 from __future__ import annotations
 
@@ -8,27 +8,36 @@ from .sequences import Found
 
 
 class Fitting:
-    """See the module. Changes nothing but the cache: idle pages may give way to an answer that is yes."""
+    """The admission test of one worker (see the module).
+
+    It changes nothing but the cache: idle pages may be evicted for a sequence that fits.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._rows = parts, parts.rows
 
     def promises(self, *, offline: bool = False) -> Promises:
-        """What running sequences will still take for prompts that they have begun; of offline ones only if that is asked."""
+        """Return what running sequences will still take for prompts in progress. ``offline``: include offline ones."""
         promises, queue = Promises(self._rows.page_size, self._parts.memory), self._parts.queue
         for running in queue.running if offline else queue.running[: queue.online]:
             promises.add(self._rows, running)
         return promises
 
     def fits(self, s: int, found: Found, promises: Promises, awaited: dict[str, int]) -> bool:
-        """Room for the whole prompt and a token, besides what running prompts will still take, and slots ``awaited`` for
-        older requests. A guest: for its lease."""
+        """Return whether there is room for the whole prompt and a token; for a guest, for its lease.
+
+        Counted against it: what running prompts will still take, and the slots ``awaited`` for older requests.
+        """
         return self._parts.memory.make_room(*self.need(s, found, promises, awaited))
 
     def need(
         self, s: int, found: Found, promises: Promises, awaited: dict[str, int]
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Slots by arena that must be free or idle, and those of idle ones that do not count, as ``s`` will list them."""
+        """Return two counts of slots by arena: the ones that must be free or idle, and idle ones that ``s`` will use
+        itself.
+
+        The latter do not count as room.
+        """
         rows, pages = self._rows, self._parts.memory.pages
         total = self._pages_to_start(s)
         need, kept = promises.beside(awaited), dict[str, int]()
@@ -45,13 +54,13 @@ class Fitting:
         return -(-(self._rows.known[s] + 1) // self._rows.page_size)
 
     def within_cap(self, s: int, found: Found, promises: Promises) -> bool:
-        """The same, of what the account of ``s`` may have."""
+        """Return the same for the account's cap of KV memory."""
         if not self._parts.memory.capped:
             return True
         rows, memory, account = self._rows, self._parts.memory, self._rows.tenant[s]
         pages = memory.pages
         need = promises.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].spans)
         for handle in (handle for handles in found for handle in handles if handle is not None):
-            if pages.references(handle):  # whoever lists it pays for it already
+            if pages.references(handle):  # already paid for by the sequences that list it
                 need -= pages.page_bytes(pages.span(handle))
         return memory.within_cap(account, need)

@@ -1,7 +1,7 @@
-"""Jumps: many equal sweeps at once, for forecasts. A jump leads to the very state that stepping leads to.
+"""Jumps: many equal sweeps at once, for forecasts. A jump leads to exactly the state that stepping leads to.
 
-While all rows decode and nobody joins or leaves, two sweeps differ only in the pages that are taken and published on the
-way. Only these are played through, in their order; the columns move by addition.
+While all rows decode and none joins or leaves, two sweeps differ only in the pages taken and published on the way. Only
+these are played through, in their order; the columns advance by addition.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from .parts import Parts
 from .riding_on import riding_on, withheld
 from .sequences import Sequences
 
-_TAKE, _COMMIT = 0, 1  # of one sweep: first its plan takes pages, then its commit makes tokens and publishes
+_TAKE, _COMMIT = 0, 1  # within one sweep: first its plan takes pages, then its commit makes tokens and publishes
 
 
 def most(parts: Parts, plan: OpenPlan) -> int:
-    """How many sweeps from the only open plan on have the same rows: until one of them ends, or lacks memory for a page.
+    """Return how many sweeps from the only open plan on have the same rows: until one ends, or lacks memory for a page.
 
-    Where pages of several layouts share the memory, perhaps fewer.
+    If pages of several layouts share the memory, it may be fewer.
     """
     rows, queue = parts.rows, parts.queue
     if not plan.plain or not plan.sequences or plan.starved or rows.leaving or len(queue.running) != len(plan.sequences):
@@ -35,13 +35,16 @@ def most(parts: Parts, plan: OpenPlan) -> int:
 
 
 def _may_change(parts: Parts) -> bool:
-    """Whether some that wait for memory may start within a jump, though there is ever less of it: once something is
-    published that they can share, or their account is the next. Both happen at the end of a page."""
+    """Return whether sequences that wait for memory may start within a jump, although memory only shrinks.
+
+    They may once something that they can share is published, or once their account is next. Both happen at the end of a
+    page.
+    """
     return parts.config.prefix_cache or parts.queue.accounts > 1
 
 
 def _lasting(parts: Parts, plan: OpenPlan, sweeps: int) -> int:
-    """As many of ``sweeps`` as memory lasts for."""
+    """Return the largest number of sweeps, at most ``sweeps``, for which memory lasts."""
     if _fits(parts, plan, sweeps):
         return sweeps
     low, high = 0, sweeps  # the first number fits, the second does not
@@ -52,7 +55,7 @@ def _lasting(parts: Parts, plan: OpenPlan, sweeps: int) -> int:
 
 
 def _fits(parts: Parts, plan: OpenPlan, sweeps: int) -> bool:
-    """Whether all pages of so many sweeps can be taken, one after the other."""
+    """Return whether all pages of ``sweeps`` sweeps can be taken, one after the other."""
     rows, memory = parts.rows, parts.memory
     size, route, paged = rows.page_size, rows.route, rows.paged
     slots = withheld(parts)  # by arena
@@ -69,7 +72,7 @@ def _fits(parts: Parts, plan: OpenPlan, sweeps: int) -> bool:
 
 
 def growth(parts: Parts, plan: OpenPlan, sweeps: int) -> int:
-    """Pages on all spans together that are taken after ``plan``, up to the plan that is made so many sweeps later."""
+    """Return the pages on all spans taken after ``plan``, up to the plan made ``sweeps`` sweeps later."""
     size, paged, pages = parts.rows.page_size, parts.rows.paged, 0
     for s, start in zip(plan.sequences, plan.start, strict=True):
         beyond = start + sweeps - paged[s] * size
@@ -79,9 +82,9 @@ def growth(parts: Parts, plan: OpenPlan, sweeps: int) -> int:
 
 
 def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: bool) -> None:
-    """Take ``sweeps`` equal sweeps, at most ``most``, of which ``plan`` is the first.
+    """Make ``sweeps`` equal sweeps, at most ``most``, of which ``plan`` is the first.
 
-    Tokens are unknown, 0 stands for each. A stop token is not foreseen. ``tell``: also of those that go on.
+    Tokens are unknown; 0 stands for each. A stop token is not foreseen. ``tell``: report also on sequences that go on.
     """
     rows, memory, outgoing = parts.rows, parts.memory, parts.outgoing
     events = _page_events(parts, plan, sweeps)
@@ -97,13 +100,13 @@ def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: 
                 before = rows.computed[s]
                 rows.reach(s, plan.start[i] + sweep + 1)
                 sequences.publish(s, before)
-    outgoing.take_edits()  # the plans that were skipped took them
+    outgoing.take_edits()  # skipped plans would have taken them
     memory.take_edits()
     emitted: list[TokensEmitted] = []
     ended = rows.commit_sweeps(plan.sequences, plan.start, sweeps, emitted, tell)
     outgoing.count("computed_tokens", sweeps * len(plan.sequences))
     outgoing.count("generated_tokens", sweeps * len(plan.sequences))
-    if parts.queue.offline:  # those of the first plan were counted as it was made
+    if parts.queue.offline:  # those of the first plan were counted when it was made
         outgoing.count("offline_tokens", (sweeps - 1) * sum(map(rows.is_offline, plan.sequences)))
     outgoing.tell_all(emitted)
     for s in ended:
@@ -111,7 +114,7 @@ def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: 
 
 
 def _take_pages(parts: Parts, takers: list[int]) -> None:
-    """One more page for each of these sequences, in this order."""
+    """Take one more page for each of these sequences, in this order."""
     rows, memory = parts.rows, parts.memory
     if parts.routes.single and not memory.capped and takers:
         spans = rows.route[takers[0]].spans
@@ -126,9 +129,11 @@ def _take_pages(parts: Parts, takers: list[int]) -> None:
 
 
 def _page_events(parts: Parts, plan: OpenPlan, sweeps: int) -> list[tuple[int, int, int, int]]:
-    """(sweep, what, order, batch row) for each page that is taken, or completed for the prefix cache. Plans take pages by
-    age, commits go through the batch."""
-    rows, size, single = parts.rows, parts.rows.page_size, parts.routes.single  # with one route a batch is ordered by age
+    """Return (sweep, kind, order, batch row) for each page that is taken, or completed for the prefix cache.
+
+    Plans take pages by age; commits go through the batch.
+    """
+    rows, size, single = parts.rows, parts.rows.page_size, parts.routes.single  # with one route, a batch is ordered by age
     age = {} if single else {s: n for n, s in enumerate(parts.queue.running)}
     found: list[tuple[int, int, int, int]] = []
     for i, (s, start) in enumerate(zip(plan.sequences, plan.start, strict=True)):
@@ -136,7 +141,7 @@ def _page_events(parts: Parts, plan: OpenPlan, sweeps: int) -> list[tuple[int, i
         if first < sweeps and rows.route[s].spans:
             order = i if single else age[s]
             found += [(sweep, _TAKE, order, i) for sweep in range(first, sweeps, size)]
-        first = (-start - 1) % size  # the position that is computed completes a page
+        first = (-start - 1) % size  # the computed position completes a page
         if first < sweeps and parts.config.prefix_cache:
             found += [(sweep, _COMMIT, i, i) for sweep in range(first, sweeps, size)]
     found.sort()

@@ -1,7 +1,8 @@
-"""Pages are kept for requests that pause: their route has ended, and they go on when pages have been exchanged.
+"""Page pins: procedures that keep the pages of paused requests until their next attempts start.
 
-A hold is memory that somebody has who waits, so the rule of ``pipeline.py`` is its rule: an older sequence that needs the
-memory has it given up, the youngest first, and its request, whose attempt comes with less, takes memory from younger ones.
+A paused request's route has ended, and it continues when its pages have been exchanged. A pin (here: a hold) is memory
+owned by a request that waits, so the rule of ``pipeline.py`` applies: an older sequence that needs the memory gets it,
+from the youngest hold first. The request then continues with fewer pages, and takes memory from younger sequences.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from .sequences import Sequences
 
 
 class Holding:
-    """See the module. Owns nothing itself."""
+    """The procedures on holds (see the module). Owns nothing itself."""
 
     def __init__(self, parts: Parts, sequences: Sequences) -> None:
         self._parts, self._sequences = parts, sequences
 
     def hold(self, event: HoldPages, now: float) -> None:
-        """An attempt ends here, and its full pages stay. One that comes late, when a later attempt runs, changes nothing."""
+        """End an attempt here and keep its full pages. An order that arrives while a later attempt runs changes nothing."""
         parts, rows = self._parts, self._parts.rows
         here = [s for s in rows.live() if rows.submission[s].request == event.request]
         known = parts.holds.find(event.request)
@@ -40,11 +41,11 @@ class Holding:
                 parts.holds.open(event.request, known)
             self._keep(known, event, now)
         for s in here:
-            if not rows.is_guest(s):  # a guest is returned by its home
+            if not rows.is_guest(s):  # its home returns a guest
                 self._sequences.drop(s)
 
     def _publish(self, s: int, hashes: Sequence[bytes]) -> None:
-        """Its full pages can be found: not every worker of a route knows the tokens."""
+        """Publish its full pages, since not every worker of a route knows the tokens."""
         rows, pages = self._parts.rows, self._parts.memory.pages
         if rows.status[s] == Status.RUNNING:
             for page, token_hash in enumerate(hashes[: min(rows.computed[s] // rows.page_size, rows.paged[s])]):
@@ -66,7 +67,10 @@ class Holding:
                     hold.add(handle)
 
     def room(self, request: str) -> bool:
-        """Whether what the hold of a request awaits fits, beside what older ones await and a page for everybody who runs."""
+        """Return whether the pages awaited by a request's hold fit.
+
+        Pages awaited by older holds, and one page for each running row, are set aside.
+        """
         parts, hold = self._parts, self._parts.holds.find(request)
         if hold is None:
             return False
@@ -79,7 +83,7 @@ class Holding:
         return eviction.shortage(parts.memory.pages, need, {}) <= 0
 
     def landed(self, request: str, token_hash: bytes, handle: int) -> bool:
-        """A page has come from elsewhere, and is published: whether it is kept for the request for which it was sent."""
+        """Note that a page from elsewhere is published; return whether it is kept for the request that it was sent for."""
         pages, hold = self._parts.memory.pages, self._parts.holds.find(request)
         if hold is None:
             return False
@@ -88,13 +92,13 @@ class Holding:
         found = pages.find(token_hash, span)
         if found is None or found in hold.handles:
             return False
-        if found != handle:  # an equal one was here first
+        if found != handle:  # an equal page was here first
             pages.share(found, hold.account)
         hold.add(found)
         return found == handle
 
     def exported(self, request: str, attempt: int, targets: Sequence[PageTarget]) -> None:
-        """Layers that were copied to where they are computed from now on are not kept here any more."""
+        """Drop layers from a hold that were copied to the workers that compute them from now on."""
         hold = self._parts.holds.find(request)
         if hold is not None and hold.attempt == attempt:
             pages = self._parts.memory.pages
@@ -103,26 +107,26 @@ class Holding:
             pages.release(gone[::-1], hold.account)
 
     def end(self, request: str, attempt: int) -> None:
-        """An attempt after that of the hold has taken its pages, or is not to come."""
+        """End a hold, since a later attempt has taken its pages or will not come."""
         hold = self._parts.holds.find(request)
         if hold is not None and hold.attempt <= attempt:
             self.release(request)
 
     def release(self, request: str) -> None:
-        """Its pages are cache like any other; of a prompt the end goes first."""
+        """Release a hold: its pages become ordinary cache. The end of a prompt is released first."""
         hold = self._parts.holds.close(request)
         assert hold is not None, "nothing is held for the request"
         self._parts.memory.pages.release(hold.handles[::-1], hold.account)
 
     def give_way(self, s: int, account: str = "") -> bool:
-        """Give up the youngest hold that is younger than ``s``, of this account or of any; False: there is none."""
+        """Release the youngest hold that is younger than ``s``, of this account or of any; return False if there is none."""
         request = self._parts.holds.youngest(self._parts.rows.age(s), account)
         if request is not None:
             self.release(request)
         return request is not None
 
     def waiting(self) -> list[int]:
-        """Sequences at home that wait to start and have pages here, oldest first."""
+        """Return the sequences at home that wait to start and have held pages here, oldest first."""
         rows, found = self._parts.rows, list[int]()
         for request, hold in self._parts.holds.all():
             s = rows.find(request)
@@ -131,14 +135,14 @@ class Holding:
         return sorted(found, key=rows.age)
 
     def expire(self, now: float) -> None:
-        """Whoever has not come by now comes without."""
+        """Release the holds whose time is over; their requests will start without pages."""
         if now >= self._parts.holds.next_deadline:
             for request, hold in self._parts.holds.all():
                 if hold.until <= now:
                     self.release(request)
 
     def lost(self, worker: str) -> None:
-        """A gateway's node died: nobody comes."""
+        """Release the holds of a gateway whose node died: their requests will not come."""
         for request, hold in self._parts.holds.all():
             if hold.gateway.partition("/")[0] == worker:
                 self.release(request)

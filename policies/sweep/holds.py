@@ -1,4 +1,4 @@
-"""Holds: pages of requests that pause, kept for their next attempts; what happens to them is in ``holding.py``."""
+"""The records of holds: pages of paused requests, kept for their next attempts. ``holding.py`` has the procedures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Age = tuple[int, float, str]  # as ``Columns.age``
 
 @dataclass(slots=True)
 class PageHold:
-    """Of one request. Each of ``handles`` is referenced once for it."""
+    """The hold of one request. Each of ``handles`` is referenced once for it."""
 
     gateway: str
-    attempt: int  # that ended; a later one takes the pages
+    attempt: int  # the attempt that ended; a later one takes the pages
     account: str
     age: Age
     until: float
@@ -24,7 +24,7 @@ class PageHold:
     awaited: dict[str, int]  # slots by arena for pages that are to come
 
     def renew(self, attempt: int, until: float) -> None:
-        """It is told anew what to keep, and what to await."""
+        """Update the attempt and the time limit; awaited pages are listed anew."""
         self.attempt, self.until, self.awaited = attempt, until, {}
 
     def add(self, handle: int) -> None:
@@ -37,7 +37,7 @@ class PageHold:
         self.awaited[arena] = self.awaited.get(arena, 0) + slots
 
     def came(self, arena: str, slots: int) -> None:
-        """A page that was awaited is here."""
+        """Note that an awaited page has arrived."""
         self.awaited[arena] = max(0, self.awaited.get(arena, 0) - slots)
 
     def cut(self, pieces: Mapping[int, list[int]]) -> None:
@@ -45,7 +45,7 @@ class PageHold:
 
 
 class HoldBook:
-    """See the module."""
+    """The holds of one worker."""
 
     def __init__(self) -> None:
         self._holds: dict[str, PageHold] = {}  # by request
@@ -67,11 +67,11 @@ class HoldBook:
 
     @property
     def next_deadline(self) -> float:
-        """No hold expires before."""
+        """The time before which no hold expires."""
         return min([hold.until for hold in self._holds.values()], default=FOREVER)
 
     def youngest(self, than: Age, account: str = "") -> str | None:
-        """The request with the youngest hold of those that are younger ``than`` this, of this account or of any."""
+        """Return the request with the youngest hold of this account or of any, if it is younger than ``than``; else None."""
         ages = [
             (hold.age, request)
             for request, hold in self._holds.items()
@@ -80,7 +80,7 @@ class HoldBook:
         return max(ages)[1] if ages else None
 
     def awaited(self, before: Age) -> dict[str, int]:
-        """Slots, by arena, that are to come for requests older than this."""
+        """Return the slots by arena awaited by requests older than ``before``."""
         found: dict[str, int] = {}
         for hold in self._holds.values():
             if hold.age < before:
@@ -89,12 +89,12 @@ class HoldBook:
         return found
 
     def cut(self, pieces: Mapping[int, list[int]]) -> None:
-        """Handles were split: handle -> those that it is now."""
+        """Replace handles that were split: handle -> its parts."""
         for hold in self._holds.values():
             hold.cut(pieces)
 
     def handles(self) -> Iterable[int]:
-        """All that are held, each as often as it is."""
+        """Return all held handles, each as often as it is held."""
         return [handle for hold in self._holds.values() for handle in hold.handles]
 
     def fork(self) -> HoldBook:

@@ -1,14 +1,14 @@
-"""The lease book: reservations of rows and pages for sequences that cross workers, and what of them is on its way.
+"""The lease book: reservations of rows and pages for sequences that cross workers, and their rows in flight.
 
 A sequence is planned by its home alone. Before it starts, the home asks each host of the route for a *lease*: a row and
-pages for its prompt. Before it goes beyond them the lease grows, so that a row in flight never waits for memory. The
-protocol is in ``pipeline.py``; here is who holds what. The life of a lease, seen from the home (above) and from a host
+pages for its prompt. Before the sequence outgrows them the lease grows, so that a row in flight never waits for memory.
+This file records the leases; ``pipeline.py`` has the protocol. The life of a lease, at the home (above) and at a host
 (below):
 
     ASKED -> GRANTED -> ASKED (the next host) ... GRANTED -> HELD -> gone
     QUEUED -> LENT (-> REVOKED) -> gone
 
-While it is held its row leaves and comes back once for each token; chunks of a prompt follow one another without waiting
+While it is held, its row leaves and comes back once for each token. Chunks of a prompt follow one another without waiting
 for the one before, since each passes every stage behind it.
 """
 
@@ -23,7 +23,7 @@ from .events import Flight
 
 
 class Stage(IntEnum):
-    """Where a lease is in its life."""
+    """The stage of a lease's life."""
 
     NEW = 0
     ASKED = 1  # home: a host has been asked
@@ -31,11 +31,11 @@ class Stage(IntEnum):
     HELD = 3  # home: all hosts have made room
     QUEUED = 4  # host: asked for, waits for room
     LENT = 5  # host: row and pages are reserved
-    REVOKED = 6  # host: the same until the home returns them, which it has been told to do
+    REVOKED = 6  # host: as LENT, until the home returns it, as it was told to
 
 
 class LeaseStep(IntEnum):
-    """What happens to a lease."""
+    """An event in a lease's life."""
 
     ASK = 0
     GRANT = 1
@@ -57,50 +57,53 @@ _NEXT: dict[tuple[Stage, LeaseStep], Stage] = {
 
 @dataclass(slots=True)
 class Lease:
-    """One sequence's."""
+    """The lease of one sequence."""
 
     home: str  # worker that plans the sequence
     number: int  # unique at the home, never used again
     stage: Stage = Stage.NEW
-    granted: int = 0  # home: hosts that have made room, in the order of asking
+    granted: int = 0  # home: number of hosts that have made room, in the order of asking
     cached: int = 1 << 30  # home: leading pages that all hosts so far have in their prefix caches
-    path: str = ""  # home: the hosts of the route; who has the same shares their microbatches
-    away: tuple[int, ...] = ()  # home: numbers of the plans with which the row left and is not back, the first one first
-    flying: int = 0  # home: how many of these have run; what they sent is on its way
-    left: int = 0  # home: the last plan with which it left: it is of that microbatch
-    pages: int = 0  # that every host asked so far has (home), or that this one has (host)
-    wanted: int = 0  # the same once what was asked for last is granted
+    path: str = ""  # home: hosts of the route; sequences with the same hosts share microbatches
+    away: tuple[int, ...] = ()  # home: plans with which the row left and is not back, oldest first
+    flying: int = 0  # home: how many of these have run; their results are in flight
+    left: int = 0  # home: the last plan with which it left: its microbatch
+    pages: int = 0  # pages that every host asked so far has (home), or that this one has (host)
+    wanted: int = 0  # the same after the last request is granted
     growing: int = 0  # home: hosts that have not granted it yet
-    urgent: bool = False  # waits for memory here, and others may wait for what it has
+    urgent: bool = False  # waits for memory here, while others may wait for what it holds
 
     def take(self, step: LeaseStep) -> None:
-        """Go on in the table. Raises AssertionError for a step that cannot come now."""
+        """Go to the next stage. Raises AssertionError for a step that is impossible now."""
         following = _NEXT.get((self.stage, step))
         assert following is not None, f"lease {self.number} of {self.home} is {self.stage.name}: {step.name} cannot come"
         self.stage = following
 
 
 class LeaseBook:
-    """Leases by sequence, for those that have one; flights that have come for guests."""
+    """The leases of one worker by sequence, and the flights that have arrived for guests."""
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
-        self._next = 1  # number of the next lease asked for
+        self._next = 1  # number of the next lease
         self._leases: dict[int, Lease] = {}  # by sequence
         self._sequences: dict[tuple[str, int], int] = {}  # (home, number) -> sequence
         self._urgent: set[int] = set()  # see ``Lease.urgent``
-        self._away: dict[tuple[int, str], int] = {}  # plan, path -> rows that left with it and are not back
-        self._flights: list[tuple[Flight, list[int]]] = []  # arrived, not planned: with the guest of each row
+        self._away: dict[tuple[int, str], int] = {}  # (plan, path) -> rows that left with it and are not back
+        self._flights: list[tuple[Flight, list[int]]] = []  # arrived and not planned, with the guest of each row
         self._void: list[int] = []  # numbers of flights that no plan will take: the device may forget them
 
     def begin(self, incarnation: int) -> None:
-        """Number leases from a base of this life: none of an earlier life means one of this."""
+        """Number leases from a base of this life, so that no number of an earlier life matches."""
         self._next = (incarnation << 32) + 1
 
     # at the home -----------------------------------------------------------------------------------------------------
 
     def ask(self, s: int, pages: int, path: str) -> Lease:
-        """One more host of ``path`` is asked to make room for ``s``; all for as many ``pages`` as the first."""
+        """Record a request to one more host of ``path`` for ``s``.
+
+        All hosts are asked for the same ``pages`` as the first.
+        """
         lease = self._leases.get(s)
         if lease is None:
             lease = self._enter(s, Lease(self._worker, self._next, pages=pages, wanted=pages, path=path))
@@ -109,7 +112,7 @@ class LeaseBook:
         return lease
 
     def grant(self, s: int, cached: int) -> int:
-        """The host that was asked has made room; it has ``cached`` leading pages. How many hosts have."""
+        """Record a grant with ``cached`` leading pages; return the number of hosts that have granted."""
         lease = self._leases[s]
         lease.take(LeaseStep.GRANT)
         lease.granted += 1
@@ -117,13 +120,13 @@ class LeaseBook:
         return lease.granted
 
     def hold(self, s: int) -> None:
-        """All hosts have made room: ``s`` is to start."""
+        """Mark ``s`` urgent: all hosts have made room, and it is to start."""
         lease = self._leases[s]
         lease.urgent = True
         self._urgent.add(s)
 
     def want(self, s: int, pages: int, hosts: int) -> bool:
-        """Whether so many hosts are to be asked for more, that ``s`` has so many ``pages`` there. Not twice at a time."""
+        """Record a wish for more pages; return whether ``hosts`` hosts are to be asked. Only one wish is open at a time."""
         lease = self._leases[s]
         if lease.growing or pages <= lease.wanted:
             return False
@@ -131,31 +134,31 @@ class LeaseBook:
         return True
 
     def grow(self, s: int) -> None:
-        """One of the hosts that were asked for more has granted it."""
+        """Record that one host has granted more pages."""
         lease = self._leases[s]
         lease.growing -= 1
         if not lease.growing:
             lease.pages = lease.wanted
 
     def pages(self, s: int) -> int:
-        """See ``Lease.pages``."""
+        """Return the pages of its lease, see ``Lease.pages``."""
         return self._leases[s].pages
 
     def cached(self, s: int) -> int:
-        """Leading pages of ``s`` that all its hosts have."""
+        """Return the leading pages of ``s`` that all its hosts have."""
         lease = self._leases.get(s)
         return lease.cached if lease is not None else 1 << 30
 
     def path(self, s: int) -> str:
-        """See ``Lease.path``."""
+        """Return the hosts of its route, see ``Lease.path``."""
         return self._leases[s].path
 
     def left(self, s: int) -> int:
-        """See ``Lease.left``."""
+        """Return the last plan with which it left, see ``Lease.left``."""
         return self._leases[s].left
 
     def depart(self, s: int, plan: int) -> int:
-        """Plan ``plan`` sends the row on; the number of the lease."""
+        """Record that plan ``plan`` sends the row on; return the number of the lease."""
         lease = self._leases[s]
         assert lease.stage is Stage.HELD, f"lease {lease.number} of {lease.home} is {lease.stage.name}: it cannot DEPART"
         lease.away, lease.left = (*lease.away, plan), plan
@@ -163,30 +166,30 @@ class LeaseBook:
         return lease.number
 
     def is_away(self, s: int) -> bool:
-        """Whether the row is in an open plan or in flight."""
+        """Return whether the row is in an open plan or in flight."""
         lease = self._leases.get(s)
         return lease is not None and bool(lease.away)
 
     def flying(self, s: int) -> int:
-        """See ``Lease.flying``."""
+        """Return how many of its rows are in flight, see ``Lease.flying``."""
         lease = self._leases.get(s)
         return lease.flying if lease is not None else 0
 
     def sent(self, s: int) -> None:
-        """The next plan with the row has run: it is in flight."""
+        """Record that the next plan with the row has run: the row is in flight."""
         lease = self._leases[s]
         assert lease.flying < len(lease.away), f"lease {lease.number} of {lease.home} flies more often than it left"
         lease.flying += 1
 
     def bring_back(self, s: int) -> None:
-        """What left first is back."""
+        """Record that the row that left first is back."""
         lease = self._leases[s]
         assert lease.flying > 0, f"lease {lease.number} of {lease.home} is back and was not away"
         lease.flying -= 1
         self._forget(lease, 1)
 
     def recall(self, s: int) -> int:
-        """Nothing of the row will come back. How often it was in flight; its other plans are still open."""
+        """Forget all rows away; return how many were in flight. The plans of the others are still open."""
         lease = self._leases.get(s)
         if lease is None:
             return 0
@@ -202,57 +205,57 @@ class LeaseBook:
         lease.away = lease.away[plans:]
 
     def microbatches(self, path: str) -> list[int]:
-        """Plans of which rows are away on this path."""
+        """Return the plans with rows away on this path."""
         return [plan for plan, other in self._away if other == path]
 
     # at a host -------------------------------------------------------------------------------------------------------
 
     def queue(self, s: int, home: str, number: int, pages: int, *, urgent: bool) -> None:
-        """``home`` wants a row and pages for ``s``, which waits for them. ``urgent``: it has those of other hosts."""
+        """Record that ``home`` wants a row and pages for ``s``, which waits. ``urgent``: it has those of other hosts."""
         self._enter(s, Lease(home, number, wanted=pages)).take(LeaseStep.QUEUE)
         if urgent:
             self.hold(s)
 
     def await_pages(self, s: int, pages: int) -> None:
-        """The home wants so many in all."""
+        """Record that the home wants ``pages`` in total."""
         lease = self._leases[s]
         if lease.stage is Stage.LENT:
             lease.wanted, lease.urgent = pages, True
             self._urgent.add(s)
 
     def extend(self, s: int) -> int:
-        """The guest has got all pages that were wanted; the number of its lease."""
+        """Record that the guest has all wanted pages; return the number of its lease."""
         lease = self._leases[s]
         lease.pages, lease.urgent = lease.wanted, False
         self._urgent.discard(s)
         return lease.number
 
     def wanted(self, s: int) -> int:
-        """See ``Lease.wanted``."""
+        """Return the wanted pages, see ``Lease.wanted``."""
         return self._leases[s].wanted
 
     def revoke(self, s: int) -> None:
-        """Its home is told to give the lease back."""
+        """Mark a lease revoked; its home is told to return it."""
         lease = self._leases[s]
         lease.take(LeaseStep.REVOKE)
         lease.urgent = False
         self._urgent.discard(s)
 
     def lent(self) -> list[int]:
-        """Guests whose leases may be revoked."""
+        """Return the guests whose leases may be revoked."""
         return [s for s, lease in self._leases.items() if lease.stage is Stage.LENT]
 
     @property
     def revoked(self) -> bool:
-        """Whether a home is still to return what was revoked."""
+        """True while a home still has to return a revoked lease."""
         return any(lease.stage is Stage.REVOKED for lease in self._leases.values())
 
     def arrive(self, flight: Flight, leaves: Callable[[int], bool]) -> list[int] | None:
-        """Rows have come: their guests. None when their leases are gone, as the route vanished meanwhile: it is void.
+        """Record an arrived flight and return its guests; None if their leases are gone with their route.
 
-        Of all or of none: a host ends a lease for its route alone, which all rows of a flight have; whatever else needs the
-        memory has to wait until the home returns the lease. Leases of guests of which an earlier chunk is in a plan last
-        until that ends: such a guest ``leaves``.
+        Either all leases are gone or none. A host ends a lease only because of its route, which all rows of a flight
+        share; anything else that needs the memory has to wait until the home returns the lease. The lease of a guest with
+        an earlier chunk in a plan lasts until that plan ends: such a guest ``leaves``.
         """
         guests = [s for row in flight.rows if (s := self.find(flight.home, row.lease)) is not None]
         if len(guests) < len(flight.rows):
@@ -264,15 +267,15 @@ class LeaseBook:
         return guests
 
     def next_flight(self) -> tuple[Flight, list[int]] | None:
-        """The flight that has waited longest, with the guest of each row."""
+        """Return the flight that has waited longest, with the guest of each row."""
         return self._flights[0] if self._flights else None
 
     def take_flight(self) -> None:
-        """A plan computes the rows of the next flight."""
+        """Remove the next flight: a plan computes its rows."""
         del self._flights[0]
 
     def cancel_flights(self, leaving: set[int]) -> list[int]:
-        """No plan takes flights of which all guests leave: what would compute them may be gone. Those guests."""
+        """Cancel flights whose guests all leave, since the components may be gone; return those guests."""
         cancelled: list[int] = []
         kept: list[tuple[Flight, list[int]]] = []
         for flight, guests in self._flights:
@@ -285,16 +288,16 @@ class LeaseBook:
         return cancelled
 
     def guests_in_flights(self) -> list[int]:
-        """Guests of flights that no plan has taken, each as often as it is in one."""
+        """Return the guests of flights that no plan has taken, each as often as it occurs."""
         return [s for _, guests in self._flights for s in guests]
 
     @property
     def pending(self) -> bool:
-        """Whether the device has flights to forget."""
+        """True if the device has flights to forget."""
         return bool(self._void)
 
     def take_void(self) -> list[int]:
-        """Flights that the device may forget with the plan being made."""
+        """Return the flights that the device may forget with the plan being made."""
         void, self._void = self._void, []
         return void
 
@@ -306,29 +309,29 @@ class LeaseBook:
         return lease
 
     def start(self, s: int) -> None:
-        """``s`` has a row and pages here."""
+        """Record that ``s`` has a row and pages here."""
         if (lease := self._leases.get(s)) is not None:
             lease.take(LeaseStep.START)
             self.extend(s)
 
     @property
     def urgent(self) -> set[int]:
-        """Who waits here while others may wait for what it has: see ``Lease``."""
+        """The sequences that wait here while others may wait for what they hold: see ``Lease``."""
         return self._urgent
 
     def find(self, home: str, number: int) -> int | None:
-        """The sequence that a lease is for."""
+        """Return the sequence of a lease."""
         return self._sequences.get((home, number))
 
     def home(self, s: int) -> str:
-        """The worker that plans a guest."""
+        """Return the worker that plans a guest."""
         return self._leases[s].home
 
     def number(self, s: int) -> int:
         return self._leases[s].number
 
     def end(self, s: int) -> Lease | None:
-        """The sequence has left, or begins again: its lease is over. None: it had none."""
+        """End the lease of a sequence that has left or starts anew; None: it had none."""
         lease = self._leases.pop(s, None)
         self._urgent.discard(s)
         if lease is not None:
@@ -370,7 +373,7 @@ class LeaseBook:
         return book
 
     def check(self, live: set[int]) -> None:
-        """Leases and sequences correspond one to one; what is away is counted; flights are of guests."""
+        """Raise AssertionError unless leases match sequences one to one, rows away are counted, and flights have guests."""
         assert self._leases.keys() <= live, "a lease is kept for a sequence that has left"
         named = {(lease.home, lease.number): s for s, lease in self._leases.items()}
         assert self._sequences == named, "leases and sequences do not correspond"

@@ -1,4 +1,4 @@
-"""Room for parameters: what a load gets, and what of KV moves together for it."""
+"""Placement of parameters in memory: the places of a load, and the KV slots that move together for it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .parts import Parts
 
 
 def place_components(parts: Parts, event: ComponentsWanted) -> None:
-    """Reserve their room. The next plan maps their memory, so the effect that has them loaded comes with that plan.
+    """Reserve memory for a load. The effect that has it loaded comes with the next plan, which maps the memory.
 
-    What a sequence that is here may still need is not given away: it would wait for ever, and all behind it. While pages
-    are on their way in, to slots that the device was told, none moves.
+    Memory that a present sequence may still need is not given away: the sequence would wait forever, and all behind it.
+    While pages are arriving, in slots that the device already knows, no slot moves.
     """
     memory, outgoing, rows = parts.memory, parts.outgoing, parts.rows
-    longest: dict[tuple[str, str], int] = {}  # sequences by route and account
+    longest: dict[tuple[str, str], int] = {}  # longest sequence of each route and account
     for s in rows.live():
         of = rows.route[s].route.id, rows.tenant[s]
         if (known := longest.get(of)) is None or rows.limit[s] > rows.limit[known]:
@@ -36,7 +36,7 @@ def place_components(parts: Parts, event: ComponentsWanted) -> None:
 
 
 def _tell_moves(parts: Parts, moves: Mapping[str, Mapping[int, int]]) -> None:
-    """The device copies them before the next plan, which says where rows find them."""
+    """Emit the moves. The device copies the slots before the next plan, which tells where rows find them."""
     memory, outgoing, rows = parts.memory, parts.outgoing, parts.rows
     targets = {arena: set(moved.values()) for arena, moved in moves.items() if moved}
     if not targets:

@@ -1,4 +1,4 @@
-"""The routes through one worker, as it sees them, and the numbers of their runs and of their lists of deltas."""
+"""The routes through one worker as it sees them, with the numbers of their runs and of their lists of deltas."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ K = TypeVar("K")
 
 
 class LocalRoutes:
-    """Planned routes and those of them that are in force. Runs and lists of deltas keep their numbers while planned routes
-    have them; a number is never given again, as plans under way name it."""
+    """The planned routes of one worker, and the ones in force among them.
+
+    Runs and lists of deltas keep their numbers while planned routes have them. A number is never reused, since open plans
+    name it.
+    """
 
     def __init__(self, worker: str, numerics: str) -> None:
         self._worker, self._numerics = worker, numerics
@@ -28,21 +31,21 @@ class LocalRoutes:
         self._planned: dict[str, LocalRoute] = {}  # by route id
         self._in_force: dict[str, int] = {}  # route id -> version
         self._runs: dict[Run, int] = {}
-        self._numbers: dict[str, list[int]] = {}  # of the runs of each planned route
-        self._deltas: dict[Deltas, int] = {}  # 0 stands for none
+        self._numbers: dict[str, list[int]] = {}  # numbers of the runs of each planned route
+        self._deltas: dict[Deltas, int] = {}  # 0: no deltas
         self._following = [0, 1]  # the next numbers of a run and of a list of deltas
-        self._shapes: list[RouteShape] | None = None  # of those in force; None: not looked at yet
-        self.borders: set[Border] = set()  # of spans, those of pages among them: these are split, never joined
-        self._models: set[str] = set()  # ids of what is planned
-        self.ended: set[str] = set()  # ids of what was, and may have left something: see ``Parts.forget``
+        self._shapes: list[RouteShape] | None = None  # shapes of the routes in force; None: not computed yet
+        self.borders: set[Border] = set()  # borders of spans, including those of pages: spans are split, never joined
+        self._models: set[str] = set()  # ids of planned models
+        self.ended: set[str] = set()  # ids of former models that may have left data: see ``Parts.forget``
 
     @property
     def version(self) -> int:
-        """Of the last publication that was taken."""
+        """The version of the last publication taken."""
         return self._version
 
     def change(self, event: RoutesChanged, kept: set[Border]) -> bool:
-        """Adopt what was published. ``kept``: borders of pages and sequences. False: it is older than what is known."""
+        """Adopt a publication; return False if it is older than the known one. ``kept``: borders of pages and sequences."""
         if event.version <= self._version:
             return False
         self._version = event.version
@@ -63,7 +66,7 @@ class LocalRoutes:
         return True
 
     def _numbered(self, known: dict[K, int], kind: int, wanted: Iterable[K]) -> dict[K, int]:
-        """``wanted``, each once, with the numbers that they have, or new ones."""
+        """Return each of ``wanted`` with its known number, or a new one."""
         found: dict[K, int] = {}
         for one in dict.fromkeys(wanted):
             number = known.get(one, -1)
@@ -74,51 +77,51 @@ class LocalRoutes:
         return found
 
     def home(self, route: str) -> LocalRoute | None:
-        """A route in force that begins here."""
+        """Return a route in force that begins here, or None."""
         local = self.passing(route)
         return local if local is not None and not local.hop else None
 
     def guest(self, route: str) -> LocalRoute | None:
-        """A route in force that begins elsewhere."""
+        """Return a route in force that begins elsewhere, or None."""
         local = self.passing(route)
         return local if local is not None and local.hop else None
 
     def passing(self, route: str) -> LocalRoute | None:
-        """A route in force through this worker."""
+        """Return a route in force through this worker, or None."""
         return self._planned[route] if route in self._in_force else None
 
     def all_in_force(self) -> list[LocalRoute]:
         return [self._planned[name] for name in self._in_force]
 
     def shapes(self) -> list[RouteShape]:
-        """Of all in force; not to be changed."""
+        """Return the shapes of all routes in force. Do not change the list."""
         if self._shapes is None:
             self._shapes = route_shapes(self.all_in_force())
         return self._shapes
 
     @property
     def single(self) -> bool:
-        """Whether no more than one route can come by here."""
+        """True if no more than one route can pass here."""
         return len(self._planned) < 2
 
     def planned(self) -> Sequence[LocalRoute]:
-        """Those in force and those that may come into force."""
+        """Return the routes in force and all that may come into force."""
         return list(self._planned.values())
 
     def known(self, route: str) -> LocalRoute | None:
-        """A planned route, in force or not."""
+        """Return a planned route, in force or not, or None."""
         return self._planned.get(route)
 
     def spans(self, applications: Container[str]) -> list[Span]:
-        """Of the planned routes of these."""
+        """Return the spans of the planned routes of these applications."""
         return [span for local in self._planned.values() if local.route.application in applications for span in local.spans]
 
     def number(self, run: Run) -> int:
-        """Under which plans name a run."""
+        """Return the number by which plans name a run."""
         return self._runs[run]
 
     def numbers(self, route: str) -> list[int]:
-        """Of all runs of a planned route; not to be changed."""
+        """Return the numbers of all runs of a planned route. Do not change the list."""
         return self._numbers[route]
 
     def _number_routes(self) -> None:
@@ -126,12 +129,12 @@ class LocalRoutes:
 
     @property
     def plain(self) -> bool:
-        """Whether no planned route has a delta."""
+        """True if no planned route has a delta."""
         return not self._deltas
 
     @property
     def runs(self) -> dict[int, Run]:
-        """Those of planned routes, by number."""
+        """The runs of planned routes, by number."""
         return {number: run for run, number in self._runs.items()}
 
     def fork(self) -> LocalRoutes:
@@ -187,16 +190,19 @@ class LocalRoutes:
 
 
 def layouts(event: RoutesChanged) -> list[KvLayout]:
-    """KV layouts of all chains, each once, in order of first use."""
-    # by object first: few are different ones, and a key is written anew each time
+    """Return the KV layouts of all chains, each once, in order of first use."""
+    # by object first: few differ, and each key is computed anew
     objects = {id(c.kv): c.kv for chain in event.chains for block in chain.blocks for c in block.components}
     found = {layout.key: layout for layout in objects.values() if layout is not None}
     return list(found.values())
 
 
 def merged(known: RoutesChanged, update: RoutesChanged) -> RoutesChanged:
-    """A worker's part as a whole, after ``update``: ``known`` itself where that is older, or a difference to a version that
-    this worker has not taken. What has ended is planned again where the same update says so."""
+    """Return a worker's part as a whole after ``update``.
+
+    It is ``known`` itself if the update is older, or a difference to a version that this worker does not have. Routes that
+    ended are planned again if the same update says so.
+    """
     if update.version <= known.version or update.since > known.version:
         return known
     if not update.since:

@@ -1,4 +1,8 @@
-"""A prompt that is computed from the front meets its pages that come from the back, and goes on behind them."""
+"""Prefill that skips ahead when imported pages become available.
+
+Such a prompt is computed from the front, while its pages arrive from the back. Where both meet, prefill jumps over the
+pages.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,16 @@ from .parts import Parts
 
 
 class Meeting:
-    """See the module. ``list_page``: the planner's. Nothing is looked up on a worker to which no pages have come."""
+    """The skips of prefill on one worker (see the module). ``list_page``: the planner's method.
+
+    Nothing is looked up on a worker to which no pages have come.
+    """
 
     def __init__(self, parts: Parts, list_page: Callable[[int, list[int]], None]) -> None:
         self._parts, self._rows, self._list_page = parts, parts.rows, list_page
 
     def jump(self, s: int) -> None:
-        """List the next pages of ``s`` where they are here, whoever made them, and go on behind them."""
+        """List the next pages of ``s`` that are present, whatever sequence made them, and continue behind them."""
         parts, rows, size = self._parts, self._rows, self._rows.page_size
         if not parts.exchange.imported:
             return
@@ -32,7 +39,7 @@ class Meeting:
             parts.outgoing.tell(Progressed(of.gateway, of.request, of.attempt, rows.planned[s], rows.cached[s]))
 
     def until_found(self, s: int, count: int) -> int:
-        """Of so many positions those before the first page that need not be computed."""
+        """Return how many of the next ``count`` positions lie before the first page that need not be computed."""
         if self._parts.exchange.imported:
             start, size = self._rows.planned[s], self._rows.page_size
             for page in range(start // size + 1, (start + count) // size):
@@ -41,7 +48,7 @@ class Meeting:
         return count
 
     def _found(self, s: int, page: int) -> list[int]:
-        """The published handles of a page that ``s`` may skip, one for each span; none where one is missing."""
+        """Return the published handles of a page that ``s`` may skip, one for each span; empty if one is missing."""
         rows, pages = self._rows, self._parts.memory.pages
         if rows.place[s] != Place.LOCAL or rows.submission[s].scored:
             return []

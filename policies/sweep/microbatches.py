@@ -1,13 +1,14 @@
-"""Microbatches: which rows of sequences that cross workers leave together with a plan of their home.
+"""Microbatches: the choice of rows that cross workers and leave together with a plan of their home.
 
-A pipeline of s stages is busy, without bubbles, when s microbatches are under way that take equally long. So at most s are
-away on a path, and each has its share of the decoding rows, an s-th. Rows that left together come home together and leave
-together again; no other microbatch leaves beside these, and prompts go with them. One of which a part is still away waits
-for it, unless nothing else keeps the pipeline busy. Where shares are unequal, because a sequence came or ended, what is
-beyond a share stays for the next one that leaves: so rows pass from the larger to the smaller.
+A pipeline of s stages is busy, without bubbles, when s microbatches of equal duration are in flight. So at most s are away
+on a path, and each gets its share, an s-th, of the decoding rows. Rows that left together come home together and leave
+together again. No other microbatch leaves with them; prompts do. A microbatch of which some rows are still away waits for
+them, unless nothing else keeps the pipeline busy. If shares are unequal, because a sequence came or ended, rows beyond a
+share stay for the next microbatch that leaves: so rows pass from the larger to the smaller.
 
-Prompts are cut so that the microbatches of the next rounds take equally long (``plan/lookahead.py``), by the cost model
-where this worker has one. Chunks of a prompt follow one another at once: no stage sees one before it has written the last.
+Prompts are cut so that the microbatches of the next rounds take equally long (``plan/lookahead.py``), by the cost model if
+this worker has one. Chunks of a prompt follow one another at once: no stage sees a chunk before it has written the last
+one.
 """
 
 from __future__ import annotations
@@ -24,22 +25,25 @@ NEVER, NOW, LATER = 0, 1, 2
 
 
 class Turns:
-    """Of one plan, for each path (the hosts of a route): how many rows may leave, and which go first."""
+    """The schedule of microbatches for one plan: how many rows may leave on each path, and which first.
+
+    A path is the hosts of a route.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self._rows, self._leases, self._config = parts.rows, parts.leases, parts.config
         self._stages: dict[str, int] = {}
-        self._sequences: dict[str, int] = {}  # at home that run
-        self._room: dict[str, int] = {}  # decoding rows that may still leave, of paths on which anything may
-        self._first: dict[str, int] = {}  # the microbatches that left with this plan or an earlier one have their turn
-        self._away: dict[str, list[int]] = {}  # those that wait for rows of theirs
+        self._sequences: dict[str, int] = {}  # path -> running sequences at home
+        self._room: dict[str, int] = {}  # path -> decoding rows that may still leave; only paths on which any may
+        self._first: dict[str, int] = {}  # path -> last plan number with a turn: microbatches up to it may leave
+        self._away: dict[str, list[int]] = {}  # path -> microbatches that wait for rows of theirs
         if len(parts.leases):
             self._deal(parts.queue.running)
 
     def _deal(self, running: Sequence[int]) -> None:
         rows, leases = self._rows, self._leases
         decoding: dict[str, int] = {}
-        home: dict[str, list[int]] = {}  # of each decoding row that is here the plan with which it left last
+        home: dict[str, list[int]] = {}  # path -> for each decoding row here, the plan with which it last left
         for s in running:
             if rows.place[s] == Place.FORWARD:
                 path = leases.path(s)
@@ -60,22 +64,25 @@ class Turns:
                 self._first[path] = order[min(share, len(order)) - 1] if order else 0
 
     def of(self, s: int) -> int:
-        """When the decoding row of ``s``, which is at home, may leave: with this plan, if others leave it room, or not."""
+        """Return when the decoding row of ``s``, which is here, may leave: NOW, LATER (if others leave room), or NEVER."""
         path, left = self._leases.path(s), self._leases.left(s)
         if path not in self._room or left in self._away[path]:
             return NEVER
         return NOW if left <= self._first[path] else LATER
 
     def room(self, s: int) -> bool:
-        """Whether one more decoding row may leave on the path of ``s``."""
+        """Return whether one more decoding row may leave on the path of ``s``."""
         return self._room[self._leases.path(s)] > 0
 
     def take(self, s: int) -> None:
-        """It leaves."""
+        """Count a row that leaves."""
         self._room[self._leases.path(s)] -= 1
 
     def chunks(self, prompts: Sequence[int]) -> dict[int, int]:
-        """How many tokens of these prompts, which run in this order, leave with this plan; of those that cross workers."""
+        """Return how many tokens of each prompt that crosses workers leave with this plan.
+
+        The order of ``prompts`` counts.
+        """
         paths: dict[str, list[int]] = {}
         for s in prompts:
             if self._rows.place[s] == Place.FORWARD and (path := self._leases.path(s)) in self._room:
@@ -88,10 +95,10 @@ class Turns:
     def _cut(self, prompts: Sequence[int], stages: int, *, alone: bool) -> dict[int, int]:
         rows, config = self._rows, self._config
         left = [(s, rows.planned[s], rows.known[s] - rows.planned[s]) for s in prompts]
-        if alone or not config.lookahead:  # nobody waits for it
+        if alone or not config.lookahead:  # no other sequence waits for it
             return {s: count for s, _, count in left}
         rounds, tokens = config.lookahead * stages, 0
-        pieces: list[tuple[int, PromptChunk]] = []  # of each prompt one after the other, no longer than a sweep takes
+        pieces: list[tuple[int, PromptChunk]] = []  # round robin over the prompts; no piece is longer than a chunk
         while left and tokens < rounds * config.sweep_tokens:
             for s, start, count in left:
                 pieces.append((s, PromptChunk("", start, min(count, config.chunk_size))))
@@ -106,8 +113,10 @@ class Turns:
 
 
 def _price(config: SweepConfig, stages: int) -> tuple[ChunkCost, int]:
-    """What chunks cost, and the tokens that a sweep should have at least: as many as take as long as it does by itself.
-    Without a cost model each token costs the same, and a chunk is enough."""
+    """Return the cost of chunks, and the least tokens of a sweep: as many as take as long as its fixed cost.
+
+    Without a cost model each token costs the same, and a chunk is enough.
+    """
     costs: Coefficients | None = config.costs
     price = ChunkCost(attention=0.0, token=1.0) if costs is None else ChunkCost.of(costs, stages)
     if costs is None or price.token <= 0:

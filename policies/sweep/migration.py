@@ -1,10 +1,10 @@
-"""KV migration: pages of sequences move between workers, sent from here, taken in here.
+"""KV migration: pages of sequences move between workers, sent from here and imported here.
 
-A gateway asks for the full pages of a sequence (``Export``), which goes on meanwhile; they are copied out between two
-sweeps and sent from the last to the first. A target takes in what it lacks, where memory is free or holds older cache, and
-what its routes compute in the very same way, and publishes it: an attempt that starts there finds it by the ordinary
-look-up. Nothing is held for a page on its way out: the device copies it before any plan that is made later, and so before
-anybody writes there. Pages of a request that pauses are kept until it comes (``holding.py``).
+A gateway asks for the full pages of a sequence (``Export``), which runs on meanwhile. They are copied out between two
+sweeps and sent from the last to the first. A target imports the pages that it lacks, if memory is free or holds older
+cache, and if its routes compute them in exactly the same way. It publishes them, so that an attempt that starts there
+finds them by the ordinary look-up. An outgoing page is not pinned: the device copies it before any later plan, and so
+before anything is written there. Pages of a paused request are kept until it comes (``holding.py``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Layer = tuple[int, bytes, str, int]  # KV layer, lineage, arena, slot
 
 
 class Migration:
-    """See the module. Owns nothing itself."""
+    """The migration procedures of one worker (see the module). Owns nothing itself."""
 
     def __init__(self, parts: Parts, holding: Holding) -> None:
         self._parts, self._holding = parts, holding
@@ -40,25 +40,28 @@ class Migration:
     # out -------------------------------------------------------------------------------------------------------------
 
     def export(self, event: Export) -> None:
-        """Send what there is of a sequence."""
+        """Start to send the available pages of a sequence."""
         key = self._parts.exchange.open(event)
         self._pump()
         self._settle(key)
 
     def taken(self, event: PagesTaken) -> None:
-        """A target has what it wants of a batch."""
+        """Handle a target's answer to a batch."""
         if (found := self._parts.exchange.answered(event.batch, event.there, event.refused)) is not None:
             self._pump()
             self._settle(found[0])
 
     def unsent(self, event: PagesUnsent) -> None:
-        """The target of a batch is out of reach."""
+        """Handle a batch whose target is unreachable."""
         if (found := self._parts.exchange.answered(event.batch, 0, 0)) is not None:
             self._parts.exchange.give_up(*found)
             self._settle(found[0])
 
     def lost(self, worker: str) -> None:
-        """A node died: nothing more is sent there, or for a gateway there. What came from it whole is as good as any."""
+        """Handle the death of a node: nothing more is sent there, or for a gateway there.
+
+        A batch that arrived whole from it is as good as any.
+        """
         book = self._parts.exchange
         for key, export in list(book.exports.items()):
             if export.wanted.gateway.partition("/")[0] == worker:
@@ -76,7 +79,7 @@ class Migration:
             self._settle(found[0])
 
     def _settle(self, key: ExportKey) -> None:
-        """Tell the gateway when nothing is left to be sent and answered."""
+        """Report to the gateway when nothing is left to be sent or answered."""
         book = self._parts.exchange
         if key not in book.exports or book.exports[key].busy:
             return
@@ -90,7 +93,7 @@ class Migration:
         self._holding.exported(wanted.request, wanted.attempt, wanted.to)
 
     def _send(self, key: ExportKey, place: int) -> None:
-        """The next batch of a stream, if any of its pages is here."""
+        """Send the next batch of a stream, if any of its pages is here."""
         pages, outgoing = self._parts.memory.pages, self._parts.outgoing
         export = self._parts.exchange.exports[key]
         wanted, stream = export.wanted, export.streams[place]
@@ -101,7 +104,7 @@ class Migration:
             layers = self._layers(export, stream, left - 1)
             outline = [(layer, lineage, arena) for layer, lineage, arena, _ in layers]
             if hashes and layers and outline != shape:
-                break  # spans were cut anew: the rest travels apart
+                break  # spans were cut anew: the rest travels in another batch
             left -= 1
             if not layers:
                 missing += 1
@@ -122,7 +125,7 @@ class Migration:
         outgoing.tell(SendPages(stream.to.worker, number, wanted.account, wanted.request, hashes, groups, slots))
 
     def _layers(self, export: PageExport, stream: PageStream, page: int) -> list[Layer]:
-        """Where the layers of a page lie that a target wants; none where the page is not here, or not whole."""
+        """Return the locations of the layers of a page that a target wants; empty if the page is not here, or not whole."""
         pages, found = self._parts.memory.pages, list[Layer]()
         for handle in self._handles(export, page):
             span = pages.span(handle)
@@ -134,7 +137,7 @@ class Migration:
         return found
 
     def _handles(self, export: PageExport, page: int) -> list[int]:
-        """As the sequence lists the page, if it has computed it; else from the cache."""
+        """Return the page's handles from the sequence, if it has computed the page; else from the cache."""
         parts, rows, wanted = self._parts, self._parts.rows, export.wanted
         s = self._find(wanted)
         if s is not None and rows.status[s] == Status.RUNNING and (page + 1) * rows.page_size <= rows.computed[s]:
@@ -147,7 +150,7 @@ class Migration:
         return present if len(present) == len(handles) else []
 
     def _find(self, wanted: Export) -> int | None:
-        """The sequence, at home or a guest, in the attempt that is meant."""
+        """Return the sequence, at home or a guest, of the wanted attempt."""
         rows = self._parts.rows
         s = rows.find(wanted.request)
         if s is None:
@@ -158,7 +161,7 @@ class Migration:
     # in --------------------------------------------------------------------------------------------------------------
 
     def arrived(self, event: PagesArrived) -> None:
-        """Take in what is lacking here. It is found once a plan has written it."""
+        """Import the pages that are lacking here. They can be found once a plan has written them."""
         pages, outgoing = self._parts.memory.pages, self._parts.outgoing
         spans, layers = self._spans(event.groups), sum(len(sent.layers) for sent in event.groups)
         whole = bool(spans) and sum(span.layers for span in spans) == layers
@@ -191,7 +194,7 @@ class Migration:
         self._parts.exchange.arrive(PageImport(event.number, groups), landing)
 
     def _spans(self, groups: Sequence[LayerGroup]) -> list[Span]:
-        """Those of planned routes of which all layers came, computed as they would be here."""
+        """Return the spans of planned routes whose layers all arrived, computed as they would be here."""
         if not self._parts.config.prefix_cache:
             return []
         came: dict[int, tuple[bytes, str, int]] = {}
@@ -208,14 +211,16 @@ class Migration:
         return list(found.values())
 
     def _take(self, span: Span, account: str) -> int | None:
-        """A page for what came, at the cost of older cache; none that a running sequence might need for its next token."""
+        """Take a page for an import, at the cost of older cache; None if running sequences might need it for their next
+        tokens.
+        """
         running = len(self._parts.queue.running)
         if not self._parts.memory.fits({span.arena: span.layers * (1 + running)}):
             return None
         return self._parts.memory.take_page(span, account)
 
     def landed(self, plan: int) -> None:
-        """The plan has run: the pages that it has written can be found, and whoever sent them is told."""
+        """Publish the pages that the plan has written, and answer their senders."""
         pages = self._parts.memory.pages
         for landing in self._parts.exchange.landed(plan):
             for token_hash, handle in zip(landing.hashes, landing.handles, strict=True):
@@ -227,6 +232,6 @@ class Migration:
 
 
 def _group(arena: str, slot_bytes: int, shape: Sequence[tuple[int, bytes, str]]) -> LayerGroup:
-    """The layers of one layout."""
+    """Return the layers of one layout."""
     inside = [(layer, lineage) for layer, lineage, other in shape if other == arena]
     return LayerGroup(arena, slot_bytes, [layer for layer, _ in inside], [lineage for _, lineage in inside])

@@ -1,4 +1,4 @@
-"""What a worker takes of offline requests now: for the credit by which gateways send them."""
+"""Offline capacity of a worker: the offline requests it would start now, the basis of the credit that gateways use."""
 
 from __future__ import annotations
 
@@ -13,40 +13,43 @@ from .fitting import Fitting
 from .parts import Parts
 from .reserve import reserved_rows, withheld_from_starts
 
-AHEAD = 2  # sweeps of prompt tokens that may wait for time: beyond, nothing is taken
+AHEAD = 2  # sweeps of prompt tokens that may wait; beyond them there is no capacity
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineRoom:
-    """Of applications whose routes begin at a worker, and to all of which it has the same to say."""
+    """The offline capacity for applications whose routes begin at a worker, and for which it is the same."""
 
     applications: tuple[str, ...]
-    rows: int  # sequences that could start now beside those that have started
-    positions: int  # tokens of KV that these may have, beside what prompts that have begun will still take
-    room: int  # tokens of KV that fit while nothing else is here
+    rows: int  # sequences that could start now in addition
+    positions: int  # KV tokens for them, less what prompts in progress will still take
+    room: int  # KV tokens that fit with nothing else here
 
 
 def tell_rooms(rooms: Sequence[OfflineRoom], costs: Coefficients | None) -> dict[str, object]:
-    """A part of a worker's heartbeat."""
+    """Return the capacities as a part of a worker's heartbeat."""
     told: dict[str, object] = {"offline": [[list(one.applications), one.rows, one.positions, one.room] for one in rooms]}
     return told if costs is None else told | {"costs": to_plain(costs)}
 
 
 def rooms_told(heartbeat: Mapping[str, Any]) -> tuple[list[OfflineRoom] | None, Coefficients | None]:
-    """What it says; of a worker that says nothing of it, None."""
+    """Read the capacities and costs from a heartbeat; None where it has none."""
     rooms, costs = heartbeat.get("offline"), heartbeat.get("costs")
     told = None if rooms is None else [OfflineRoom(tuple(one[0]), one[1], one[2], one[3]) for one in rooms]
     return told, None if costs is None else from_plain(Coefficients, costs)
 
 
 def offline_rooms(parts: Parts) -> list[OfflineRoom]:
-    """Of all applications with a route in force that begins here. Nothing is taken while online requests wait."""
+    """Return the capacity of all applications with a route in force that begins here.
+
+    It is 0 while online requests wait.
+    """
     queue, size = parts.queue, parts.config.page_size
     rows = parts.rows.free_rows - reserved_rows(parts)
     if queue.waiting > queue.offline_waiting or _prompts(parts) >= AHEAD * parts.config.sweep_tokens:
         rows = 0
     taken = Fitting(parts).promises(offline=True).beside(withheld_from_starts(parts))
-    best: dict[str, tuple[int, int]] = {}  # by application: positions that are free, and those there are
+    best: dict[str, tuple[int, int]] = {}  # by application: (free positions, total positions)
     for shape in parts.routes.shapes():
         pages = min([_free(parts, arena, taken.get(arena, 0)) // count for arena, count in shape.layers.items()])
         here = max(pages, 0) * size, parts.memory.pages_of(shape.spans, "") * size
@@ -60,13 +63,13 @@ def offline_rooms(parts: Parts) -> list[OfflineRoom]:
 
 
 def _free(parts: Parts, arena: str, taken: int) -> int:
-    """Slots that are free or idle, but for so many."""
+    """Return the slots of an arena that are free or idle, less ``taken``."""
     pages = parts.memory.pages
     return pages.allocator(arena).room + pages.idle.slots[arena] - taken
 
 
 def _prompts(parts: Parts) -> int:
-    """Prompt tokens of offline sequences that are not computed yet."""
+    """Return the prompt tokens of offline sequences that are not computed yet."""
     rows, queue = parts.rows, parts.queue
     if not queue.offline:
         return 0
@@ -75,6 +78,6 @@ def _prompts(parts: Parts) -> int:
 
 
 def offline_bytes(parts: Parts) -> dict[str, int]:
-    """Bytes of KV that the sequences of each offline account list; pages that are only cached count for nobody."""
+    """Return the bytes of KV that the sequences of each offline account list. Pages that are only cached count for none."""
     accounts = parts.memory.pages.accounts
     return {name: held - accounts.idle(name) for name, held in accounts.all_held().items() if is_offline_account(name)}

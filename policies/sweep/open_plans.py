@@ -1,4 +1,4 @@
-"""Plans that the device has been given and that have not ended: what of them is needed when they do."""
+"""The open plans, which were given to the device and have not ended, with the data needed at their end."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from ..plan.sweep_plan import SweepPlan
 
 @dataclass(slots=True)
 class OpenPlan:
-    """Columns of one plan's batch, as in ``SweepPlan``; never changed (freezing would cost more than all else here)."""
+    """The columns of one plan's batch, as in ``SweepPlan``. Never changed; freezing would cost more than all else here."""
 
-    sequences: list[int]  # of each batch row
+    sequences: list[int]  # sequence of each batch row
     start: list[int]
     count: list[int]
     sample: list[int]
     score: list[int]
     plain: bool  # every row computes one position here and draws the token after it
-    starved: bool  # some row lacked memory, so that nobody was admitted, or nobody of its account
+    starved: bool  # some row lacked memory or hit its cap, so that admissions stopped
 
 
 class OpenPlans:
-    """By number, in the order in which they were made and will end."""
+    """The open plans by number, in the order in which they were made and will end."""
 
     def __init__(self) -> None:
         self._plans: dict[int, OpenPlan] = {}
-        self.number = 1  # of the next plan
+        self.number = 1  # number of the next plan
 
     def add(self, plan: SweepPlan, sequences: list[int], plain: bool, starved: bool) -> None:
-        """The plan is handed to the device."""
+        """Add a plan that is handed to the device."""
         self._plans[plan.number] = OpenPlan(sequences, plan.start, plan.count, plan.sample, plan.score, plain, starved)
         self.number += 1
 
     def end(self, number: int) -> OpenPlan:
-        """Each plan is ended exactly once."""
-        if number not in self._plans:  # no assert: an event log keeps the text, to which pytest would add an address
+        """Remove a plan and return it. Each plan is ended exactly once."""
+        if number not in self._plans:  # no assert: an event log keeps the text, and pytest would add an address to it
             raise AssertionError(f"plan {number} is not open; open are: {', '.join(map(str, self._plans)) or 'none'}")
         return self._plans.pop(number)
 
     def skip(self, sweeps: int) -> None:
-        """So many plans were made and ended in one jump."""
+        """Count plans that were made and ended in a jump."""
         self.number += sweeps
 
     def sequences(self, number: int) -> list[int]:
-        """The sequence of each batch row of an open plan."""
+        """Return the sequence of each batch row of an open plan."""
         return self._plans[number].sequences
 
     def only(self, number: int) -> OpenPlan | None:
-        """The open plan of this number if no other one is open."""
+        """Return the open plan of this number if no other is open, else None."""
         return self._plans.get(number) if len(self._plans) == 1 else None
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class OpenPlans:
         return plans
 
     def check(self) -> dict[int, int]:
-        """How many open plans name each sequence."""
+        """Return how many open plans name each sequence. Raise AssertionError when an invariant is broken."""
         named: dict[int, int] = {}
         for number, plan in self._plans.items():
             assert number < self.number, f"plan {number} is open and was not made yet"

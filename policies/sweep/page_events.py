@@ -1,4 +1,4 @@
-"""What is said of KV pages that move between workers: part of the alphabet of ``events.py``."""
+"""Events and effects about KV pages that move between workers; a part of ``events.py``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PageTarget:
-    """Where the pages of some KV layers go: ``first`` .. ``end - 1``, counted along the whole chain."""
+    """A target of some KV layers: ``first`` to ``end - 1``, counted along the whole chain."""
 
     worker: str
     first: int
@@ -16,10 +16,10 @@ class PageTarget:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """gateway -> worker: send full pages of a sequence, the last first. Answered by ``Exported``, whatever comes of it.
+    """gateway -> worker: send full pages of a sequence, the last first. Answered by ``Exported`` in any case.
 
-    ``hashes``: of all full pages of its tokens; those from number ``since`` on are wanted. The sequence goes on meanwhile,
-    or has left: then what is cached is sent.
+    ``hashes``: of all full pages of its tokens; pages from number ``since`` on are wanted. The sequence runs on meanwhile,
+    or has left: then cached pages are sent.
     """
 
     gateway: str
@@ -35,17 +35,17 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class HoldPages:
-    """gateway -> worker: keep the full pages of a request, whose hashes these are, for its next attempt.
+    """gateway -> worker: keep the full pages of a request, with these hashes, for its next attempt.
 
-    They stay until an attempt has taken them here, until ``Unhold``, or for so many ``seconds``; only an older sequence that
-    needs the memory has them given up before. ``attempt`` ends here, if it is here. ``expects``: the pages of ``route`` that
-    this worker lacks will come from others, and no younger sequence starts on the memory that they need.
+    They stay until an attempt has taken them here, until ``Unhold``, or for ``seconds``; only an older sequence that needs
+    the memory ends that earlier. ``attempt`` ends here, if it is here. ``expects``: the pages of ``route`` that this
+    worker lacks will come from others, and no younger sequence starts on the memory that they need.
     """
 
     gateway: str
     request: str
     attempt: int
-    route: str  # planned, whether it is in force or not
+    route: str  # planned, in force or not
     account: str
     priority: int
     arrival: float
@@ -56,7 +56,7 @@ class HoldPages:
 
 @dataclass(frozen=True, slots=True)
 class Unhold:
-    """gateway -> worker: nothing is to be kept for an attempt after this one, or an earlier one."""
+    """gateway -> worker: keep nothing for attempts after this one or an earlier one."""
 
     request: str
     attempt: int
@@ -64,7 +64,7 @@ class Unhold:
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """KV layers of one layout: which, and the lineage of each."""
+    """KV layers of one layout, with the lineage of each."""
 
     arena: str
     slot_bytes: int
@@ -74,8 +74,11 @@ class LayerGroup:
 
 @dataclass(frozen=True, slots=True)
 class PagesArrived:
-    """Pages of another worker, in bytes that the device has under ``number``, which is unique at this worker: group by
-    group, in a group page by page, of each page the slots of the group's layers. Answered by ``PagesTaken``."""
+    """Pages from another worker; the device has their bytes under ``number``, which is unique at this worker.
+
+    The bytes are ordered by group, within a group by page, and within a page by the group's layers. Answered by
+    ``PagesTaken``.
+    """
 
     source: str
     batch: int  # unique at the source
@@ -88,8 +91,10 @@ class PagesArrived:
 
 @dataclass(frozen=True, slots=True)
 class PagesTaken:
-    """target -> source: so many pages of a batch are there now, written or known before; the others had no room, or a
-    lineage that the target does not compute."""
+    """target -> source: the number of pages of a batch that are there now, written or known before.
+
+    The refused ones had no room, or a lineage that the target does not compute.
+    """
 
     target: str
     batch: int
@@ -99,16 +104,16 @@ class PagesTaken:
 
 @dataclass(frozen=True, slots=True)
 class PagesUnsent:
-    """The target of a batch could not be reached."""
+    """A batch whose target could not be reached."""
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendPages:
-    """Effect: copy slots out between two sweeps, and send them to another worker, where they are a ``PagesArrived``.
+    """Effect: copy slots out between two sweeps and send them to another worker, which gets a ``PagesArrived``.
 
-    ``slots``: of each group, in the order in which they travel. They stay as they are until the batch is answered.
+    ``slots``: of each group, in the order of travel. They are not written until the batch is answered.
     """
 
     worker: str
@@ -122,8 +127,10 @@ class SendPages:
 
 @dataclass(frozen=True, slots=True)
 class MoveSlots:
-    """Effect: copy slots of an arena to others, after all open plans, before any later plan or ``SendPages``. Nobody reads
-    or writes the old ones after that."""
+    """Effect: copy slots of an arena to others, after all open plans and before any later plan or ``SendPages``.
+
+    The old slots are neither read nor written after that.
+    """
 
     arena: str
     slots: list[int]
@@ -132,8 +139,11 @@ class MoveSlots:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Effect: an export is over. ``pages`` of the sequence are at all targets, ``refused`` were not taken by one;
-    ``reason``: why not all that were wanted were sent, else empty."""
+    """Effect: report the end of an export.
+
+    ``pages`` of the sequence are at all targets; ``refused`` were not taken by one. ``reason``: why not all wanted pages
+    were sent, else empty.
+    """
 
     gateway: str
     request: str

@@ -1,4 +1,7 @@
-"""The sub-states of a worker's sweep machine, and a snapshot of all. Each owns its data, has a ``check``, knows no other."""
+"""The sub-states of a worker's sweep machine, and a snapshot of all.
+
+Each owns its data, has a ``check``, and knows no other.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,13 @@ COUNTERS = (
 
 
 class Outgoing:
-    """What the machine has to say: effects for the shell, table edits for the next plan, counters for the metrics."""
+    """The machine's output: effects for the shell, table edits for the next plan, counters for the metrics."""
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []
-        self._with_plan: list[ComponentsPlaced] = []  # told once the plan that maps their memory has been made
+        self._with_plan: list[ComponentsPlaced] = []  # emitted once the plan that maps their memory has been made
         self._edits: list[Edit] = []
-        self.edited = True  # False: no device has the plans, nobody wants table edits
+        self.edited = True  # False: no device runs the plans, so table edits are not needed
         self.counters = dict.fromkeys(COUNTERS, 0)
 
     def tell(self, effect: Effect) -> None:
@@ -46,16 +49,16 @@ class Outgoing:
         self._effects.extend(effects)
 
     def tell_placed(self, placed: ComponentsPlaced, unmapped: bool) -> None:
-        """Where its memory may be ``unmapped`` it is told after the next plan, which maps it."""
+        """Emit a placement. If its memory may be ``unmapped``, it is emitted after the next plan, which maps the memory."""
         (self._with_plan if unmapped else self._effects).append(placed)
 
     @property
     def placing(self) -> bool:
-        """Whether something is told once a plan has been made."""
+        """True if an effect waits for the next plan."""
         return bool(self._with_plan)
 
     def withdraw(self, component: bytes) -> None:
-        """Do not tell after all of a load with a component that has gone."""
+        """Cancel waiting placements of a load with a component that has gone."""
         self._with_plan = [placed for placed in self._with_plan if component not in placed.components]
 
     def plan_made(self) -> None:
@@ -63,7 +66,7 @@ class Outgoing:
         self._with_plan = []
 
     def leave_edits(self) -> None:
-        """Nobody wants table edits from now on."""
+        """Stop collecting table edits from now on."""
         self.edited = False
 
     def edit(self, edit: Edit) -> None:
@@ -82,7 +85,7 @@ class Outgoing:
         return edits
 
     def fork(self) -> Outgoing:
-        """Without the effects: what has been said is no part of the state."""
+        """Return a copy without the effects, since emitted effects are no part of the state."""
         copy = Outgoing()
         copy._edits, copy._with_plan, copy.counters = self._edits.copy(), self._with_plan.copy(), self.counters.copy()
         copy.edited = self.edited
@@ -103,7 +106,7 @@ class Outgoing:
 
 
 class Parts:
-    """One of each."""
+    """The sub-states of one worker: one of each."""
 
     def __init__(self, config: SweepConfig) -> None:
         self.config = config
@@ -120,28 +123,36 @@ class Parts:
         self.outgoing = Outgoing()
 
     def learn(self, costs: Coefficients) -> None:
-        """What sweeps cost here."""
+        """Set the cost of sweeps here."""
         self.config = replace(self.config, costs=costs)
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether sequences at home cross workers, so that it matters what sweeps cost."""
+        """True if sequences at home cross workers, so that the cost of sweeps matters."""
         return len(self.leases) > 0 and any(self.rows.place[s] == Place.FORWARD for s in self.queue.running)
 
     @property
     def edits_wanted(self) -> bool:
-        """Whether memory that was taken or given back is worth a plan without rows. Where rows of guests are to come, theirs
-        will do, unless a load waits: a sweep of its own would keep them waiting."""
+        """True if memory that was taken or given back justifies a plan without rows.
+
+        If rows of guests are expected, their plan will do, unless a load waits: a sweep of its own would keep the guests
+        waiting.
+        """
         return self.memory.pending and (self.outgoing.placing or not len(self.leases))
 
     def forget_pages(self) -> None:
-        """Cached pages whose makers are gone, but for those of models that still have a part of their parameters here: these
-        dropped the rest for a burst, and whoever comes to compute it again finds the pages."""
+        """Drop cached pages of models that are gone.
+
+        Pages of models with a part of their parameters here are kept: these dropped the rest for a burst, and the worker
+        that computes it again finds the pages.
+        """
         self.memory.forget_pages(self.routes.spans(self.memory.residence.holders()))
 
     def forget(self) -> None:
-        """Accounts of models that are served no more, once they have neither sequences nor pages, nor a counter above those
-        of whoever waits: they are as good as new."""
+        """Forget accounts of models that are served no more, once they have no sequences, no pages, and no raised counter.
+
+        Such an account is as good as new.
+        """
         if self.routes.ended:
             living = {self.rows.tenant[s] for s in self.rows.live()}
             idle = [name for name in sorted(self.routes.ended) if name not in living and self.memory.forget(name)]
@@ -156,7 +167,7 @@ class Parts:
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
-        """Effects that nobody has taken yet are not in it."""
+        """Return the whole state as plain data, without effects that were not taken."""
         return {
             "config": to_plain(self.config),
             "rows": self.rows.snapshot(),
@@ -188,7 +199,10 @@ class Parts:
         return parts
 
     def check(self, named: dict[int, int]) -> None:
-        """Every part is right, and they agree with one another. ``named``: how many open plans name each sequence."""
+        """Raise AssertionError unless every part is right and they agree.
+
+        ``named``: how many open plans name each sequence.
+        """
         rows, live = self.rows, self.rows.live()
         for s in self.leases.guests_in_flights():
             named[s] = named.get(s, 0) + 1

@@ -1,18 +1,19 @@
-"""Pipeline parallelism: sequences whose route crosses workers, as the home plans them and as a host serves them.
+"""Pipeline parallelism: the protocol for sequences whose route crosses workers, at the home and at a host.
 
 Before a sequence starts, its home asks each host of the route for a lease (``leases.py``), one after the other. The grant
-says which pages the host has already. Rows leave with a flight, the last host says what became of them, and each host
-publishes what it computed. While a sequence decodes, its home asks all hosts for the next page when it begins the last one.
+says which pages the host has already. Rows leave with a flight, the last host reports their results, and each host
+publishes what it computed. While a sequence decodes, its home asks all hosts for the next page when it begins the last
+one.
 
-There is no deadlock: nobody waits in a circle, because whoever holds memory anywhere waits for older sequences alone
+There is no deadlock, no circular wait, because a sequence that holds memory anywhere waits only for older sequences
 (wound-wait: Rosenkrantz, Stearns and Lewis, "System Level Concurrency Control for Distributed Database Systems", 1978).
-There is one order of all sequences of the cluster, by class, arrival and name (``preemption.py``). Whoever needs memory and
-has some already, here or elsewhere (a row that decodes, a guest that grows, a sequence that has leases and starts), takes it
-from a younger one: the home preempts its own, a host revokes the lease of a guest, and that one's home preempts it
-everywhere. It cannot refuse, and what it has in flight comes back first, waiting for nothing, as all that it needs was
-granted before it left. So the oldest sequence of all waits for nothing that does not come, is never preempted, and ends;
-then the next is the oldest. Who waits in a queue, or for a page that another one makes, has no memory, and nobody waits for
-it.
+All sequences of the cluster have one order, by class, arrival and name (``preemption.py``). A sequence that needs memory
+and has some already, here or elsewhere (a row that decodes, a guest that grows, a sequence that has leases and starts),
+takes it from a younger one. The home preempts its own sequence; a host revokes the lease of a guest, whose home preempts
+it everywhere. The guest's home cannot refuse. What it has in flight comes back first, without waiting, as all that it
+needs was granted before it left. So the oldest sequence of all waits for nothing that does not come, is never preempted,
+and ends; then the next is the oldest. A sequence that waits in a queue, or for a page that another one makes, has no
+memory, and none waits for it.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from .parts import Parts
 from .preemption import overdue_guest
 from .sequences import Sequences, hosts
 
-# Pages that a lease has beyond what is being filled. One is enough for a row never to wait: it has as many round trips to
-# come as a page has tokens, and a row goes round once for each token. A second one would be held, and mostly never used.
+# Pages of a lease beyond the one being filled. One is enough for a row never to wait: it has as many round trips to
+# come as a page has tokens, and a row makes one round trip for each token. A second page would mostly stay unused.
 STEP = 1
 
 
 class Pipeline:
-    """See the module. Owns nothing itself."""
+    """The pipeline protocol of one worker (see the module). Owns nothing itself."""
 
     def __init__(self, parts: Parts, sequences: Sequences) -> None:
         self._parts, self._sequences = parts, sequences
@@ -52,7 +53,7 @@ class Pipeline:
     # at the home -----------------------------------------------------------------------------------------------------
 
     def ask(self, s: int) -> bool:
-        """True when ``s`` needs leases of other workers: the first one has been asked for, and ``s`` waits for all."""
+        """Ask for the leases of ``s``, if its route crosses workers; return whether it does and waits for them."""
         rows = self._parts.rows
         if rows.place[s] != Place.FORWARD:
             return False
@@ -71,48 +72,50 @@ class Pipeline:
         parts.outgoing.tell(Send(asked[lease.granted], wanted))
 
     def _pages(self, s: int, positions: int) -> int:
-        """What hosts should have for so many."""
+        """Return the pages that hosts should have for ``positions``."""
         rows = self._parts.rows
         return min(-(-positions // rows.page_size) + STEP, -(-rows.limit[s] // rows.page_size))
 
     def covers(self, s: int, positions: int, growing: list[int]) -> bool:
-        """Whether all hosts have pages for so many positions of ``s``, which joins ``growing`` when they are to be asked for
-        more."""
+        """Return whether all hosts have pages for ``positions`` of ``s``.
+
+        It joins ``growing`` if they are to be asked for more.
+        """
         leases, rows = self._parts.leases, self._parts.rows
         if leases.want(s, self._pages(s, positions), len(rows.route[s].route.hops) - 1):
             growing.append(s)
         return leases.pages(s) * rows.page_size >= positions
 
     def ask_pages(self, growing: Sequence[int]) -> None:
-        """One message to each host for all of a plan that want more of it."""
+        """Ask for more pages, with one message to each host for all sequences of a plan."""
         parts, rows = self._parts, self._parts.rows
         asked: dict[str, list[tuple[int, int]]] = {}
         for s in growing:
-            if rows.status[s] == Status.RUNNING:  # it may have been preempted since
+            if rows.status[s] == Status.RUNNING:  # else it was preempted since
                 for host in hosts(rows.route[s].route):
                     asked.setdefault(host, []).append((parts.leases.number(s), parts.leases.wanted(s)))
         parts.outgoing.tell_all([Send(host, GrowthWanted(parts.config.worker, wanted)) for host, wanted in asked.items()])
 
     def extended(self, event: GrowthGranted) -> None:
-        """A host has all pages that it was asked for."""
+        """Handle a host's grant of more pages."""
         for number in event.leases:
             if (s := self._parts.leases.find(self._parts.config.worker, number)) is not None:
                 self._parts.leases.grow(s)
 
     def revoked(self, event: LeaseRevoked) -> None:
-        """A host needs the memory for an older sequence: this one begins again, everywhere."""
+        """Handle a revocation: a host needs the memory for an older sequence, so this one starts anew, everywhere."""
         s = self._parts.leases.find(self._parts.config.worker, event.lease)
         if s is not None and self._parts.rows.status[s] != Status.LEAVING:
             self._sequences.preempt(s)
 
     def granted(self, event: LeaseGranted) -> None:
-        """A host has made room: the next is asked, or the sequence starts."""
+        """Handle a host's grant: ask the next host, or let the sequence start."""
         parts, rows, worker = self._parts, self._parts.rows, self._parts.config.worker
         s = parts.leases.find(worker, event.lease)
         if event.refused:
             if s is not None:
                 self.abandon(s, event.refused)
-        elif s is None:  # it has left meanwhile, or was asked for by an earlier life of this worker
+        elif s is None:  # it has left meanwhile, or belonged to an earlier life of this worker
             parts.outgoing.tell(Send(event.host, LeaseReturned(worker, event.lease)))
         elif rows.status[s] == Status.LEASING:
             if parts.leases.grant(s, event.cached) < len(rows.route[s].route.hops) - 1:
@@ -121,7 +124,7 @@ class Pipeline:
                 parts.leases.hold(s)
 
     def abandon(self, s: int, reason: str) -> None:
-        """A sequence at home cannot go on: back to its gateway, whatever it has in flight."""
+        """Return a sequence at home to its gateway because it cannot go on, whatever it has in flight."""
         rows = self._parts.rows
         for _ in range(self._parts.leases.recall(s)):
             rows.close(s)
@@ -131,7 +134,7 @@ class Pipeline:
         self._sequences.settle(s)
 
     def returned(self, event: FlightDone) -> None:
-        """Rows have passed their last stage."""
+        """Handle rows that have passed their last stage."""
         parts, rows, sequences = self._parts, self._parts.rows, self._sequences
         news = iter(zip(event.tokens, event.logprobs, strict=True))
         scores = dict(event.scores)
@@ -153,7 +156,10 @@ class Pipeline:
     # at a host -------------------------------------------------------------------------------------------------------
 
     def wanted(self, event: LeaseWanted) -> None:
-        """A home asks for a lease. The first of a sequence queues with our own, and its account pays here, too."""
+        """Handle a home's request for a lease.
+
+        A sequence's first request queues with our own, and its account pays here too.
+        """
         parts, submission = self._parts, event.submission
         local = parts.routes.guest(submission.route)
         if local is None:
@@ -162,7 +168,7 @@ class Pipeline:
             self._refuse(event.home, event.lease, reason)
         else:
             s = parts.rows.add(submission, local, FOREVER, guest=True)
-            behind = local.next_worker is not None  # the hosts there have granted theirs
+            behind = local.next_worker is not None  # the hosts behind have granted theirs
             urgent = behind or event.urgent or parts.holds.find(submission.request) is not None
             parts.leases.queue(s, event.home, event.lease, event.pages, urgent=urgent)
             if urgent:
@@ -171,13 +177,13 @@ class Pipeline:
                 parts.queue.push(parts.rows.key(s), submission.tenant)
 
     def pages_wanted(self, event: GrowthWanted) -> None:
-        """A home asks for more: the next plan has it, or makes room."""
+        """Handle a home's request for more pages: the next plan takes them, or makes room."""
         for number, pages in event.leases:
             if (s := self._parts.leases.find(event.home, number)) is not None:
                 self._parts.leases.await_pages(s, pages)
 
     def grant_pages(self, guests: Sequence[int]) -> None:
-        """These have got what was wanted: one message to each home."""
+        """Grant these guests the wanted pages, with one message to each home."""
         parts = self._parts
         granted: dict[str, list[int]] = {}
         for s in guests:
@@ -187,7 +193,7 @@ class Pipeline:
         )
 
     def revoke(self, s: int) -> None:
-        """A guest gives way. Its memory returns when its home has called back what is on its way."""
+        """Revoke a guest's lease. Its memory returns when its home has called back the rows in flight."""
         leases = self._parts.leases
         leases.revoke(s)
         self._parts.outgoing.tell(Send(leases.home(s), LeaseRevoked(self._parts.config.worker, leases.number(s))))
@@ -204,37 +210,37 @@ class Pipeline:
         self._parts.outgoing.tell(Send(home, LeaseGranted(self._parts.config.worker, lease, 0, reason)))
 
     def given_back(self, event: LeaseReturned) -> None:
-        """The home needs the lease no more. What was published stays as cache."""
+        """Handle a lease that the home no longer needs. Published pages stay as cache."""
         s = self._parts.leases.find(event.home, event.lease)
         if s is not None:
             self._sequences.drop(s)
 
     def dismiss(self, s: int) -> None:
-        """The route of a guest is no longer in force here. Its home may not know that yet, or never learn it."""
+        """End a guest whose route is no longer in force here. Its home may not know that yet, or never learn it."""
         leases = self._parts.leases
         if self._parts.rows.status[s] != Status.LEAVING:
             self._refuse(leases.home(s), leases.number(s), "route")
             self._sequences.drop(s)
 
     def arrived(self, flight: Flight, now: float) -> None:
-        """Rows have come."""
+        """Handle arrived rows."""
         guests = self._parts.leases.arrive(flight, self._leaves) or []
         for s in guests:
             self._parts.rows.hold(s)
             self._parts.absences.come(s, now)
-        if any(map(self._leaves, guests)):  # the route went while a chunk was under way
+        if any(map(self._leaves, guests)):  # the route vanished while a chunk was in flight
             self.cancel_flights()
 
     def _leaves(self, s: int) -> bool:
         return self._parts.rows.status[s] == Status.LEAVING
 
     def passed(self, s: int, now: float) -> None:
-        """A row of a guest has been computed. Its countdown begins, unless another one of its rows is here."""
+        """Start a guest's countdown after its row was computed, unless another of its rows is here."""
         if not self._parts.rows.open[s] and self._parts.rows.status[s] == Status.RUNNING:
             self._parts.absences.leave(s, self._parts.leases.home(s), now)
 
     def cancel_flights(self) -> None:
-        """Flights of guests that all leave are not planned: what would compute them may be gone. The device forgets them."""
+        """Cancel flights whose guests all leave, since the components may be gone. The device forgets them."""
         parts = self._parts
         for s in parts.leases.cancel_flights(set(parts.rows.with_status(Status.LEAVING))):
             parts.rows.close(s)
@@ -243,8 +249,10 @@ class Pipeline:
     # both ------------------------------------------------------------------------------------------------------------
 
     def lost(self, event: PeerLost) -> None:
-        """A node died. A worker: its leases here end, sequences that need it go back. A gateway: nobody wants its
-        sequences.
+        """Handle the death of a node.
+
+        If it was a worker, its leases here end, and sequences that need it go back. If it had a gateway, its sequences are
+        unwanted.
         """
         rows, worker = self._parts.rows, event.worker
         self._parts.absences.lose(worker)
@@ -260,7 +268,7 @@ class Pipeline:
 
 
 class Returns:
-    """Collects, during one commit, what each home must be told of its rows."""
+    """The collected results of one commit, for each home of a guest."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -275,7 +283,7 @@ class Returns:
         logprob: TokenLogprob | None,
         scores: list[TokenLogprob] | None,
     ) -> None:
-        """A row of a guest has passed its last stage, which is here."""
+        """Add the results of a guest's row that has passed its last stage, which is here."""
         leases = self._parts.leases
         home = leases.home(s)
         done = self._homes.setdefault(home, FlightDone(self._parts.config.worker, [], [], [], []))

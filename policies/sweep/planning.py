@@ -1,11 +1,11 @@
-"""One plan: which rows run, and with which memory. Continuous batching with chunked prefill.
+"""Making one plan: the rows that run, and their memory. Continuous batching with chunked prefill.
 
-Memory goes first to those for whose memory others may wait (``pipeline.py``). Order within the token budget: guests whose
-hidden states have arrived (their memory is leased, their home waits), one token for each decoding sequence by age, prompt
-chunks by age, then admissions. Of several accounts, one that was given less than
-those whose prompts run goes before them (``fair_share.py``), and while its rows decode, their prompts get a part of the
-budget. Memory is taken page by page; when there is none, or when an account is at its cap, a younger sequence is preempted
-(``preemption.py`` says which).
+Memory goes first to sequences for whose memory others may wait (``pipeline.py``). Order within the token budget: guests
+whose hidden states have arrived (their memory is leased, their home waits), one token for each decoding sequence by age,
+prompt chunks by age, then admissions. Among several accounts, a waiting one that was given less than those whose prompts
+run goes before them (``fair_share.py``). While its rows decode, the others' prompts get only a part of the budget. Memory
+is taken page by page. When there is none, or when an account is at its cap, a younger sequence is preempted
+(``preemption.py`` chooses).
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ from .sequences import Found, Sequences
 
 
 class Planner:
-    """Makes plans. Between two of them it keeps nothing. Of offline sequences it knows nothing: see ``blending.py``."""
+    """The maker of plans.
+
+    It keeps nothing between two plans, and knows nothing of offline sequences (see ``blending.py``).
+    """
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline, holding: Holding) -> None:
         self._parts, self._sequences, self._pipeline, self._holding = parts, sequences, pipeline, holding
         self._rows, self._meeting, self._fitting = parts.rows, Meeting(parts, self._list_page), Fitting(parts)
-        self._now = 0.0  # of the plan being made
-        self._turns = Turns(parts)  # the same
+        self._now = 0.0  # time of the plan being made
+        self._turns = Turns(parts)  # microbatches of the plan being made
 
     def pick(self, now: float) -> BatchBuilder:
-        """The rows of the next plan; the state already counts on it."""
+        """Pick the rows of the next plan; the state already counts on it."""
         self._now = now
         batch = BatchBuilder(self._parts.config.sweep_tokens)
         self.fill(batch)
@@ -44,7 +47,7 @@ class Planner:
         return batch
 
     def fill(self, batch: BatchBuilder) -> None:
-        """All that is not offline."""
+        """Fill the batch with all that is not offline."""
         self._take_flights(batch)
         if len(self._parts.holds):
             self._start_held(batch)
@@ -61,28 +64,28 @@ class Planner:
         self._admit(batch, [])
 
     def _take_flights(self, batch: BatchBuilder) -> None:
-        """Flights in order of arrival; at least one, however long, or it would never fit."""
+        """Take flights in order of arrival; at least one, however long, or it would never fit."""
         leases = self._parts.leases
         while (following := leases.next_flight()) is not None:
             flight, guests = following
             tokens = sum(row.count for row in flight.rows)
             if batch.flights and (tokens > batch.budget or not batch.guests.isdisjoint(guests)):
-                break  # of one prompt only a chunk in a plan: each attends to what the one before has written
+                break  # one chunk of a prompt in a plan: each attends to what the one before has written
             leases.take_flight()
             batch.add_flight(flight, guests, tokens)
 
-    # who runs --------------------------------------------------------------------------------------------------------
+    # running sequences
 
     def _pick_decodes(self, batch: BatchBuilder) -> list[int]:
-        """Decoding rows, oldest first. Returns the sequences whose prompts go on, in the order in which they may.
+        """Pick decoding rows, oldest first; return the sequences with prompt tokens left, in their order.
 
-        Most rows of most plans need only a place; they are picked by one loop over columns, which stops where more is to be
-        decided. A preemption on the way may take out rows before or behind the one at which the loop stands.
+        Most rows of most plans need only a place. They are picked by one loop over columns, which stops where more is to
+        be decided. A preemption on the way may remove rows before or behind the one at which the loop stands.
         """
         rows, queue = self._rows, self._parts.queue
         running = queue.running
         prompts: list[int] = []
-        later: list[int] = []  # rows that go on elsewhere, and not with the microbatch whose turn it is
+        later: list[int] = []  # rows that go on elsewhere and are not in the microbatch whose turn it is
         at = 0
         while True:
             before = len(batch.picked)
@@ -92,10 +95,10 @@ class Planner:
             if at >= end:
                 break
             s, start, size = running[at], rows.planned[running[at]], len(running)
-            waits = start >= rows.known[s] or start >= rows.limit[s] - 1  # for its last token
+            waits = start >= rows.known[s] or start >= rows.limit[s] - 1  # it waits for its last token
             if rows.place[s] == Place.LOCAL:
                 paged = not waits and batch.budget > 0 and self._grow(batch, s, start + 1)
-                at = _place_after(running, at, s, size) + (not paged)  # with its page the loop picks it
+                at = _place_after(running, at, s, size) + (not paged)  # with its page, the loop picks it
                 continue
             if not waits and not self._parts.leases.is_away(s):
                 if (turn := self._turns.of(s)) == NOW:
@@ -111,7 +114,7 @@ class Planner:
         return prompts
 
     def _leave(self, batch: BatchBuilder, s: int) -> None:
-        """A decoding row goes on elsewhere. Who waits for memory leaves his place to those whom he waits for."""
+        """Pick a decoding row that goes on elsewhere. A row that waits for memory leaves its place to the others."""
         if self._rows.status[s] == Status.RUNNING and batch.budget > 0 and self._turns.room(s):
             picked = len(batch.picked)
             self._pick(batch, s, 1)
@@ -123,7 +126,7 @@ class Planner:
 
     def _pick_prompts(self, batch: BatchBuilder, prompts: list[int]) -> None:
         rows = self._rows
-        shares = self._turns.chunks([s for s in prompts if rows.status[s] == Status.RUNNING])  # others were preempted
+        shares = self._turns.chunks([s for s in prompts if rows.status[s] == Status.RUNNING])  # the others were preempted
         for s in prompts:
             if batch.budget <= 0:
                 break
@@ -144,10 +147,10 @@ class Planner:
         self._pick(batch, s, count)
 
     def _delays(self, batch: BatchBuilder, s: int) -> bool:
-        """Whether rows of an account that was given less decode, and so wait for each prompt token of ``s``."""
+        """Return whether rows of an account that was given less decode, and so wait for each prompt token of ``s``."""
         if not batch.decoding:
             return False
-        mine = self._rank(s)  # above what it was: what starts is charged for at once, and nobody is behind itself for that
+        mine = self._rank(s)  # higher than before: a start is charged at once, but no account counts as behind itself
         own = mine[0], self._rows.tenant[s]
         return any(rank < mine and (rank[0], account) != own for rank, account in batch.decoding)
 
@@ -161,11 +164,11 @@ class Planner:
     # memory ----------------------------------------------------------------------------------------------------------
 
     def _covered(self, batch: BatchBuilder, s: int, positions: int) -> bool:
-        """Whether other workers of the route of ``s`` have pages for ``positions``."""
+        """Return whether other workers of the route of ``s`` have pages for ``positions``."""
         return self._rows.place[s] == Place.LOCAL or self._pipeline.covers(s, positions, batch.growing)
 
     def _serve_urgent(self, batch: BatchBuilder) -> None:
-        """Those that have memory elsewhere and need some here, oldest first; one that waits is not overtaken."""
+        """Serve sequences that hold memory elsewhere and need some here, oldest first; a waiting one is not overtaken."""
         rows, leases = self._rows, self._parts.leases
         grown: list[int] = []
         for s in sorted(leases.urgent, key=rows.age):
@@ -178,7 +181,10 @@ class Planner:
         self._pipeline.grant_pages(grown)
 
     def _start_urgent(self, batch: BatchBuilder, s: int) -> None:
-        """All hosts of ``s`` have made room, or all behind this one; here it takes what it needs from younger ones."""
+        """Start ``s``, for which all hosts have made room, or all behind this one.
+
+        It takes memory here from younger sequences.
+        """
         while True:
             found, promises = self._sequences.look_up(s), self._fitting.promises()
             capped = not self._fitting.within_cap(s, found, promises)
@@ -189,7 +195,7 @@ class Planner:
                 return
 
     def _start_held(self, batch: BatchBuilder) -> None:
-        """Those that pages are kept for do not queue: others wait for that memory. Oldest first."""
+        """Start sequences with held pages, oldest first. They do not queue, since others wait for that memory."""
         rows, queue = self._rows, self._parts.queue
         for s in self._holding.waiting():
             queue.remove(rows.key(s), rows.tenant[s])
@@ -200,7 +206,9 @@ class Planner:
                     break
 
     def _grow(self, batch: BatchBuilder, s: int, positions: int) -> bool:
-        """Pages of ``s`` cover ``positions``, at the cost of younger sequences where need be."""
+        """Extend the pages of ``s`` to ``positions``, if need be at the cost of younger sequences; return whether it
+        worked.
+        """
         rows = self._rows
         if not rows.route[s].spans:
             return True
@@ -216,7 +224,7 @@ class Planner:
         return True
 
     def _add_pages(self, s: int, count: int) -> None:
-        """So many pages more, where that is simple: the same as one after the other."""
+        """Add ``count`` pages at once, in the simple case; equivalent to adding one after the other."""
         memory, spans = self._parts.memory, self._rows.route[s].spans
         if len(spans) == 1 and not memory.capped:
             handles = memory.pages.take_several(spans[0], [self._rows.tenant[s]] * count) or []
@@ -226,7 +234,7 @@ class Planner:
                 self._edit_page(s, spans[0], first + n, handle)
 
     def _add_page(self, s: int) -> bool:
-        """One more page on all local spans, or nothing."""
+        """Add one page on all local spans, or nothing."""
         taken = self._parts.memory.take_pages(self._rows.route[s].spans, self._rows.tenant[s])
         if taken is None:
             return False
@@ -234,7 +242,7 @@ class Planner:
         return True
 
     def _list_page(self, s: int, handles: list[int]) -> None:
-        """``handles``, one for each span, are the next page of ``s``."""
+        """List ``handles``, one for each span, as the next page of ``s``."""
         rows = self._rows
         page = rows.paged[s]
         rows.list_page(s, handles)
@@ -247,7 +255,7 @@ class Planner:
         self._parts.outgoing.edit(SetPages(self._rows.row[s], span.layer, page, slots))
 
     def _make_room(self, batch: BatchBuilder, s: int, *, at_cap: bool) -> bool:
-        """Preempt one sequence for ``s``. True when its memory is free now; False: ``s`` must wait.
+        """Preempt one sequence for ``s``; return True if its memory is free now, and False if ``s`` must wait.
 
         An account at its cap finds room among its own sequences, and the others do not notice.
         """
@@ -260,7 +268,7 @@ class Planner:
         else:
             batch.starved = True
         if rows.leaving or parts.leases.revoked or parts.exchange.landing:
-            return False  # memory is on its way
+            return False  # memory is being freed
         victim = choose_victim(rows, parts.memory.pages, parts.queue, running, s, set(batch.picked))
         if len(parts.holds) and self._holding.give_way(s if victim is None else victim, account if at_cap else ""):
             return True
@@ -277,7 +285,9 @@ class Planner:
     # admissions ------------------------------------------------------------------------------------------------------
 
     def _admit(self, batch: BatchBuilder, prompts: list[int]) -> None:
-        """Start waiting sequences in order, until one does not fit. With ``prompts`` only those that go before all of these.
+        """Start waiting sequences in order, until one does not fit.
+
+        With ``prompts``, only sequences that go before all of these.
 
         None overtakes one that does not fit, however small: otherwise a long prompt would wait as long as short ones come.
         One that its account's cap keeps out holds up no other account.
@@ -315,15 +325,15 @@ class Planner:
                 promises.add(rows, s)
 
     def _yields(self, s: int, found: Found, promises: Promises, awaited: dict[str, int]) -> bool:
-        """Whether sequences that are there for what others leave have made room for ``s``."""
+        """Return whether offline sequences have made room for ``s``."""
         return False
 
     def _overtakes(self, s: int, running: int) -> bool:
-        """Whether ``s`` starts before the prompt of ``running`` goes on: its account was given less."""
+        """Return whether ``s`` starts before the prompt of ``running`` continues: its account was given less."""
         return self._rows.tenant[s] != self._rows.tenant[running] and self._rank(s) < self._rank(running)
 
     def _start(self, s: int, found: Found) -> None:
-        """A row, the pages that are present, and the table edits; positions present on every span are skipped."""
+        """Start ``s``: give it a row and list the present pages. Positions present on every span are skipped."""
         parts, rows = self._parts, self._rows
         pages, outgoing, of = parts.memory.pages, parts.outgoing, rows.submission[s]
         row = rows.start(s)
@@ -337,13 +347,13 @@ class Planner:
         whole = next((page for page, handles in enumerate(found) if None in handles), len(found))
         for handles in found:
             self._complete_page(s, handles)
-        if not rows.route[s].spans:  # no KV here: nothing that could be missing
+        if not rows.route[s].spans:  # no KV here, so none can be missing
             whole = (rows.known[s] - 1) // rows.page_size
         parts.leases.start(s)
         if len(parts.holds):
             self._holding.end(of.request, of.attempt - 1)
         skipped = min(whole, parts.leases.cached(s)) * rows.page_size
-        rows.charge(s, skipped)  # whoever computed them has paid
+        rows.charge(s, skipped)  # paid by the sequence that computed them
         parts.queue.charge_prompt(rows.key(s), rows.tenant[s], rows.charge(s, rows.length[s]))
         if rows.is_guest(s):
             self._start_guest(s, whole)
@@ -355,7 +365,7 @@ class Planner:
         outgoing.tell(Progressed(of.gateway, of.request, of.attempt, skipped, skipped))
 
     def _start_guest(self, s: int, whole: int) -> None:
-        """All pages of the lease at once, so that none of the guest's rows ever waits; then its home may send them."""
+        """Take all pages of the lease at once, so that no row of the guest ever waits; then its home may send them."""
         parts, rows = self._parts, self._rows
         while rows.route[s].spans and rows.paged[s] < parts.leases.pages(s):
             added = self._add_page(s)
@@ -375,5 +385,5 @@ class Planner:
 
 
 def _place_after(running: list[int], at: int, s: int, size: int) -> int:
-    """Where ``s`` stands that stood at ``at`` of so many: elsewhere only if somebody before it was preempted."""
+    """Return the place of ``s``, which stood at ``at``. It changes only if a sequence before it was preempted."""
     return at if len(running) == size else running.index(s)

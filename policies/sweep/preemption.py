@@ -1,8 +1,8 @@
-"""Preemption: who is preempted when KV memory runs out, and what must not be taken by those who start.
+"""Preemption: the choice of a victim when running sequences run out of memory, and the memory kept from new starts.
 
-Memory is taken page by page, so running sequences can run out of memory together. Then one of them gives all its pages back,
-returns to its place in the queue and is computed again later: no page is copied out, because recomputing a prompt in large
-chunks is cheap beside what swapping would cost every plan.
+Memory is taken page by page, so running sequences can run out of memory together. Then one of them gives all its pages
+back, returns to its place in the queue and is recomputed later. No page is swapped out, because recomputing a prompt in
+large chunks is cheap compared with what swapping would cost every plan.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from .rows import RowTable
 def choose_victim(
     rows: RowTable, pages: PageTable, queue: SequenceQueue, running: Sequence[int], s: int, busy: set[int]
 ) -> int | None:
-    """The sequence that gives its memory up for ``s``; None: ``s`` has to wait.
+    """Return the sequence that gives its memory up for ``s``; None: ``s`` has to wait.
 
-    Only younger ones than ``s`` may be chosen (see ``ages``), so that the oldest always ends, and then the next: the work
-    done grows. Among the candidates the one that loses the least of its own work goes; of equals the youngest. Where they
-    are of several accounts, one goes of that which was given most. ``running``: those who may give way, or all. Those that
-    are ``busy`` are in the plan that is being made: their pages are about to be written.
+    Only sequences younger than ``s`` may be chosen (see ``ages``), so that the oldest always ends, and then the next:
+    progress is guaranteed. The candidate that loses the least of its own work goes; of equals the youngest. If candidates
+    are of several accounts, the victim is of the account that was given most.
+
+    running: candidates. busy: sequences in the plan being made, whose pages are about to be written.
     """
     found = ages(rows, {s, *running})
     victims = [v for v in running if v not in busy and found[v] > found[s]]
@@ -38,11 +39,11 @@ def choose_victim(
 
 
 def ages(rows: RowTable, sequences: Iterable[int]) -> dict[int, tuple[int, float, str]]:
-    """The place of each in one order of all sequences of the cluster: by class, arrival, name.
+    """Return the place of each sequence in one order for the whole cluster: by class, arrival, name.
 
-    Priorities do not count between accounts, as anybody may name any. Within an account they do, where nobody else can see
-    it: its sequences that are on this worker alone trade their ages, and the first in the account's own order gets the
-    oldest.
+    Priorities do not count between accounts, since any client may choose any priority. Within an account they count where
+    no other account can notice: its sequences that are on this worker alone trade their ages, so that the first in the
+    account's own order gets the oldest.
     """
     found = {s: rows.age(s) for s in sequences}
     accounts: dict[str, list[int]] = {}
@@ -55,15 +56,17 @@ def ages(rows: RowTable, sequences: Iterable[int]) -> dict[int, tuple[int, float
 
 
 def overdue_guest(rows: RowTable, overdue: Sequence[int], s: int) -> int | None:
-    """The guest that gives its memory up for the start of ``s``: of those whose countdowns are over and that are younger,
-    the one that left first."""
+    """Return the guest that gives its memory up for the start of ``s``, or None.
+
+    Of the guests whose countdowns are over and that are younger, it is the one that left first.
+    """
     return next((guest for guest in overdue if rows.age(guest) > rows.age(s)), None)
 
 
 def private_work(rows: RowTable, pages: PageTable, s: int) -> int:
-    """Work that preempting ``s`` throws away: bytes of parameters that its tokens have to pass again.
+    """Return the work that preempting ``s`` throws away: bytes of parameters that its tokens have to pass again.
 
-    Leading pages that others list too stay where they are, and ``s`` would find them again.
+    Leading pages that other sequences list stay, and ``s`` would find them again.
     """
     shared = 0
     for page in range(rows.paged[s]):
@@ -75,24 +78,24 @@ def private_work(rows: RowTable, pages: PageTable, s: int) -> int:
 
 
 class Promises:
-    """Slots, by arena, that running sequences will still take for prompts that they have begun.
+    """Page commitments: slots, by arena, that running sequences will still take for prompts in progress.
 
-    A prompt takes its pages chunk by chunk. Were only pages taken so far counted, several long prompts would start side by
-    side, meet in the middle and preempt one another; so who starts must fit beside what was promised. Answers are not
-    promised: most end long before their limit, and a preemption now and then costs less than memory that stays empty.
+    A prompt takes its pages chunk by chunk. If only pages taken so far counted, several long prompts would start side by
+    side, meet in the middle and preempt one another; so a new sequence must fit beside the commitments. Answers are not
+    committed: most end long before their limit, and an occasional preemption costs less than memory that stays empty.
     """
 
     def __init__(self, page_size: int, memory: WorkerMemory) -> None:
         self._page_size, self._memory = page_size, memory
         self.slots: dict[str, int] = {}
-        self.bytes: dict[str, int] = {}  # the same as bytes by account, where accounts have caps
+        self.bytes: dict[str, int] = {}  # the same as bytes by account, if accounts have caps
 
     def beside(self, more: Mapping[str, int]) -> dict[str, int]:
-        """Slots of these and ``more``."""
+        """Return the slots of these and ``more``."""
         return {arena: self.slots.get(arena, 0) + more.get(arena, 0) for arena in (*self.slots, *more)}
 
     def add(self, rows: RowTable, s: int) -> None:
-        """Count what the prompt of ``s`` has not taken yet."""
+        """Add what the prompt of ``s`` has not taken yet."""
         local: LocalRoute = rows.route[s]
         unplanned = rows.known[s] - rows.planned[s]
         tokens = rows.known[s] if unplanned > 1 else rows.planned[s]

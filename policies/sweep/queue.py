@@ -1,10 +1,9 @@
-"""The two orders of a worker's sequences: who starts next, and who runs, oldest first.
+"""The two orders of a worker's sequences: the waiting queue, and the running sequences, oldest first.
 
-Who starts next: the account with the least counter (``fair_share.py``), but whatever asks to go after all others' work last;
-within an account by key. A key is (priority, arrival, sequence): lower priorities first, then earlier arrivals. A sequence
-keeps its key for life, so one that was preempted returns to its old place. With one account the order is that of the keys.
-
-Offline sequences are last in both orders, as their priorities are above all others.
+The next to start is of the account with the least counter (``fair_share.py``), except that a class that asks to go after
+all others' work goes last; within an account the order is by key. A key is (priority, arrival, sequence): lower priorities
+first, then earlier arrivals. A sequence keeps its key for life, so a preempted one returns to its old place. With one
+account the order is by key. Offline sequences are last in both orders, as their priority values are above all others.
 """
 
 from __future__ import annotations
@@ -17,33 +16,36 @@ from ..requests.urgency import FIRST_OFFLINE, OFFLINE, shared_class
 from .fair_share import FairShare, Flow
 
 Key = tuple[int, float, int]
-Rank = tuple[int, int]  # shared class, counter of the account: lower goes first
+Rank = tuple[int, int]  # (shared class, counter of the account): lower goes first
 
 
 class SequenceQueue:
-    """Sorted lists; adding and removing looks at no other sequence, and finding the first at one of each account."""
+    """The two orders as sorted lists.
+
+    Adding and removing looks at no other sequence; finding the first looks at one of each account.
+    """
 
     def __init__(self, share: FairShare) -> None:
         self.share = share
-        self._waiting: dict[Flow, list[Key]] = {}  # none is empty
-        self.waiting = 0  # sequences that wait to start
-        self.offline_waiting = 0  # of these
+        self._waiting: dict[Flow, list[Key]] = {}  # no list is empty
+        self.waiting = 0  # number of sequences that wait to start
+        self.offline_waiting = 0  # number of offline ones among them
         self._running_keys: list[Key] = []
         self.running: list[int] = []  # sequences of ``_running_keys``: those at home here; oldest first
 
     def first(self, without: Container[str] = ()) -> int:
-        """The sequence that starts next, of accounts that are not among ``without``; -1: none."""
+        """Return the sequence that starts next, of accounts not in ``without``; -1: none."""
         if len(self._waiting) == 1 and not without:
             return next(iter(self._waiting.values()))[0][2]
         return self._first(without, 0)
 
     def first_offline(self, without: Container[str] = ()) -> int:
-        """The same, of offline sequences."""
+        """Return the same among offline sequences."""
         return self._first(without, OFFLINE)
 
     def _first(self, without: Container[str], least: int) -> int:
         ranked = [
-            (flow[0], self.share.counter(flow), len(keys), keys[0])  # of equals first whoever asks for less
+            (flow[0], self.share.counter(flow), len(keys), keys[0])  # of equals, the account with fewer waiting sequences
             for flow, keys in self._waiting.items()
             if flow[1] not in without and flow[0] >= least
         ]
@@ -51,12 +53,12 @@ class SequenceQueue:
 
     @property
     def offline(self) -> bool:
-        """Whether any offline sequence runs or waits."""
+        """True if any offline sequence runs or waits."""
         return self.offline_waiting > 0 or (len(self._running_keys) > 0 and self._running_keys[-1][0] >= FIRST_OFFLINE)
 
     @property
     def online(self) -> int:
-        """How many of ``running`` are not offline: the first so many."""
+        """The number of online sequences in ``running``; they come first."""
         keys = self._running_keys
         if not keys or keys[-1][0] < FIRST_OFFLINE:
             return len(keys)
@@ -64,16 +66,16 @@ class SequenceQueue:
 
     @property
     def accounts(self) -> int:
-        """Whose sequences wait, each class of an account counted apart."""
+        """The number of accounts with waiting sequences; each class of an account counts separately."""
         return len(self._waiting)
 
     def rank(self, key: Key, account: str) -> Rank:
-        """How a sequence stands against those of other accounts."""
+        """Return the rank of a sequence among those of other accounts."""
         flow = _flow(key, account)
         return (flow[0], self.share.counter(flow))
 
     def push(self, key: Key, account: str) -> None:
-        """Wait for the start."""
+        """Add a sequence that waits for its start."""
         flow = _flow(key, account)
         if flow not in self._waiting:
             self.share.join(flow, self._waiting)
@@ -83,7 +85,7 @@ class SequenceQueue:
         self.offline_waiting += flow[0] >= OFFLINE
 
     def remove(self, key: Key, account: str) -> None:
-        """A waiting sequence starts, waits for something else, or leaves."""
+        """Remove a waiting sequence that starts, waits for something else, or leaves."""
         flow = _flow(key, account)
         keys = self._waiting[flow]
         del keys[_place(keys, key)]
@@ -94,26 +96,26 @@ class SequenceQueue:
             self.share.quit(flow)
 
     def charge_prompt(self, key: Key, account: str, tokens: int) -> None:
-        """A sequence starts: see ``FairShare``."""
+        """Charge the start of a sequence (see ``FairShare``)."""
         self.share.charge_prompt(_flow(key, account), tokens)
 
     def charge_answer(self, key: Key, account: str, tokens: int) -> None:
-        """A sequence has gone on: see ``FairShare``."""
+        """Charge the progress of a sequence (see ``FairShare``)."""
         self.share.charge_answer(_flow(key, account), tokens)
 
     def start(self, key: Key) -> None:
-        """A sequence at home runs."""
+        """Add a running sequence at home."""
         place = bisect_left(self._running_keys, key)
         self._running_keys.insert(place, key)
         self.running.insert(place, key[2])
 
     def stop(self, key: Key) -> None:
-        """It runs no more."""
+        """Remove a sequence that runs no more."""
         place = _place(self._running_keys, key)
         del self._running_keys[place], self.running[place]
 
     def forget(self, account: str) -> bool:
-        """Of an account without sequences: see ``FairShare``."""
+        """Forget an account without sequences (see ``FairShare``)."""
         return self.share.forget(account, self._waiting)
 
     def fork(self) -> SequenceQueue:
@@ -142,7 +144,7 @@ class SequenceQueue:
         return queue
 
     def check(self, waiting: list[tuple[Key, str]], running: list[Key]) -> None:
-        """Both orders hold exactly the keys of the sequences whose status says so; ``waiting`` with their accounts."""
+        """Raise AssertionError unless both orders hold exactly the given sequences. ``waiting``: with their accounts."""
         flows: dict[Flow, list[Key]] = {}
         for key, account in sorted(waiting):
             flows.setdefault(_flow(key, account), []).append(key)

@@ -1,4 +1,4 @@
-"""Who runs and waits on the routes through a worker, and what KV that takes: for the worker's reports."""
+"""Load figures of the routes through a worker, for its reports: running and waiting sequences, and their KV."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .parts import Parts
 
 
 def kv_by_application(parts: Parts) -> dict[str, tuple[int, int]]:
-    """Bytes of KV that each application's sequences list here, and of these what at least two sequences list."""
+    """Return the bytes of KV that each application's sequences list here, and the bytes that at least two sequences list."""
     rows, found = parts.rows, dict[str, list[int]]()
     for s in rows.live():
         found.setdefault(rows.route[s].route.application, []).extend(rows.handles(s))
@@ -17,7 +17,7 @@ def kv_by_application(parts: Parts) -> dict[str, tuple[int, int]]:
 
 
 def queues(parts: Parts) -> list[RouteQueue]:
-    """Of each route that anybody is on. Offline sequences leave their place to whoever comes, and are not counted."""
+    """Return the queue of each route with sequences. Offline ones are not counted, since they give way to any other."""
     rows, memory = parts.rows, parts.memory
     found: dict[str, tuple[LocalRoute, list[int]]] = {}
     for s in rows.live():

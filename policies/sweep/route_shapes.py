@@ -1,4 +1,7 @@
-"""Routes that memory cannot tell apart: a page of each takes the same slots. Many models of a base are one shape."""
+"""Route shapes: routes that memory cannot tell apart, since a page of each takes the same slots.
+
+Many models of one base have one shape.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from ..model.runs import LocalRoute, Span
 
 @dataclass(frozen=True, slots=True)
 class RouteShape:
-    """``spans``: of one of the routes. ``layers``: slots of one page, by arena. ``homes``: applications whose route begins
-    here, by name."""
+    """A shape.
+
+    spans: of one of the routes. layers: slots of one page, by arena. homes: names of applications whose route begins here.
+    """
 
     spans: tuple[Span, ...]
     layers: Mapping[str, int]
@@ -19,7 +24,7 @@ class RouteShape:
 
 
 def route_shapes(routes: Iterable[LocalRoute]) -> list[RouteShape]:
-    """Of routes with KV on this worker."""
+    """Return the shapes of the routes with KV on this worker."""
     found: dict[tuple[tuple[str, int], ...], tuple[tuple[Span, ...], set[str]]] = {}
     for local in routes:
         if local.spans:

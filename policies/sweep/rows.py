@@ -1,7 +1,8 @@
-"""The sequences of a worker: what happens to one, as changes of its columns, which nobody else writes.
+"""The sequence table of a worker: every change to a sequence, as a change of its columns, which no other file writes.
 
-A sequence is *home* here (this worker plans it and reports its tokens) or a *guest* (it is home elsewhere, and a lease gives
-it a row and pages here). Only running sequences own a device row and pages. Sequences are small integers, used again.
+A sequence is *home* here (this worker plans it and reports its tokens) or a *guest* (its home is another worker, and a
+lease gives it a row and pages here). Only running sequences own a device row and pages. Sequences are small integers,
+which are reused.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from .events import Submission, TokensEmitted
 
 
 class RowTable(Columns):
-    """See the module."""
+    """The sequence table of one worker (see the module)."""
 
     # a sequence comes and goes ---------------------------------------------------------------------------------------
 
     def add(self, submission: Submission, route: LocalRoute, deadline: float, *, guest: bool = False) -> int:
-        """A new waiting sequence; returns its index."""
+        """Add a waiting sequence; return its index."""
         if self._unused:
             s = self._unused.pop()
         else:
@@ -48,8 +49,10 @@ class RowTable(Columns):
         return s
 
     def cut(self, borders: Container[Border], pieces: Mapping[int, list[int]]) -> None:
-        """Spans have been cut: ``pieces`` are the handles that a handle was split into. All sequences list these now, also
-        those that leave."""
+        """Replace handles after spans were cut, in all sequences, including leaving ones.
+
+        ``pieces``: handle -> its parts.
+        """
         for s in self.live():
             route = self.route[s].cut(borders)
             if route is not self.route[s]:
@@ -63,31 +66,31 @@ class RowTable(Columns):
                 self.route[s] = route
 
     def borders(self) -> set[Border]:
-        """Those between the spans of all sequences' routes."""
+        """Return the borders between the spans of all sequences' routes."""
         routes = {id(self.route[s]): self.route[s] for s in self.live()}
         return {(span.layer, span.lineages[0]) for route in routes.values() for span in route.spans}
 
     def reroute(self, s: int, route: LocalRoute) -> None:
-        """The routes were published again; this one has the same components and spans."""
+        """Set the newly published route of ``s``, which has the same components and spans."""
         self.route[s], self.delta[s] = route, route.delta
         if self.place[s] != Place.GUEST:
             self.place[s] = Place.LOCAL if route.next_worker is None else Place.FORWARD
 
     def remove(self, s: int) -> None:
-        """The index is free for another sequence."""
+        """Free the index for another sequence."""
         self.unname(s)
         for name in COLUMNS:
             getattr(self, name)[s] = 0
         self._unused.append(s)
 
     def unname(self, s: int) -> None:
-        """Its gateway will not name the sequence any more, or means the next one by the same name."""
+        """Forget the request's name: its gateway will not name this sequence again, or means the next one by it."""
         request = self.submission[s].request
         if self.place[s] != Place.GUEST and self._by_request.get(request) == s:
             del self._by_request[request]
 
     def find(self, request: str) -> int | None:
-        """The sequence at home that serves a request."""
+        """Return the sequence at home that serves a request, or None."""
         return self._by_request.get(request)
 
     # status ----------------------------------------------------------------------------------------------------------
@@ -102,40 +105,40 @@ class RowTable(Columns):
         self.status[s] = Status.WAITING
 
     def start(self, s: int) -> int:
-        """It runs and has a device row, which is returned."""
+        """Make a sequence run; return its device row."""
         self.row[s] = row = self._free_rows.pop()
         self.status[s] = Status.RUNNING
         self.ready[s] = self._ready(s)
         return row
 
     def skip(self, s: int, positions: int) -> None:
-        """So many leading positions were found in the prefix cache."""
+        """Set the leading positions that were found in the prefix cache."""
         self.computed[s] = self.planned[s] = self.cached[s] = positions
         self.known[s] = self.length[s]
 
     def jump(self, s: int, positions: int) -> None:
-        """So many positions more were found in the prefix cache, behind those that are planned."""
+        """Skip further positions found in the prefix cache, behind the planned ones."""
         self.planned[s] += positions
         self.cached[s] += positions
         if not self.open[s]:
             self.computed[s] = self.planned[s]
 
     def charge(self, s: int, position: int) -> int:
-        """Positions below ``position`` are paid for now. How many of them were not."""
+        """Mark positions below ``position`` as paid; return how many were not."""
         unpaid = max(0, position - self.charged[s])
         self.charged[s] += unpaid
         return unpaid
 
     def leave(self, s: int, *, requeue: bool) -> None:
-        """No new plan names it."""
+        """Make a sequence leave: no new plan names it."""
         self.status[s], self.requeue[s], self.ready[s] = Status.LEAVING, int(requeue), 0
 
     def give_up(self, s: int) -> None:
-        """It was preempted and leaves, and will not return to the queue after all."""
+        """Cancel the return to the queue of a preempted sequence that is leaving."""
         self.requeue[s] = 0
 
     def clear(self, s: int) -> None:
-        """Its pages have been released: the row returns."""
+        """Return the row of a sequence whose pages have been released."""
         self.pages[s] = [[] for _ in self.route[s].spans]
         self.paged[s] = 0
         if self.row[s] >= 0:
@@ -143,20 +146,20 @@ class RowTable(Columns):
             self.row[s] = -1
 
     def restart(self, s: int) -> None:
-        """Preempted and cleared: it waits to be computed again."""
+        """Let a preempted and cleared sequence wait to be recomputed."""
         self.status[s], self.requeue[s] = Status.WAITING, 0
         self.computed[s] = self.planned[s] = self.cached[s] = 0
         self.known[s] = self.length[s]
 
     def expired(self, now: float) -> list[int]:
-        """Sequences whose deadline has passed and that do not leave yet."""
+        """Return the sequences whose deadline has passed and that are not leaving yet."""
         self.next_deadline = self.least_deadline(now)
         return [s for s in self.staying() if self.deadline[s] <= now]
 
     # plans -----------------------------------------------------------------------------------------------------------
 
     def plan(self, s: int, count: int) -> bool:
-        """An open plan computes ``count`` more positions. True when the token after them is to be drawn."""
+        """Plan ``count`` more positions; return whether the token after them is to be drawn."""
         self.open[s] += 1
         self.planned[s] += count
         if self.planned[s] == self.known[s] and self.known[s] < self.limit[s]:
@@ -174,11 +177,11 @@ class RowTable(Columns):
         starts: list[int],
         prompts: list[int],
     ) -> int:
-        """Plan a token for each sequence of ``running`` from place ``at`` to ``end``, until one needs more than a place in
-        the batch.
+        """Plan a token for each sequence of ``running`` from place ``at`` to ``end``, until one needs more than a place.
 
-        Returns that place (``end`` when there is none, or ``budget`` sequences were picked). Picked sequences and their
-        positions are appended to ``picked`` and ``starts``, those with more than one position to go to ``prompts``.
+        Return that place; it is ``end`` if there is none, or if ``budget`` sequences were picked. Picked sequences and
+        their positions are appended to ``picked`` and ``starts``; sequences with more than one position left are appended
+        to ``prompts``.
         """
         planned, known, ready, opened = self.planned, self.known, self.ready, self.open
         for s in islice(running, at, end):
@@ -210,16 +213,16 @@ class RowTable(Columns):
         full: list[int],
         tell: set[int] | None = None,
     ) -> int:
-        """Take note of one computed position and one drawn token for each row of ``batch`` from place ``at`` on.
+        """Record one computed position and one drawn token for each row of ``batch`` from place ``at`` on.
 
-        Stops at the first row for which that is not all (it ends, it leaves, or it is no decode, which token -1 says) and
-        returns its place. Rows with whose position a page is full are appended to ``full``. ``ends[i]`` is the position
-        after the computed one. ``tell``: of these alone gateways are told; None: of all.
+        Stop at the first row for which that is not all (it ends, it leaves, or it is no decode, marked by token -1) and
+        return its place. Rows whose position completes a page are appended to ``full``. ``ends[i]`` is the position after
+        the computed one. ``tell``: the sequences to report to gateways; None: all.
         """
         size, ready, limit, stop = self.page_size, self.ready, self.limit, self.stop
         computed, length, lists, opened = self.computed, self.length, self.tokens, self.open
         submissions = self.submission
-        told: list[TokenLogprob] = []  # one for all: effects are not changed by whoever gets them
+        told: list[TokenLogprob] = []  # shared by all, since receivers do not change effects
         for i in range(at, len(batch)):
             s, end, token = batch[i], ends[i], tokens[i]
             if token < 0 or end > ready[s] or end + 1 >= limit[s] or token in stop[s]:
@@ -245,14 +248,14 @@ class RowTable(Columns):
     def commit_sweeps(
         self, batch: Sequence[int], starts: Sequence[int], sweeps: int, emitted: list[TokensEmitted], tell: bool
     ) -> list[int]:
-        """Take note of so many sweeps, each with one position and one token of every row of ``batch``; the first is planned.
+        """Record ``sweeps`` sweeps, each with one position and one token of every row of ``batch``; the first is planned.
 
-        Tokens are 0. Returns the sequences that are at their end; without ``tell`` only of these is told.
+        Tokens are 0. Return the sequences that have ended; without ``tell`` only these are reported.
         """
         planned, known, opened, limit = self.planned, self.known, self.open, self.limit
         submissions, ended = self.submission, list[int]()
         told: list[TokenLogprob] = []
-        tokens = [0] * sweeps  # one for all, as there
+        tokens = [0] * sweeps  # shared by all, as above
         for s, start in zip(batch, starts, strict=True):
             planned[s] += sweeps - 1
             known[s] += sweeps - 1
@@ -268,7 +271,7 @@ class RowTable(Columns):
         return ended
 
     def reach(self, s: int, computed: int) -> None:
-        """KV is written up to ``computed``, and as many tokens follow as stepping would have brought, each of them 0."""
+        """Set KV as written up to ``computed``, with as many tokens as stepping would have brought, each of them 0."""
         own, length = self.tokens[s], self.length[s]
         if len(own) != length:
             own = self.tokens[s] = own[:length]
@@ -276,19 +279,19 @@ class RowTable(Columns):
         self.computed[s], self.length[s] = computed, computed + 1
 
     def close(self, s: int) -> None:
-        """One open plan or flight less names it."""
+        """Count one open plan or flight less that names it."""
         self.open[s] -= 1
 
     def hold(self, s: int) -> None:
-        """A flight has come for it, which no plan has taken yet."""
+        """Count a flight that has arrived for it and that no plan has taken yet."""
         self.open[s] += 1
 
     def compute(self, s: int, position: int) -> None:
-        """KV is written up to ``position``."""
+        """Set KV as written up to ``position``."""
         self.computed[s] = position
 
     def append(self, s: int, tokens: Sequence[int]) -> None:
-        """Tokens that were drawn."""
+        """Append drawn tokens."""
         own, length = self.tokens[s], self.length[s]
         if len(own) != length:
             own = self.tokens[s] = own[:length]
@@ -296,7 +299,7 @@ class RowTable(Columns):
         self.length[s] = length + len(tokens)
 
     def hash_pages(self, s: int) -> int:
-        """Pages whose KV is written get their hashes, unless they have them. How many of them have one."""
+        """Hash the pages whose KV is written, unless they have a hash; return how many have one."""
         size, hashed = self.page_size, self.hashed[s]
         full = self.computed[s] // size
         if hashed < full and self._prefix_cache:
@@ -313,7 +316,10 @@ class RowTable(Columns):
     # pages -----------------------------------------------------------------------------------------------------------
 
     def list_each(self, batch: list[int], handles: list[int]) -> None:
-        """The next page of each sequence of ``batch``, whose routes have one span; one that is there twice gets two."""
+        """List the next page of each sequence of ``batch``, whose routes have one span.
+
+        A sequence listed twice gets two.
+        """
         for s, handle in zip(batch, handles, strict=True):
             count, spans = self.paged[s], self.pages[s]
             listed = spans[0]
@@ -325,7 +331,7 @@ class RowTable(Columns):
                 self.ready[s] = min(self.limit[s] - 1, count * self.page_size)
 
     def list_page(self, s: int, handles: Sequence[int]) -> None:
-        """``handles``, one for each span, are its next page."""
+        """List ``handles``, one for each span, as its next page."""
         count, spans = self.paged[s], self.pages[s]
         for i, handle in enumerate(handles):
             listed = spans[i]

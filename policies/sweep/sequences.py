@@ -1,6 +1,6 @@
-"""The life of a sequence across the sub-states: it is taken in, runs, produces tokens, publishes pages, and leaves.
+"""The life of a sequence across the sub-states: it is submitted, runs, produces tokens, publishes pages, and leaves.
 
-What a sequence owns (a row, pages, a lease) returns when it has left and no open plan or flight names it any more.
+Its resources (a row, pages, a lease) return when it has left and no open plan or flight names it any more.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ Found = list[list[int | None]]  # for each leading page, the published handle of
 
 
 def hosts(route: Route) -> list[str]:
-    """The workers that a home asks for leases, in this order: the last hop first."""
+    """Return the workers that a home asks for leases, in this order: the last hop first."""
     return [hop.worker for hop in route.hops[:0:-1]]
 
 
 class Sequences:
-    """See the module. Owns nothing itself: it calls the sub-states in the right order."""
+    """The procedures on one worker's sequences (see the module).
+
+    Owns nothing itself: it calls the sub-states in the right order.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -41,7 +44,7 @@ class Sequences:
     # in --------------------------------------------------------------------------------------------------------------
 
     def submit(self, submission: Submission, now: float) -> None:
-        """A gateway wants a sequence to run here."""
+        """Add a sequence that a gateway wants to run here, or give it back."""
         parts = self._parts
         if (old := parts.rows.find(submission.request)) is not None:
             self.drop(old)
@@ -58,7 +61,7 @@ class Sequences:
             parts.queue.push(parts.rows.key(s), submission.tenant)
 
     def refusal(self, local: LocalRoute, submission: Submission) -> str:
-        """Why it cannot run here, as ``GivenBack`` says it; "" where it can."""
+        """Return why it cannot run here, as in ``GivenBack``; "" if it can."""
         tokens, account = submission.max_length, submission.tenant
         if not (now := admit(tokens, self.capacity(local, account))):
             return ""
@@ -67,15 +70,17 @@ class Sequences:
         return REFUSED + ever if ever else CROWDED + now
 
     def capacity(self, local: LocalRoute, account: str, alone: str = "") -> int:
-        """Tokens of one sequence of this account on this route that fit when nothing else is here; ``alone`` as in
-        ``WorkerMemory.pages_of``."""
+        """Return the tokens of one sequence of this account on this route that fit with nothing else here.
+
+        ``alone``: as in ``WorkerMemory.pages_of``.
+        """
         if not local.spans:
             return local.max_length
         pages = self._parts.memory.pages_of(local.spans, account, alone)
         return min(pages * self._parts.config.page_size, local.max_length)
 
     def expire(self, now: float) -> None:
-        """Sequences at home whose deadline has passed go back to their gateways."""
+        """Return sequences at home whose deadline has passed to their gateways."""
         rows = self._parts.rows
         if now < rows.next_deadline:
             return
@@ -103,7 +108,10 @@ class Sequences:
         self.leave(s, requeue=False)
 
     def leave(self, s: int, *, requeue: bool) -> None:
-        """Out of all new plans; row and pages return now, or when the last open plan or flight that names it ends."""
+        """Take a sequence out of all new plans.
+
+        Row and pages return now, or at the end of the last open plan or flight with it.
+        """
         rows = self._parts.rows
         if not rows.is_guest(s):
             if rows.status[s] == Status.RUNNING:
@@ -115,17 +123,20 @@ class Sequences:
         self.settle(s)
 
     def preempt(self, s: int) -> None:
-        """It gives all its memory up, here and at its hosts, and returns to its place in the queue; an offline one to its
-        gateway, which keeps it until there is room again."""
+        """Preempt a sequence: it gives up all its memory, here and at its hosts, and returns to its place in the queue.
+
+        An offline one returns to its gateway, which keeps it until there is room again.
+        """
         rows, outgoing = self._parts.rows, self._parts.outgoing
+        of = rows.submission[s]
         if rows.is_offline(s):
             outgoing.count("offline_yielded")
-            self.give_back(rows.submission[s], YIELDED)
+            self.give_back(of, YIELDED)
             self.drop(s)
             return
-        if rows.status[s] == Status.RUNNING:  # or it loses nothing but leases
+        if rows.status[s] == Status.RUNNING:  # else it loses nothing but leases
             outgoing.count("preemptions")
-            outgoing.tell(Preempted(rows.submission[s].gateway, rows.submission[s].request))
+            outgoing.tell(Preempted(of.gateway, of.request, of.attempt))
         self.leave(s, requeue=True)
 
     def settle(self, s: int) -> None:
@@ -139,7 +150,7 @@ class Sequences:
         lease = parts.leases.end(s)
         parts.absences.end(s)
         if lease is not None and not rows.is_guest(s):
-            for host in hosts(rows.route[s].route)[: lease.granted + 1]:  # the last may just have been asked
+            for host in hosts(rows.route[s].route)[: lease.granted + 1]:  # the last one may have been asked only
                 parts.outgoing.tell(Send(host, LeaseReturned(lease.home, lease.number)))
         if rows.requeue[s]:
             rows.restart(s)
@@ -148,7 +159,7 @@ class Sequences:
             rows.remove(s)
 
     def made(self, s: int, keys: Iterable[tuple[bytes, bytes]]) -> None:
-        """``s`` has published these pages, or leaves: who waits for them goes back to the queue."""
+        """Wake the sequences that wait for these pages, since ``s`` has published them, or leaves."""
         parts = self._parts
         for sleeper in parts.announcements.clear(keys, s):
             parts.rows.wait(sleeper)
@@ -157,8 +168,10 @@ class Sequences:
     # on --------------------------------------------------------------------------------------------------------------
 
     def advance(self, s: int, start: int, computed: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
-        """KV of ``s`` is written from ``start`` up to ``computed``, as it was before ``start``, and ``tokens`` follow: tell
-        the gateway, publish, perhaps finish."""
+        """Record that KV of ``s`` is computed from ``start`` to ``computed``, followed by ``tokens``.
+
+        It reports them, publishes pages, and perhaps finishes the sequence. KV before ``start`` is unchanged.
+        """
         rows = self._parts.rows
         if rows.status[s] == Status.LEAVING and not rows.requeue[s]:
             return
@@ -171,7 +184,7 @@ class Sequences:
             self.tell(s, position, tokens, logprobs)
 
     def break_off(self, s: int, position: int) -> None:
-        """There is no next token: what the model has computed for this position is no number."""
+        """End a sequence without a next token: the model's result for this position is not a number."""
         why = (
             f"the activations of the model overflow, or are no numbers, at token {position + 1:,} of the sequence; "
             "check its weights and adapters, or try --set dtype=float32"
@@ -180,7 +193,7 @@ class Sequences:
         self.drop(s)
 
     def compute(self, s: int, start: int, computed: int, tokens: Sequence[int]) -> None:
-        """What ``advance`` does to the sequence itself."""
+        """Update the sequence itself, as a part of ``advance``."""
         rows = self._parts.rows
         before = rows.computed[s]
         self._parts.outgoing.count("computed_tokens", computed - max(before, start))
@@ -190,9 +203,9 @@ class Sequences:
             self.publish(s, before)
 
     def decoded(self, rows: int, emitted: list[TokensEmitted], full: list[int]) -> None:
-        """What ``advance`` does beside the columns, for so many rows that computed one position and drew one token each.
+        """Do the rest of ``advance`` for ``rows`` rows that computed one position and drew one token each.
 
-        ``full``: those of them with whose position a page was full.
+        ``full``: the rows whose position completed a page.
         """
         outgoing = self._parts.outgoing
         outgoing.count("computed_tokens", rows)
@@ -202,7 +215,7 @@ class Sequences:
             self.publish(s, self._parts.rows.computed[s] - 1)
 
     def tell(self, s: int, position: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
-        """The gateway hears of tokens from ``position`` on, or of progress without any. The last one ends the sequence."""
+        """Report tokens from ``position`` on to the gateway, or progress without any. The last token ends the sequence."""
         outgoing, rows = self._parts.outgoing, self._parts.rows
         of = rows.submission[s]
         if not tokens:
@@ -217,22 +230,22 @@ class Sequences:
             self.drop(s)
 
     def score(self, s: int, start: int, entries: list[TokenLogprob]) -> None:
-        """The prompt tokens behind position ``start`` of ``s`` have their log-probabilities."""
+        """Report the log-probabilities of the prompt tokens behind position ``start`` of ``s``."""
         of = self._parts.rows.submission[s]
         self._parts.outgoing.tell(PromptScored(of.gateway, of.request, of.attempt, start + 1, entries))
 
     def charge(self, s: int, position: int) -> None:
-        """The account of a sequence that was started pays for what it has computed up to ``position``.
+        """Charge the account of a started sequence for what it has computed up to ``position``.
 
-        Called page by page and at the end: between, counters lack less than a page of each running sequence, and a sweep of
-        decoding rows costs nothing.
+        Called page by page and at the end. In between, counters lack less than a page of each running sequence, and a
+        sweep of decoding rows costs nothing.
         """
         rows = self._parts.rows
         if rows.charged[s] and (tokens := rows.charge(s, position)):
             self._parts.queue.charge_answer(rows.key(s), rows.tenant[s], tokens)
 
     def charge_all(self, batch: Sequence[int], computed: Sequence[int]) -> None:
-        """Accounts pay for the pages of their rows that are full once positions below ``computed`` are."""
+        """Charge accounts for the pages of their rows that are full once positions below ``computed`` are."""
         rows = self._parts.rows
         costs: dict[tuple[int, str], int] = {}
         for s, end in zip(batch, computed, strict=True):
@@ -244,7 +257,7 @@ class Sequences:
             self._parts.queue.charge_answer((priority, 0.0, 0), account, tokens)
 
     def publish(self, s: int, before: int) -> None:
-        """Full pages computed since position ``before`` are paid for and can be found by others."""
+        """Charge for the full pages computed since position ``before``, and publish them for others."""
         rows, pages = self._parts.rows, self._parts.memory.pages
         self.charge(s, rows.computed[s])
         if not rows.route[s].spans:
@@ -260,7 +273,7 @@ class Sequences:
                 self.made(s, [(token_hash, lineage)])
 
     def announce(self, s: int) -> None:
-        """Others can wait for the full prompt pages that ``s`` will make."""
+        """Announce the full prompt pages that ``s`` will make, so that others can wait for them."""
         rows, pages = self._parts.rows, self._parts.memory.pages
         spans = rows.route[s].spans
         if not spans or rows.is_guest(s):
@@ -272,7 +285,7 @@ class Sequences:
                     self._parts.announcements.announce(key, s)
 
     def look_up(self, s: int) -> Found:
-        """Published pages of the prompt that may be skipped; trimmed at the end."""
+        """Return the published pages of the prompt that may be skipped; trimmed at the end."""
         rows, pages = self._parts.rows, self._parts.memory.pages
         found: Found = []
         if rows.submission[s].scored:
@@ -285,11 +298,14 @@ class Sequences:
         return found
 
     def _waits_for(self, s: int, maker: int) -> bool:
-        """Whether ``s`` leaves a page to its maker: offline ones come last, so nobody else waits for them."""
+        """Return whether ``s`` leaves a page to its maker.
+
+        Offline makers come last, so only offline sequences wait for them.
+        """
         return self._parts.rows.is_offline(s) or not self._parts.rows.is_offline(maker)
 
     def park(self, s: int) -> bool:
-        """True when ``s``, the first of the queue, waits for pages of another sequence that it can then skip."""
+        """Park ``s``, the first of the queue, if it can then skip pages of another sequence; return whether it waits."""
         rows, pages, announcements = self._parts.rows, self._parts.memory.pages, self._parts.announcements
         spans = rows.route[s].spans
         if not spans or rows.is_guest(s) or rows.submission[s].scored:

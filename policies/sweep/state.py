@@ -1,16 +1,16 @@
-"""A worker's scheduler, the sweep state machine: what runs next, who owns its memory, when a sequence starts, waits, leaves.
+"""A worker's scheduler, the sweep state machine: it decides what runs next and which sequences own memory.
 
-One class for the live worker, forecasts and the simulator. Every change is an event that goes in through ``apply``, or a
-plan that is made by ``plan`` and ended by ``commit``; everything else leaves as effects. Pure: time is an argument, ids
+One class serves the live worker, forecasts and the simulator. Every change is an event that goes in through ``apply``, or
+a plan that is made by ``plan`` and ended by ``commit``; everything else leaves as effects. Pure: time is an argument, ids
 stand for tensors. Work per call follows what changed and the rows of one sweep, never the length of the queue.
 
-Sub-states own the data (``parts.py`` has one of each): ``rows.py`` (sequences as columns), ``queue.py`` (who starts next,
-who runs), ``memory/worker_memory.py`` (chunks, KV pages, components), ``leases.py`` (sequences that cross workers),
-``exchange.py`` (pages on their way between workers), ``holds.py`` (pages that are kept), ``announcements.py`` (pages
-about to be made), ``local_routes.py``, ``open_plans.py``. What happens to them, in which order: ``sequences.py`` (a sequence
+Sub-states own the data (``parts.py`` has one of each): ``rows.py`` (sequences as columns), ``queue.py`` (waiting and
+running order), ``memory/worker_memory.py`` (chunks, KV pages, components), ``leases.py`` (sequences that cross workers),
+``exchange.py`` (pages in flight between workers), ``holds.py`` (pages that are kept), ``announcements.py`` (pages about to
+be made), ``local_routes.py``, ``open_plans.py``. Procedures change them in the right order: ``sequences.py`` (a sequence
 comes, runs, leaves), ``pipeline.py`` (leases and flights), ``migration.py`` (pages that move), ``holding.py``,
-``planning.py`` (one plan), ``blending.py`` (offline sequences in it), ``preemption.py``, ``memory/eviction.py`` (who gives
-way), ``forecast.py`` (jumps).
+``planning.py`` (one plan), ``blending.py`` (offline sequences in it), ``preemption.py`` and ``memory/eviction.py``
+(victims), ``forecast.py`` (jumps).
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ T = TypeVar("T")
 
 
 class SweepState:
-    """See the module. ``check`` verifies what must hold after every call."""
+    """The sweep machine of one worker (see the module). ``check`` verifies the invariants after every call."""
 
     def __init__(self, config: SweepConfig, parts: Parts | None = None, plans: OpenPlans | None = None) -> None:
-        self.parts = parts = Parts(config) if parts is None else parts  # to be read; only the methods here change anything
+        self.parts = parts = Parts(config) if parts is None else parts  # for reading; only the methods here change anything
         self._plans = OpenPlans() if plans is None else plans
         self._sequences = Sequences(parts)
         self._pipeline = Pipeline(parts, self._sequences)
@@ -76,7 +76,7 @@ class SweepState:
     # events ----------------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event, now: float) -> None:
-        """Take note of one event. ``now``: seconds on a clock that never goes back."""
+        """Apply one event. ``now``: seconds on a clock that never goes back."""
         match event:
             case Submission():
                 self._sequences.submit(event, now)
@@ -129,16 +129,18 @@ class SweepState:
                 assert_never(event)
 
     def take_effects(self) -> list[Effect]:
-        """All effects since the last call, in order."""
+        """Return all effects since the last call, in order."""
         return self.parts.outgoing.take_effects()
 
     def _cancel(self, event: Cancelled) -> None:
-        s = self.parts.rows.find(event.request)
-        if s is not None and event.attempt in (-1, self.parts.rows.submission[s].attempt):
+        if (s := self.parts.rows.find(event.request)) is not None:
             self._sequences.drop(s)
 
     def _change_routes(self, event: RoutesChanged) -> None:
-        """Sequences go on where their components are still in force, cached pages stay; all others go back."""
+        """Adopt new routes.
+
+        Sequences continue if their components are still in force, and cached pages stay; others go back.
+        """
         parts, rows = self.parts, self.parts.rows
         kept = parts.memory.pages.borders() | rows.borders()
         if not parts.routes.change(event, kept):
@@ -173,7 +175,7 @@ class SweepState:
     # plans -----------------------------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> SweepPlan | None:
-        """The next sweep, or None when there is nothing to do. The plan is open until ``commit``."""
+        """Return the next sweep, or None if there is nothing to do. The plan is open until ``commit``."""
         parts = self.parts
         if len(self._plans) and self._planner.only_offline():
             return None
@@ -194,12 +196,14 @@ class SweepState:
         return plan
 
     def commit(self, plan: SweepPlan, result: SweepResult, now: float) -> None:
-        """The plan has run. Each plan is ended exactly once, in order."""
+        """End a plan that has run. Each plan is ended exactly once, in order."""
         self.commit_untold(plan, result, now, None)
 
     def commit_untold(self, plan: SweepPlan, result: SweepResult, now: float, tell: set[int] | None) -> int:
-        """The same; of sequences that only go on decoding there are effects of those in ``tell``, or None: of all. For how
-        many there were none."""
+        """Commit with effects, for sequences that only continue to decode, for ``tell`` alone; None: for all.
+
+        Return the number of sequences without effects.
+        """
         ended = self._plans.end(plan.number)
         self._migration.landed(plan.number)
         batch, rows = ended.sequences, self.parts.rows
@@ -209,7 +213,7 @@ class SweepState:
             logprobs = []
         if len(tokens) != len(batch):
             tokens, logprobs = _spread(ended.sample, tokens, -1, batch), _spread(ended.sample, logprobs, None, batch)
-        decoded = tokens  # those of rows that may be decodes; -1 for all others
+        decoded = tokens  # tokens of rows that may be decodes; -1 for all others
         if not ended.plain:
             decoded = [token if count == 1 else -1 for token, count in zip(tokens, ended.count, strict=True)]
         scores = dict(zip(ended.score, result.scores, strict=True)) if ended.score else {}
@@ -241,7 +245,7 @@ class SweepState:
         returns: Returns,
         now: float,
     ) -> None:
-        """Whatever a row of a plan may be: a prompt, a guest, away, leaving, at its end."""
+        """Commit a row of any kind: a prompt, a guest, one away, leaving, or at its end."""
         rows, sequences, s, start, count = self.parts.rows, self._sequences, plan.sequences[i], plan.start[i], plan.count[i]
         if self.parts.leases.is_away(s):
             self.parts.leases.sent(s)
@@ -260,18 +264,18 @@ class SweepState:
     # forecasts -------------------------------------------------------------------------------------------------------
 
     def without_device(self) -> None:
-        """From now on plans are without table edits, as nobody runs them."""
+        """Make plans without table edits from now on, as no device runs them."""
         self.parts.outgoing.leave_edits()
 
     def repeat(self, plan: SweepPlan) -> int:
-        """How many sweeps from the open ``plan`` on have the same rows, as long as memory lasts, if no event comes."""
+        """Return how many sweeps from the open ``plan`` on have the same rows, while memory lasts and if no event comes."""
         only = self._plans.only(plan.number)
         return forecast.most(self.parts, only) if only is not None and not self.parts.exchange.landing else 1
 
     def jump(self, plan: SweepPlan, sweeps: int, now: float, *, tell: bool = True) -> int:
-        """Take ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; ends the plan. Returns their number.
+        """Make ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; end the plan. Return their number.
 
-        ``tell``: otherwise of several sweeps there are effects of those alone that end; all others drew as many tokens.
+        ``tell``: if False, several sweeps have effects only of sequences that end; all others drew as many tokens.
         """
         if sweeps == 1:
             self.commit(plan, SweepResult(plan.number, [0] * len(plan.sample)), now)
@@ -281,7 +285,7 @@ class SweepState:
         return sweeps
 
     def growth(self, plan: SweepPlan, sweeps: int) -> int:
-        """Of equal sweeps from the only open ``plan`` on: pages taken after it, up to the plan so many sweeps later."""
+        """Return the pages taken after the only open ``plan``, up to the plan ``sweeps`` equal sweeps later."""
         only = self._plans.only(plan.number)
         return forecast.growth(self.parts, only, sweeps) if only is not None else 0
 
@@ -293,81 +297,83 @@ class SweepState:
 
     @property
     def number(self) -> int:
-        """Of the next plan."""
+        """The number of the next plan."""
         return self._plans.number
 
     @property
     def open_plans(self) -> int:
-        """Plans that were made and have not ended."""
+        """The number of plans made and not ended."""
         return len(self._plans)
 
     @property
     def waiting(self) -> int:
-        """Sequences in the queue."""
+        """The number of sequences in the queue."""
         return self.parts.queue.waiting
 
     @property
     def awaiting(self) -> int:
-        """Sequences at home that wait: to start, for pages or for room elsewhere, or to go on after a preemption."""
+        """The number of sequences at home that wait: to start, for pages or room elsewhere, or after a preemption."""
         return self.parts.rows.awaiting()
 
     @property
     def running(self) -> int:
-        """Sequences at home that run."""
+        """The number of running sequences at home."""
         return len(self.parts.queue.running)
 
     def kv_by_application(self) -> dict[str, tuple[int, int]]:
-        """Bytes of KV that each application's sequences list here, and of these what at least two sequences list."""
+        """Return the bytes of KV that each application's sequences list here, and the bytes listed by two sequences or
+        more.
+        """
         return route_queues.kv_by_application(self.parts)
 
     def queues(self) -> list[RouteQueue]:
-        """Who runs and waits on each route that anybody is on, and how many tokens would fit."""
+        """Return the queue of each route with sequences, with the number of tokens that would fit."""
         return route_queues.queues(self.parts)
 
     def offline_rooms(self) -> list[OfflineRoom]:
-        """What this worker takes of offline requests now."""
+        """Return the offline capacity of this worker now."""
         return offline_rooms(self.parts)
 
     def room(self, request: str) -> bool:
-        """Whether there is room for the pages that the hold of a request awaits."""
+        """Return whether there is room for the pages that the hold of a request awaits."""
         return self._holding.room(request)
 
     @property
     def next_deadline(self) -> float:
-        """No sequence expires before, and no hold; infinite: none will."""
+        """The time before which no sequence and no hold expires; infinite: none will."""
         return min(self.parts.rows.next_deadline, self.parts.holds.next_deadline)
 
     @property
     def counters(self) -> dict[str, int]:
-        """Totals since the start."""
+        """The totals since the start."""
         own, pages, parked = self.parts.outgoing.counters, self.parts.memory.pages, self.parts.announcements.parked
         return {**own, "parked": parked, "evicted_pages": pages.evicted, "shared_pages": pages.shared}
 
     def batch(self, number: int) -> list[int]:
-        """The sequence of each batch row of an open plan."""
+        """Return the sequence of each batch row of an open plan."""
         return self._plans.sequences(number)
 
     # copies ----------------------------------------------------------------------------------------------------------
 
     def fork(self) -> SweepState:
-        """An independent copy for a forecast: requests, handles, counts; device tables have no part in it, nor effects."""
+        """Return an independent copy for a forecast: requests, handles, counts, without device tables and effects."""
         return SweepState(self.parts.config, self.parts.fork(), self._plans.fork())
 
     def snapshot(self) -> dict[str, Plain]:
-        """The whole state as plain data that travel; without effects that were not taken."""
+        """Return the whole state as plain data for transport, without effects that were not taken."""
         return {**self.parts.snapshot(), "plans": self._plans.snapshot()}
 
     @classmethod
     def restore(cls, snapshot: dict[str, Plain]) -> SweepState:
-        """The state that a snapshot was taken of: equal digest, equal plans from here on."""
+        """Return the state of a snapshot: equal digest, equal plans from here on."""
         return cls((parts := Parts.restore(snapshot)).config, parts, OpenPlans.restore(snapshot["plans"]))
 
     def digest(self) -> bytes:
-        """16 bytes, equal for equal states."""
+        """Return 16 bytes that are equal for equal states."""
         return digest_of(self.snapshot())
 
     def check(self) -> None:
-        """The invariants: every chunk, slot, page, row and lease is free or owned exactly once; every count is right."""
+        """Raise AssertionError unless every chunk, slot, page, row and lease is free or owned once, and counts are right."""
         parts = self.parts
         parts.check(self._plans.check())
         for s in parts.rows.live():
@@ -376,12 +382,12 @@ class SweepState:
 
 
 def digest_of(snapshot: dict[str, Plain]) -> bytes:
-    """The digest of the state that a snapshot was taken of. The order of dicts counts, because queues are kept in it."""
+    """Return the digest of a snapshot's state. The order of dicts counts, because queues are kept in it."""
     return hashlib.blake2b(repr(snapshot).encode(), digest_size=16).digest()
 
 
 def _spread(places: list[int], values: list[T], empty: T, batch: list[int]) -> list[T]:
-    """A value for each batch row: that of its place among ``places``, or ``empty``. No values: none."""
+    """Return a value for each batch row: that at its place in ``places``, or ``empty``. Without values: empty."""
     if not values:
         return [] if empty is None else [empty] * len(batch)
     spread = [empty] * len(batch)

@@ -1,4 +1,7 @@
-"""What a sweep costs while it is put together, row by row: by the model of ``plan/cost.py``, for whoever may ride in it."""
+"""The estimated cost of a sweep while it is put together, and the backfill budget of offline rows in it.
+
+The costs are those of the model in ``plan/cost.py``.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,19 @@ from .local_routes import LocalRoutes
 
 
 class SweepLoad:
-    """``seconds`` of all that was added; of these ``fixed`` are what they would be at least, however few its rows are."""
+    """The load of one sweep.
+
+    seconds: estimated time of all added rows. fixed: the time it takes at least, however few its rows.
+    """
 
     def __init__(self, costs: Coefficients, routes: LocalRoutes) -> None:
         self._costs, self._routes = costs, routes
         self.seconds = self.fixed = 0.0
-        self._tokens: dict[int, int] = {}  # of each run, by number
-        self._passes: dict[str, list[tuple[int, float, float, bool]]] = {}  # route id -> of each run: number, shares, head
+        self._tokens: dict[int, int] = {}  # tokens of each run, by number
+        self._passes: dict[str, list[tuple[int, float, float, bool]]] = {}  # by route id: (number, shares, head) of each run
 
     def price(self, local: LocalRoute, tokens: int, drawn: int, near: int, far: int) -> float:
-        """Seconds that rows of a route would add.
+        """Return the seconds that rows of a route would add.
 
         Args:
             local: the route.
@@ -40,7 +46,7 @@ class SweepLoad:
         return seconds
 
     def add(self, local: LocalRoute, tokens: int, drawn: int, near: int, far: int) -> None:
-        """They are in it."""
+        """Add rows of a route; arguments as in ``price``."""
         self.seconds += self.price(local, tokens, drawn, near, far)
         self.fixed += 0.0 if self._tokens else self._costs.base
         for number, share, _, head in self._runs(local):
@@ -59,22 +65,23 @@ class SweepLoad:
                     (number, run.nbytes / c.parameters, run.kv_bytes / c.kv if c.kv else 0.0, run.head)
                     for number, run in zip(numbers, local.runs, strict=True)
                 ]
-            else:  # without sizes a sweep is one pass of its rows
+            else:  # without sizes, a sweep is one pass of its rows
                 found = [(-1, 1.0, 1.0, False)]
             self._passes[local.route.id] = found
         return found
 
 
 class Ride:
-    """How much longer offline rows may make a sweep.
+    """The backfill budget: how much longer offline rows may make a sweep.
 
-    load: what is in it already; online: whether anybody waits for that. delay: how much longer answers may take then. alone:
-    seconds that it may take otherwise; None: not known, twice what the first row takes. The first row always fits such a
-    sweep, and with it what takes no longer than ``delay`` more.
+    load: the load so far. online: whether online requests wait for the sweep. delay: by which fraction answers may then
+    become slower. alone: seconds that the sweep may take otherwise; None: unknown, twice the cost of the first row. The
+    first row always fits such a sweep, together with whatever adds no more than ``delay``.
 
-    ``delay`` is a part of the sweep's ``fixed`` seconds, not of all: a longer sweep finds more tokens waiting at its end.
-    Where requests bring r tokens a second of t seconds each, sweeps of b fixed seconds take s = b + t * r * s, which is
-    b / (1 - t * r); with d * b more in each s is 1 + d times that, with d * s more it is 1 / (1 - d / (1 - t * r)) times.
+    ``delay`` is a fraction of the sweep's ``fixed`` seconds, not of all: a longer sweep finds more tokens waiting at its
+    end. Where requests bring r tokens a second of t seconds each, sweeps of b fixed seconds take s = b + t * r * s, which
+    is b / (1 - t * r). With d * b more in each, s is 1 + d times that; with d * s more it is 1 / (1 - d / (1 - t * r))
+    times.
     """
 
     def __init__(self, load: SweepLoad, delay: float, alone: float | None, *, online: bool) -> None:
@@ -84,11 +91,11 @@ class Ride:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more fits."""
+        """True if nothing more fits."""
         return not self._first and self._left <= 0
 
     def takes(self, local: LocalRoute, position: int) -> bool:
-        """Whether a decoding row fits, which is in it then."""
+        """Add a decoding row if it fits; return whether it did."""
         price = self._price(local, position, 1)
         if price > self._left:
             return False
@@ -96,7 +103,7 @@ class Ride:
         return True
 
     def most(self, local: LocalRoute, start: int, count: int) -> int:
-        """How many of ``count`` tokens of a prompt fit, from position ``start`` on."""
+        """Return how many of ``count`` tokens of a prompt fit, from position ``start`` on."""
         if count <= 0 or self._price(local, start, 1) > self._left:
             return 0
         if self._price(local, start, count) <= self._left:
@@ -108,7 +115,7 @@ class Ride:
         return low
 
     def add(self, local: LocalRoute, start: int, count: int) -> None:
-        """A chunk of a prompt is in it."""
+        """Add a chunk of a prompt."""
         self._add(local, start, count, self._price(local, start, count))
 
     def _add(self, local: LocalRoute, start: int, count: int, price: float) -> None:
@@ -125,5 +132,5 @@ class Ride:
 
 
 def attended(start: int, count: int) -> tuple[int, int]:
-    """Positions that so many tokens after ``start`` attend to: as a decoding row, or as a prompt."""
+    """Return the positions that ``count`` tokens after ``start`` attend to: (as a decoding row, as a prompt)."""
     return (start + 1, 0) if count == 1 else (0, count * start + count * (count + 1) // 2)

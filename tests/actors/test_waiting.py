@@ -41,7 +41,7 @@ class WatchedWorld(World):
     def hear(self, effects: list[Any]) -> list[Any]:
         for effect in effects:
             match effect:
-                case Preempted(_, request):
+                case Preempted(_, request, _):
                     self.records[request].preempted(1.0)
                     self.preempted += 1
                 case Progressed():

@@ -38,8 +38,10 @@ def test_the_pause_is_that_of_two_replicas() -> None:
 def test_memory_is_that_of_twenty_tenants() -> None:
     text = " ".join(section("Tenants").split())
     (taken,) = re.findall(r"Parameters take (\d+) MB", text)
+    (models,) = re.findall(r"in the memory of ([\d.]+) whole models", text)
     (times,) = re.findall(r"\| poisson closed \| tokens/s .*? / ([\d.]+) \|", text)
-    assert f"20 fine-tunes take {taken} MB, and give {float(times):.1f} times" in figure("memory")
+    assert f"20 fine-tunes in the memory of {models} models, at {float(times):.1f} times the throughput" in figure("memory")
+    assert f"their parameters take {taken} MB" in figure("memory")
 
 
 def test_what_is_not_there_yet_is_said_at_once() -> None:

@@ -324,6 +324,9 @@ async def test_tenants_see_their_own_batches_and_use_their_own_models(start: Sta
     assert (await other.ask("GET", "/v1/batches"))[1]["data"] == []
     assert (await rig.ended(id))["request_counts"]["completed"] == 3, "limits count no lines"
     assert {stream.generation.tenant for stream in port.streams} == {"acme"}
+    _, cluster = await rig.ask("GET", "/admin/cluster")
+    (use,) = [one for one in cluster["tenants"] if one["tenant"] == "acme"]
+    assert (use["requests"]["started"], use["tokens"] > 3) == (3, True), "lines are use all the same"
     other.ref = rig.ref
     batch = await other.ended(await other.create([line("a"), line("b", model="org/other")]))
     assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}

@@ -56,7 +56,7 @@ FLAGS = {
     },
     "profile": {"--device", "--dtype", "--output", "--repeats", "--threads", "--zoo"},
     "node": {"--join", "--listen", "--name"},
-    "simulate": {"--from", "--json", "--log", "--set", "--target"},
+    "simulate": {"--from", "--json", "--log", "--set", "--svg", "--target"},
     "trace": {"--trace"},
     "trace replay": {"--json", "--show", "--until"},
     "version": set(),
@@ -224,17 +224,22 @@ def test_a_checkpoint_that_cannot_be_served(tmp_path: Path) -> None:
 
 
 def test_commands_that_only_ask_a_server_import_nothing_of_a_cluster() -> None:
-    """So that ``ps`` answers in some tenths of a second."""
+    """So that ``ps`` and ``apps`` answer in some tenths of a second."""
     code = (
-        "import sys\n"
+        "import resource, sys\n"
         "from blockwright.api.commands.cli import main\n"
-        "assert main(['ps', '--once', '--url', 'http://127.0.0.1:9']) == 1\n"
-        "heavy = {'torch', 'numpy', 'zmq', 'blockwright.actors.topology', 'blockwright.actors.controller.state'}\n"
+        "for command in (['apps'], ['explain', '--last'], ['apps', 'remove', 'a'], ['ps', '--once']):\n"
+        "    assert main([*command, '--url', 'http://127.0.0.1:9']) == 1\n"
+        "heavy = {'torch', 'numpy', 'zmq', 'uvloop', 'aiohttp', 'asyncio', 'prometheus_client',\n"
+        "    'blockwright.api.program.client', 'blockwright.actors.config', 'blockwright.actors.topology'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(used.ru_utime + used.ru_stime)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "nothing answers at 127.0.0.1:9" in done.stderr
+    assert done.stderr.count("nothing answers at 127.0.0.1:9") == 4
+    assert float(done.stdout) < 1.0, "seconds of processor time; 0.4 of them are the aim"
 
 
 def test_a_server_is_named_in_one_of_two_ways(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,8 @@ def test_while_it_runs_without_forecasts_and_when_nobody_answered() -> None:
         "  route  load  running  waiting  free  cached  in flight  first token  last token  others lose",
         "* m@w1      3        -        -     -       -          -            -           -            -",
     ]
+    replaced = {**plain, "route": "m@x~3@w1", "candidates": [{**TAKEN, **nothing, "route": "m@x~3@w1", "load": [3]}]}
+    assert [line.split()[1] for line in decision(replaced)] == ["m@x@w1,", "load", "m@x@w1"], "no version's name is shown"
     silent = {**DISPATCH, "policy": "", "fell_back": "dispatcher_late", "candidates": [], "rank": 0, "unanswered": {}}
     assert decision(silent) == [
         "route m@w1, chosen in 4.2 ms",

@@ -129,3 +129,25 @@ def test_numerics_without_kernels_and_without_anything(monkeypatch: pytest.Monke
     assert "were not built" in found.text
     monkeypatch.setattr(select, "open_backend", refuse)
     assert doctor.check_numerics("float32").status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("checkout", "unwanted", "status", "words"),
+    [
+        (True, False, "ok", "'make setup' here compiles it for a server"),
+        (False, False, "warning", "install it again, with a C compiler"),
+        (True, True, "warning", "unset BLOCKWRIGHT_COMPILED"),
+    ],
+)
+def test_an_interpreted_scheduler_is_a_warning_where_a_server_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: bool, unwanted: bool, status: str, words: str
+) -> None:
+    monkeypatch.setattr("blockwright.policies.COMPILED", False)
+    monkeypatch.setattr(doctor, "CHECKOUT", tmp_path)
+    monkeypatch.setenv("BLOCKWRIGHT_COMPILED", "0" if unwanted else "1")
+    if checkout:
+        (tmp_path / "Makefile").touch()
+    check = doctor.check_scheduler()
+    assert (check.status, bool(check.fix)) == (status, status == "warning")
+    assert words in (check.fix or check.text)
+    assert "takes twice as long" in check.text

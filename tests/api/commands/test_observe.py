@@ -183,7 +183,8 @@ def test_dropped_parameters_in_ps_and_top() -> None:
     [
         (
             {},
-            "drop of w0+w1, 1.5 GiB freed, took 800 ms; 12 requests left, and paused 3100 ms in all, 400 ms at worst: w0",
+            "drop of w0+w1, 1.5 GiB freed, took 800 ms; 12 requests moved to other routes, "
+            "and paused 3100 ms in all, 400 ms at worst: w0",
         ),
         ({"what": "restore", "bytes": 0, "seconds": None, "requests": 0}, "restore of w0+w1, under way: w0 50"),
     ],

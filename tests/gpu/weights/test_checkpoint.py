@@ -14,6 +14,7 @@ import pytest
 
 from blockwright.gpu.model.config import AttentionConfig, EmbeddingConfig, HeadConfig, MlpConfig, RopeConfig
 from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
+from blockwright.gpu.weights.near_folder import near_folder
 from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.tests.checkpoints import PRESETS, make_checkpoint
 from blockwright.tests.claims import claim
@@ -250,6 +251,14 @@ def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path, monke
     assert refusal(meant.with_name("date")).endswith(f"did you mean {meant.with_name('dates')}?")
     monkeypatch.chdir(tmp_path / "models")
     assert refusal(Path("my-modle")) == "there is no folder my-modle; did you mean my-model?"
+    monkeypatch.chdir(tmp_path)
+    hub = "(for the one of the hub write {}@main)"
+    for wrong in ("modles/my-model", "modles/my-modle", "models/my-modle"):
+        assert refusal(wrong) == f"there is no folder {wrong}; did you mean models/my-model? {hub.format(wrong)}"
+    assert refusal("./modles/my-model").endswith("did you mean models/my-model?")
+    assert refusal(tmp_path / "modles" / "my-modle").endswith(f"did you mean {meant}?")
+    assert "did you mean" not in refusal("./quite/other")
+    assert near_folder(Path("models/my-model@main")) is None, "the hub's, on purpose"
     (inside := meant.with_name("saved") / "named").mkdir(parents=True)
     (inside / "adapter_config.json").write_text("{}")
     assert refusal(inside.parent) == f"{inside.parent} has no config.json; did you mean {inside}?"

@@ -129,6 +129,20 @@ def test_pages_of_another_attempt_are_not_sent() -> None:
         assert counted(source, "exported_pages") == sent
 
 
+def test_a_host_sends_the_pages_of_its_guest_in_the_attempt_that_is_meant() -> None:
+    where = world(prefix_cache=False)
+    where.submit(submission("r", PROMPT, 40, ROUTES[2].id))
+    while not where.emitted.get("r"):
+        assert any(where._move(kind, what) for kind, what in where.moves())
+    host = where.workers["w1"]
+    for attempt, sent in ((2, 0), (1, 4)):
+        asked = Export(
+            "head/gateway", "r", attempt, attempt, ROUTES[2].id, "", page_hashes(PROMPT, 4), 0, [PageTarget("w0", 0, 3)]
+        )
+        host.state.apply(asked, 0.0)
+        assert counted(host, "exported_pages") == sent
+
+
 @pytest.mark.parametrize("lower", [0, 1])
 def test_other_parameters_make_other_pages(lower: int) -> None:
     """An application that shares the lowest layer takes in at most this one, where it is a span, and says that no page came
