@@ -131,6 +131,7 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
                 report.add(f"{SIZE}/{DTYPE}", name, await one_round(server, SUBJECTS[name], plan, seed))
 
 
+@harness.claim("First tokens with twice the adapters that fit take at most 3 times as long as with half", of="speed")
 def main(options: Options) -> None:
     plan = Plan.chosen(options.quick)
     settings = {"prompt_tokens": PROMPT, "new_tokens": ANSWER, "rank": RANK, "fit": FIT, "per_second": plan.rate}

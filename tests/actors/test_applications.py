@@ -43,6 +43,7 @@ from blockwright.policies.sweep.local_routes import merged
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import encode, pack
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
+from blockwright.tests.claims import claim
 
 STATUS = WorkerStatus(
     name="w0", incarnation=1, pid=1, device="cpu", numerics="n", budget=9, parameters=1, kv=1, free=7, components=[],
@@ -426,6 +427,7 @@ def test_what_an_adapter_can_be_put_on() -> None:
     assert whole_models(bench.state.served) == [here[1]]
 
 
+@claim("The default model changes only on request", of="fine-tunes")
 def test_the_default_changes_only_when_somebody_says_so() -> None:
     """Whatever is removed; what comes again under that id is it again."""
     bench = paused("w0")

@@ -20,6 +20,7 @@ from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.sweep.offline_room import OfflineRoom
 from blockwright.tests.actors.fake_fleet import chain, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, given_back, preempted, progressed, submits
+from blockwright.tests.claims import claim
 
 # failover
 
@@ -232,6 +233,7 @@ def test_of_several_suspects_one_holds_a_route_while_others_have_work():
 # waiting
 
 
+@claim("Requests wait for workers up to the limit and then end with a 503", of="faults")
 def test_requests_wait_for_workers_and_then_fail():
     bench = Bench("w0", worker_wait=30.0)
     bench.generate("a", now=0.0)
@@ -317,6 +319,7 @@ def test_ended_requests_stay_for_look_up_in_a_bounded_ring():
 # views
 
 
+@claim("A request explains its route, its waits, its prefill and its failovers without any text", of="observability")
 def test_the_view_tells_the_story():
     bench = Bench("w0", "w1")
     bench.generate("a", prompt=5, now=1.0)

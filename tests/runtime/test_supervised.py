@@ -27,6 +27,7 @@ from blockwright.runtime import (
     endpoint,
 )
 from blockwright.runtime.base.errors import RuntimeFault
+from blockwright.tests.claims import claim
 from blockwright.tests.runtime.lives import turns
 
 
@@ -64,6 +65,7 @@ async def other(nodes, node):
     return await nodes.add("b")
 
 
+@claim("A supervised reference follows its actor through restarts and moves", of="actor-runtime")
 async def test_it_follows_a_restart(nodes, node, other):
     sup = await boss(node, Child(name="t", actor=Teller, on="b"))
     child = Supervised(node, sup, "t", Teller)
@@ -135,6 +137,7 @@ def test_away_is_above_what_means_that_nobody_is_there():
     assert set(Away.__subclasses__()) == {NodeDown, ActorDied, NoSuchActor}
 
 
+@claim("A supervised reference follows its actor through restarts and moves", of="actor-runtime")
 async def test_it_follows_a_move_to_another_node(nodes, node, other):
     await nodes.add("c")
     sup = await boss(node, Child(name="t", actor=Teller, on=["b", "c"]))

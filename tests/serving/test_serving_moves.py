@@ -15,6 +15,7 @@ from blockwright.actors.controller.actor import Controller
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import seeds
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, STRIKES, Game
 from blockwright.tests.serving.house import HEAD
@@ -71,6 +72,7 @@ class Unrest(Game):
             self.counters.update(gateway.moves().outcomes)
 
 
+@claim("Requests that move keep their tokens under random faults and kill -9 of source or target", of="faults")
 @pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
 def test_every_request_ends_with_the_right_tokens_however_often_it_moves(span: range) -> None:
     counters: Counter[str] = Counter()

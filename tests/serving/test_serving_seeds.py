@@ -19,6 +19,7 @@ from blockwright.actors.worker import reports
 from blockwright.actors.worker.held_news import HeldNews
 from blockwright.actors.worker.messages import GatewayNews
 from blockwright.runtime.testing import seeds
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts, spans
 from blockwright.tests.serving.game import REQUESTS, Game
 from blockwright.tests.serving.late import OF_LEASES
@@ -30,6 +31,10 @@ PART, PARTS, DAILY = 12, 74, 1
 SOON = 3.0  # virtual seconds
 
 
+@claim(
+    "Every request ends with the right tokens or a typed error under random kills, losses, delays and duplicates",
+    of="faults",
+)
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_every_request_ends_with_the_right_tokens_or_a_typed_error(part: int) -> None:
     for seed in seeds(PART, first=len(CELLS) + part * PART):

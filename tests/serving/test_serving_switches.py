@@ -15,6 +15,7 @@ from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import seeds
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, STRIKES, Game, Violation
 from blockwright.tests.serving.late import OF_HOLDS
@@ -82,6 +83,7 @@ class Switches(Game):
             self.counters.update(stale=figures.stale, copied=figures.copied, recomputed=figures.recomputed)
 
 
+@claim("Sequences that pause keep their pages and go on with them", of="parameter-dropping")
 @pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
 def test_every_request_ends_with_the_right_tokens_however_often_its_route_ends(span: range) -> None:
     counters: Counter[str] = Counter()

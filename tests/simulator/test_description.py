@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.simulator.description import DescriptionError, profile, read
+from blockwright.tests.claims import claim
 
 GOOD = """seed = 3
 
@@ -85,6 +86,7 @@ def test_bytes_may_have_a_unit_wherever_they_are_given(tmp_path: Path) -> None:
         read(write(tmp_path, GOOD), ["instances.1.max_rows=2GiB"])
 
 
+@claim("A wrong trace or description is refused with file, line and field", of="simulator")
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

@@ -20,6 +20,7 @@ from aiohttp import ClientSession, TCPConnector
 from safetensors.torch import load_file, save_file
 
 from blockwright.api.demo.family import present
+from blockwright.tests.claims import claim
 from blockwright.tests.system.browser import Browser, found
 from blockwright.tests.system.conftest import PACE
 from blockwright.tests.system.server import Server
@@ -339,6 +340,11 @@ async def draws_many_models(browser: Browser) -> None:
     await browser.shape(1280, dark=False)
 
 
+@claim(
+    "A web page shows models, shared blocks, workers, requests and events, and it has a chat",
+    of="observability",
+    headline=True,
+)
 async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps({"coefficients": {"base": PACE}}))

@@ -8,6 +8,7 @@ import pytest
 
 from blockwright.api.commands import COMMANDS
 from blockwright.api.commands.cli import flags_of, main, make_parser
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -76,12 +77,14 @@ def exit_code(arguments: list[str]) -> int:
         return int(error.code or 0)
 
 
+@claim("No new flag appears without a change of the list in its test", of="command-line")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_there_is_no_new_flag(name: str) -> None:
     """New knobs are fields of Settings, reached by --set; this list does not grow without a reason."""
     assert set(flags_of(make_parser(name, COMMANDS[name].load()))) == FLAGS[name] | {"--help"}
 
 
+@claim("A misspelt command, flag, setting or model is answered with its closest match", of="command-line")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -172,6 +175,7 @@ def test_version(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.startswith("blockwright 0.")
 
 
+@claim("`--help` loads neither torch nor aiohttp and fits 80 columns", of="command-line")
 @pytest.mark.parametrize(
     "arguments", [["--help"], *([*name.split(), "--help"] for name in COMMANDS)], ids=lambda a: " ".join(a)
 )
@@ -185,6 +189,7 @@ def test_help_is_light(arguments: list[str]) -> None:
     assert f"usage: blockwright {' '.join(arguments[:-1]) or 'COMMAND'}" in said
 
 
+@claim("`--help` loads neither torch nor aiohttp and fits 80 columns", of="command-line")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -18,6 +18,7 @@ import pytest
 from blockwright.api.commands import doctor_checks as doctor
 from blockwright.api.commands.cli import main
 from blockwright.gpu.errors import BackendError
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -46,6 +47,7 @@ def test_this_machine_can_serve_and_says_what_computes(capsys: pytest.CaptureFix
     assert [check for check in body["checks"] if (check["status"] == "ok") != (check["fix"] == "")] == []
 
 
+@claim("`doctor` exits with 1 and prints a fix where the machine cannot serve", of="command-line")
 def test_what_will_not_work_is_exit_code_one_with_a_fix(taken: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--port", str(taken)]) == 1
     out = capsys.readouterr().out

@@ -15,6 +15,7 @@ from blockwright.api.commands.cli import main
 from blockwright.api.commands.simulate_report import WIDTH, cumulative, plot
 from blockwright.api.commands.simulate_sweep import parse_target, verdict
 from blockwright.policies.sweep.event_log import Began
+from blockwright.tests.claims import claim
 from blockwright.tests.policies.event_tape import Driver, Tape, make_state
 
 ROOT = Path(__file__).parents[3]
@@ -226,6 +227,7 @@ def test_plots() -> None:
     assert (len(rising), rising[-1]) == (WIDTH, pytest.approx(100 / 101))
 
 
+@claim("`simulate` prints a row for each combination of settings and names the smallest that meets a target", of="simulator")
 def test_lists_are_a_row_for_each_combination_and_targets_name_the_smallest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from blockwright.api.program.client import Client
 from blockwright.api.program.exchange_errors import system_reason
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.api.fake_port import EOS, one_by_one
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 TLS = Path(__file__).parents[1] / "tls"
@@ -78,6 +79,7 @@ async def test_an_answer_is_the_same_whole_and_streamed(serve: Any, say: Any, co
         assert (await client.chat("hi")).text == "hello there"
 
 
+@claim("A list of prompts gives a list of answers in its order", of="embedding")
 async def test_a_list_of_prompts_gives_a_list_of_answers_in_its_order(serve: Any, codec: Any) -> None:
     """The same with and without await. One that fails ends the others."""
 

@@ -28,6 +28,7 @@ from blockwright.gpu.weights.checkpoint import CheckpointError
 from blockwright.gpu.weights.hub import TOLD
 from blockwright.runtime import Measure
 from blockwright.tests.api.fake_port import FakePort, make_folder
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 
@@ -117,6 +118,7 @@ class Session:
             return await answer.json()
 
 
+@claim("Health probes answer at once and readiness follows the models", of="http-api")
 async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None:
     cluster = FakeCluster(folder)
     cluster.gateway.readiness = Readiness(False, "loading", applications={"tiny": "loading"})
@@ -151,6 +153,7 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
     assert cluster.stopped
 
 
+@claim("`serve` checks the checkpoint before the port and says once when it is ready", of="command-line")
 def test_the_path_is_looked_at_before_the_port(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +202,7 @@ async def test_models_with_equal_room_are_told_together(folder: Path) -> None:
     assert " of a" not in capacity(named, 8)
 
 
+@claim("`serve` checks the checkpoint before the port and says once when it is ready", of="command-line")
 async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
     """Also those that nobody had looked at when the models got ready."""
     cluster, lines = FakeCluster(folder), list[str]()
@@ -328,6 +332,7 @@ async def test_a_checkpoint_with_a_broken_tokenizer(tmp_path: Path, capsys: pyte
     assert cluster.stopped
 
 
+@claim("One server uses a folder of batches; a second one is refused at its start", of="offline")
 async def test_one_server_uses_a_folder_of_batches(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster, batches = FakeCluster(folder), str(tmp_path / "batches")
     first = Session(cluster, batch_dir=batches)
@@ -344,6 +349,7 @@ async def test_one_server_uses_a_folder_of_batches(folder: Path, tmp_path: Path,
     assert await again.task == 0
 
 
+@claim("The server listens on loopback by default and does not share the port of another server", of="command-line")
 async def test_a_port_that_is_taken_and_an_open_host(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +413,7 @@ async def test_the_head_answers_only_while_no_gateway_does(folder: Path) -> None
     assert await session.task == 0
 
 
+@claim("The server listens on loopback by default and does not share the port of another server", of="command-line")
 async def test_a_port_of_another_server_is_not_shared_by_mistake(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both would take connections, if both only asked for SO_REUSEPORT."""
     with socket.socket() as taken:

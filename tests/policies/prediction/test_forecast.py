@@ -23,6 +23,7 @@ from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 
 from ..sweep_world import chain, pipeline, replica, submission
 
@@ -100,6 +101,7 @@ def request(number: int, chance: random.Random, arrival: float, tenant: str, app
     return submission(f"r{number}", prompt, limit, ROUTES[application].id, **more)  # type: ignore[arg-type]
 
 
+@claim("A forecast is what the scheduler then does", of="prediction")
 @pytest.mark.parametrize("seed", range(40))
 def test_a_forecast_is_what_the_machine_then_does(seed: int) -> None:
     """Random states, of which some have little memory, some several accounts and some equal prompts."""

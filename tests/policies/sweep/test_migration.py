@@ -12,6 +12,7 @@ from blockwright.policies.sweep import migration
 from blockwright.policies.sweep.events import PeerLost
 from blockwright.policies.sweep.page_events import Export, PagesTaken, PageTarget
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission
 
@@ -41,6 +42,7 @@ def counted(worker: FakeWorker, name: str) -> int:
     return worker.state.counters[name]
 
 
+@claim("A running request moves to another worker with its KV pages", of="serving")
 def test_a_sequence_goes_on_elsewhere_with_its_pages() -> None:
     where = world()
     where.submit(submission("r", PROMPT, 40, "base@w0"))
