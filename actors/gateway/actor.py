@@ -165,13 +165,13 @@ class Gateway(Actor):
     @endpoint(concurrent=True)
     async def drained(self, application: str, version: int) -> None:
         """Return once publication ``version`` of the routes has arrived and the application has no request left here."""
-        await self.until(lambda: self.state.table.version >= version and self.state.uses.none(application))
+        await self.until(lambda: self.state.table.version >= version and self.state.usage.none(application))
 
     @endpoint(urgent=True)
     async def uses(self) -> dict[str, Use]:
         """Return the usage of each application at this gateway: its active requests, or how long it has been idle."""
         state, waits = self.state, self.state.capacity_waits
-        return state.uses.tell(state.table.routes, self.node.clock.now(), waits.wants(), waits.offline())
+        return state.usage.tell(state.table.routes, self.node.clock.now(), waits.wants(), waits.offline())
 
     @endpoint(concurrent=True)
     async def quiet(self, application: str, version: int) -> None:

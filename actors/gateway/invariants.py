@@ -6,12 +6,12 @@ from typing import Protocol
 
 from ...policies.requests.admission_limit import AdmissionLimit
 from ...policies.requests.queue import WaitingQueue
+from .application_usage import ApplicationUsage
 from .capacity_waits import CapacityWaits
 from .dispatch_queries import DispatchQueries
 from .move_in_progress import MovedParts
 from .offline import OfflineBook
 from .request_moves import RequestMoves
-from .usage import Usage
 from .workers import Workers
 
 
@@ -23,9 +23,9 @@ class CheckedParts(MovedParts, Protocol):
     asking: DispatchQueries
     moving: RequestMoves
     overload: AdmissionLimit
-    uses: Usage
+    usage: ApplicationUsage
     offline: OfflineBook
-    room_waits: CapacityWaits
+    capacity_waits: CapacityWaits
 
 
 def check_state(state: CheckedParts) -> None:
@@ -45,7 +45,7 @@ def check_state(state: CheckedParts) -> None:
     assert all(r.counted == r.cost() for r in active)
     state.overload.check([(r.account, r.counted) for r in active if not r.offline])
     state.offline.check(active)
-    state.uses.check(r.application for r in active)
+    state.usage.check(r.application for r in active)
     for worker, on in table.on.items():
         assert on == {r.id for r in active if worker in r.workers}, worker
         assert table.work[worker] == sum(state.active[request].counted for request in on), worker

@@ -25,6 +25,7 @@ from ..dispatcher.messages import Chosen
 from ..worker.messages import Exported, GatewayNews, Submission, SweepReport
 from . import messages as m
 from .admission import refusal
+from .application_usage import ApplicationUsage
 from .capacity_waits import CapacityWaits
 from .catalogue import Catalogue
 from .decision import Decision
@@ -36,7 +37,6 @@ from .port import Generation, ModelInfo, RequestView
 from .record import RequestRecord
 from .request_moves import RequestMoves
 from .switch_messages import SwitchRoutes
-from .usage import Usage
 from .workers import Workers
 
 KEEP = 1024  # ended requests that can still be looked up
@@ -69,7 +69,7 @@ class GatewayState:
         self.overload = AdmissionLimit(max_waiting, max_waiting_tokens, gateways)
         self.tenants = tenants  # tenants that have keys; 0: no keys, so applications are accounts
         self.quarantine = Quarantine()
-        self.uses = Usage()
+        self.usage = ApplicationUsage()
         self.lengths = lengths or Lengths()
         self.moving = RequestMoves(self)  # moves of running requests
         self.asking = DispatchQueries(asks)  # questions about queued requests; asks: dispatchers choose between routes
@@ -152,7 +152,7 @@ class GatewayState:
         self.active[record.id], self._arrivals = record, self._arrivals + 1
         if not generation.offline:
             self.overload.begin(record.account)
-        self.uses.change(application, 1, now)
+        self.usage.change(application, 1, now)
         self._recount(record)
         self._wait(record, now)
         self._try(record, now)
@@ -265,7 +265,7 @@ class GatewayState:
         record.end(state, now, event, reason=reason)
         if not record.offline:
             self.overload.end(record.account, record.counted, now)
-        self.uses.change(record.application, -1, now)
+        self.usage.change(record.application, -1, now)
         self.lengths.ended(record, reason)
         self.asking.ended(record, now)
         self.past[record.id] = record.view()

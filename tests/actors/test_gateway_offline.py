@@ -119,7 +119,7 @@ def test_a_model_in_no_worker_is_loaded_for_one_request_and_the_others_follow() 
     assert [effect.applications for effect in effects if isinstance(effect, WantRoutes)] == [{"m": 9}]
     assert bench.state.offline.credits("m") == [], "it is asked for"
     waits = bench.state.capacity_waits
-    told = bench.state.uses.tell(["m"], 0.0, waits.wants(), waits.offline())["m"]
+    told = bench.state.usage.tell(["m"], 0.0, waits.wants(), waits.offline())["m"]
     assert (told.waits, told.offline) == (9, True)
     bench(generation("b", 5))
     assert not waits.offline(), "somebody waits for it"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from ...policies.cluster.demand import Use
 
 
-class Usage:
+class ApplicationUsage:
     """The usage counters: active requests and the time of the last change, by application."""
 
     def __init__(self) -> None:
