@@ -130,8 +130,8 @@ def test_the_nearest_tests_come_first_then_the_room_then_the_seeds() -> None:
     assert all("blockwright.policies.memory.chunks import" in texts[test] for test in users)
     assert "tests/policies/memory/test_slots.py" in {*users, *near}
     own, near, wide = stages("actors/gateway/request_pauses.py", texts)  # no test imports it
-    assert own == ["tests/actors/test_gateway_pausing.py"]
-    assert "tests/actors/test_gateway_switching.py" in near
+    assert own == ["tests/actors/test_gateway_request_pauses.py"]
+    assert "tests/actors/test_gateway_route_switches.py" in near
     assert {f"tests/serving/test_serving_{game}.py" for game in GAMES} <= {*wide}
     assert stages("gpu/kernels/rows.h", texts)[0][0].startswith("tests/gpu/")
     for path in sorted([*ROOT.glob("policies/*/*.py"), *ROOT.glob("actors/**/*.py")]):

@@ -38,7 +38,7 @@ from blockwright.tests.actors.fake_fleet import route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 from blockwright.tests.actors.predictor_rig import PredictorRig
 from blockwright.tests.actors.test_controller_overload import PAIR, Burst
-from blockwright.tests.actors.test_gateway_moving import Mover, whole
+from blockwright.tests.actors.test_gateway_request_moves import Mover, whole
 from blockwright.tests.actors.test_scaling import LATE, Fleet
 from blockwright.tests.actors.test_worker_parameters import fetch, pair
 from blockwright.tests.actors.worker_rig import Rig

@@ -18,7 +18,7 @@ from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRout
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.sweep.page_events import Unhold
 from blockwright.tests.actors.gateway_bench import emitted, progressed, submits
-from blockwright.tests.actors.test_gateway_switching import PIPELINE, REPLICAS, Switched, holds, target
+from blockwright.tests.actors.test_gateway_route_switches import PIPELINE, REPLICAS, Switched, holds, target
 
 BACK = Route("m@w1+w0", 1, "m", (Hop("w1", 0, 3), Hop("w0", 3, 6)))
 

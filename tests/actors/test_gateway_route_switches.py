@@ -23,7 +23,7 @@ from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.sweep.page_events import Exported, Unhold
 from blockwright.tests.actors.fake_fleet import GATEWAY
 from blockwright.tests.actors.gateway_bench import Bench, emitted, preempted, progressed, submits
-from blockwright.tests.actors.test_gateway_moving import PAGE_BYTES, target, whole
+from blockwright.tests.actors.test_gateway_request_moves import PAGE_BYTES, target, whole
 from blockwright.tests.claims import claim
 
 PIPELINE = Route("m@w0+w1", 1, "m", (Hop("w0", 0, 3), Hop("w1", 3, 6)))
