@@ -87,24 +87,9 @@ def command_of(words: Sequence[str]) -> tuple[str, list[str]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    name, rest = command_of(words)
-    if name == "help" and rest:
-        name, rest = command_of([*rest, "--help"])
-    if name in ("-h", "--help", "help"):
-        print(overview())
-        return 0
-    if name not in COMMANDS and rest[:1] in (["-h"], ["--help"]) and _longer(name):
-        print(overview(name))
-        return 0
-    if name == "--version":
-        name = "version"
-    if name not in COMMANDS:
-        return _refuse(_no_command(name, rest), 2)
     _prepare_streams()
     try:
-        module = COMMANDS[name].load()
-        code = module.run(make_parser(name, module).parse_args(rest))
+        code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
     except CommandError as error:
@@ -119,6 +104,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _drop_output()
         return _refuse(f"the output cannot be written ({error.strerror}); make room, or write it elsewhere", 1)
+
+
+def _run(words: Sequence[str]) -> int:
+    """Run a command, or print the help that is asked for; return the exit code."""
+    name, rest = command_of(words)
+    if name == "help" and rest:
+        name, rest = command_of([*rest, "--help"])
+    if name in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if name not in COMMANDS and rest[:1] in (["-h"], ["--help"]) and _longer(name):
+        print(overview(name))
+        return 0
+    if name == "--version":
+        name = "version"
+    if name not in COMMANDS:
+        return _refuse(_no_command(name, rest), 2)
+    module = COMMANDS[name].load()
+    return module.run(make_parser(name, module).parse_args(rest))
 
 
 def _prepare_streams() -> None:

@@ -247,3 +247,14 @@ def test_a_server_is_named_in_one_of_two_ways(capsys: pytest.CaptureFixture[str]
     assert "both some/folder and --url http://127.0.0.1:9 are given; give one of them" in capsys.readouterr().err
     assert main(["complete", "--url", "127.0.0.1:9", "--prompt", "a"]) == 1
     assert "nothing answers at 127.0.0.1:9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["zoo", "--help"]])
+def test_help_that_nothing_takes_is_one_sentence(words: list[str]) -> None:
+    """Both lists of commands, written to a full disk."""
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "blockwright", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "the output cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
