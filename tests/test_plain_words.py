@@ -25,6 +25,9 @@ DONE = (
     "policies/overload",
     "policies/memory",
     "policies/prediction",
+    "policies/cluster",
+    "policies/plan",
+    "policies/model",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -56,10 +59,7 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "gpu/sampling": 4,
     "gpu/weights": 23,
     "policies": 4,
-    "policies/cluster": 41,
-    "policies/model": 10,
     "policies/offline": 46,
-    "policies/plan": 14,
     "simulator": 50,
     "zoo": 29,
 }
