@@ -1,7 +1,6 @@
 """The file that keeps what was added, replaced and removed while a server ran, for its next start.
 
-Owns the file's form and how it is written: whole, beside the old one, and in its place by one rename, so that a crash at any
-moment leaves the old or the new one. Entries that cannot be read stay in it as they are.
+Owns the file's form. A crash at any moment leaves the old file or the new one. Entries that cannot be read stay as they are.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..gpu.whole_file import write_whole
 from ..policies.requests.refusal import RequestRefused
 from .app_roots import check_name
 from .config import Settings
@@ -113,21 +113,7 @@ class ChangesFile:
             return self._raw()
 
     def _write(self, raw: Mapping[str, Any]) -> None:
-        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        try:
-            with open(beside, "w", encoding="utf-8") as file:
-                file.write(json.dumps(raw, indent=1, ensure_ascii=False) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, self.path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(self.path, (json.dumps(raw, indent=1, ensure_ascii=False) + "\n").encode("utf-8"))
 
 
 def _entry(name: str, entry: object) -> NewApplication:

@@ -1,6 +1,7 @@
 """All settings of a serving cluster in one frozen record, each with its meaning. Standard library and policies only.
 
-The text beside a type is what ``blockwright serve --show-settings`` and docs/serving.md say of the field.
+The text beside a type is what ``blockwright serve --show-settings`` and docs/serving.md say of the field. A ``Group`` there
+begins a part of that file and a table of that page.
 ``blockwright serve`` reaches each field by ``--set name=value`` or a TOML file given with ``--config``; the few that people
 expect have a flag of their own. Sizes are bytes, times are seconds.
 """
@@ -43,6 +44,14 @@ LONGEST_CONTEXT = 8192  # tokens of a sequence unless ``max_model_len`` says mor
 TOKEN_CHARACTERS = 32
 
 
+Texts = dict[str, str]
+Counts = dict[str, int]
+
+
+class Group(str):
+    """The heading above a field of ``Settings`` and the fields after it, in the annotation of the first of them."""
+
+
 class StartError(Exception):
     """A cluster that cannot serve what it was started for; one sentence for the person who started it."""
 
@@ -56,17 +65,30 @@ class Settings:
     """See the module. Checked when made."""
 
     applications: Annotated[
-        dict[str, str],
+        Texts,
         "model id: checkpoint folder or hub id, or a table (path, base, system, temperature, ...); the first is the default",
+        Group("Models"),
     ] = field(default_factory=dict)
-    application_defaults: dict[str, str] = field(default_factory=dict)  # by application, as ``ModelInfo`` has them
-    bases: Annotated[
-        dict[str, str],
-        "adapter: the application it adapts; default: the one that it names itself, or the only one that is no adapter",
-    ] = field(default_factory=dict)
+    application_defaults: Texts = field(default_factory=dict)  # by application, as ``ModelInfo`` has them
     default_model: Annotated[str, "model id of requests that name none; empty: the first"] = ""
-    workers: Annotated[int, "worker processes"] = 1
-    device: Annotated[str, "where the workers compute; only cpu exists yet"] = "cpu"
+    bases: Annotated[
+        Texts,
+        "adapter: its base application; default: the one that the adapter names, or the only whole model",
+    ] = field(default_factory=dict)
+    adapters: Annotated[
+        str, "folder whose adapters are served, each under the name of its own folder, and loaded when requests ask for them"
+    ] = ""
+    app_roots: Annotated[
+        str, "folders, separated by commas, from which applications may be added at run time; empty: none may"
+    ] = ""
+    apps_file: Annotated[
+        str,
+        "file that keeps additions and removals at run time for the next start; empty: one in adapters, if that is set",
+    ] = ""
+    on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
+    workers: Annotated[int, "worker processes", Group("Workers")] = 1
+    threads: Annotated[int, "kernel threads per worker; 0: cores (of the container) divided by workers, at least 1"] = 0
+    device: Annotated[str, "device on which the workers compute; only cpu exists yet"] = "cpu"
     dtype: Annotated[str, "auto (as stored; float16, or checkpoints of several types: float32), float32 or bfloat16"] = (
         "auto"
     )
@@ -74,13 +96,69 @@ class Settings:
     instruction_set: Annotated[
         str, "limit for the native kernels: amx, avx512_bf16, avx512, avx2 or generic; empty: the best the processor has"
     ] = ""
-    threads: Annotated[int, "kernel threads per worker; 0: cores (of the container) divided by workers, at least 1"] = 0
-    host: Annotated[str, "address to listen on"] = "127.0.0.1"
+    pipeline: Annotated[int, "pipeline stages: workers each model is spread over; must divide workers"] = 1
+    pipelines: Annotated[Counts, "application: its own number of pipeline stages"] = field(default_factory=dict)
+    profile: Annotated[str, "device profile (a JSON file from blockwright profile) to compare steps with"] = ""
+    pace: Annotated[str, "simulate slower hardware: delays per step, from a JSON file of seconds"] = ""
+    memory: Annotated[
+        int,
+        "bytes (or 2GiB) for parameters and KV, per worker; 0: 60 % of free memory, divided by the workers",
+        Group("Memory and the prefix cache"),
+    ] = 0
+    kv_reserve: Annotated[
+        float, "with on_demand: share of the memory beside the largest application that stays free for KV, 0 to 0.9"
+    ] = 0.1
+    page_size: Annotated[int, "tokens per page of KV"] = 16
+    block_idle: Annotated[
+        float, "seconds without use until an extra copy of a busy block is unloaded; 0: no extra copies"
+    ] = 60.0
+    prefix_cache: Annotated[bool, "reuse the KV of equal prompt prefixes"] = True
+    shared_cache: Annotated[bool, "let tenants reuse each other's prefixes; timing then reveals equal prompts"] = False
+    max_rows: Annotated[int, "sequences a worker runs at a time; others wait", Group("Batching")] = 256
+    sweep_tokens: Annotated[int, "most tokens in one step (a sweep)"] = 512
+    chunk_size: Annotated[int, "most prompt tokens of one sequence in one step"] = 256
+    max_model_len: Annotated[
+        int,
+        "most tokens of prompt and answer together; 0: what the checkpoint says, at most 8192",
+        Group("Limits of requests"),
+    ] = 0
+    max_body: Annotated[
+        int, "maximum size of a request's body in bytes (or 32MiB); 0: 4 MiB and 6 bytes for each character that may fit"
+    ] = 0
+    max_characters: Annotated[int, "most characters of a text to tokenize; each takes about 150 bytes"] = 4_000_000
+    max_waiting: Annotated[int, "most requests in the server, over all gateways; more are refused"] = 4096
+    max_waiting_tokens: Annotated[int, "most tokens still to compute; more requests are refused; 0: no limit"] = 0
+    request_timeout: Annotated[float, "seconds from arrival after which an unfinished request fails; 0: never"] = 0.0
+    unknown_fields: Annotated[str, "warn (list unknown request fields in the header x-ignored-fields) or reject"] = "warn"
+    tenant_models: Annotated[Texts, "tenant: model ids it may use, separated by commas; default: all", Group("Tenants")] = (
+        field(default_factory=dict)
+    )
+    requests_per_minute: Annotated[Counts, "tenant: requests per minute; * for tenants without an entry"] = field(
+        default_factory=dict
+    )
+    tokens_per_minute: Annotated[Counts, "tenant: prompt and answer tokens per minute; * as above"] = field(
+        default_factory=dict
+    )
+    tokens_per_day: Annotated[Counts, "tenant: prompt and answer tokens per day (UTC); * as above"] = field(
+        default_factory=dict
+    )
+    concurrent_requests: Annotated[Counts, "tenant: requests running or waiting at a time; * as above"] = field(
+        default_factory=dict
+    )
+    tenant_weights: Annotated[
+        Counts, "tenant (or application, without keys): its share of a worker's time; * for others, else 1"
+    ] = field(default_factory=dict)
+    tenant_kv_share: Annotated[
+        dict[str, float],
+        "tenant or application: the most of a worker's KV memory it may hold, 0 to 1; * for others; :left and :right for "
+        "the two sides of offline batches",
+    ] = field(default_factory=dict)
+    host: Annotated[str, "address to listen on", Group("Network, keys and TLS")] = "127.0.0.1"
     port: Annotated[int, "port to listen on; 0: any free one"] = 8000
-    gateways: Annotated[int, "gateways, the processes that answer HTTP; all on the same port"] = 1
-    gateway_in_head: Annotated[
-        str, "yes: the first gateway shares the head's process; no: each has its own; auto: no with more than 2 cores"
-    ] = "auto"
+    api_keys: Annotated[Texts, "key: tenant; if this and admin_keys are empty, no key is needed"] = field(
+        default_factory=dict
+    )
+    admin_keys: Annotated[Texts, "key: tenant; if there are any, only these may use /admin"] = field(default_factory=dict)
     tls_cert: Annotated[str, "certificate chain (PEM file); with tls_key the server speaks https only"] = ""
     tls_key: Annotated[str, "private key (PEM file) of tls_cert"] = ""
     cors_origins: Annotated[str, "origins whose web pages may send requests, separated by commas, or *; empty: none"] = ""
@@ -88,79 +166,41 @@ class Settings:
         str,
         "host names accepted in requests, separated by commas, or *; empty: all, or on loopback without keys the local ones",
     ] = ""
-    read_timeout: Annotated[float, "seconds a client has to send a request, plus one for each 16 KiB of its body"] = 60.0
+    gateways: Annotated[int, "gateways, the processes that answer HTTP; all on the same port"] = 1
+    gateway_in_head: Annotated[
+        str, "yes: the first gateway shares the head's process; no: each has its own; auto: no with more than 2 cores"
+    ] = "auto"
     max_connections: Annotated[
         int, "connections per gateway process, more are refused; 0: as many as open files (ulimit -n) allow"
     ] = 8192
-    max_body: Annotated[
-        int, "maximum size of a request's body in bytes (or 32MiB); 0: 4 MiB and 6 bytes for each character that may fit"
-    ] = 0
-    max_characters: Annotated[int, "most characters of a text to tokenize; each takes about 150 bytes"] = 4_000_000
-    api_keys: Annotated[dict[str, str], "key: tenant; if this and admin_keys are empty, no key is needed"] = field(
-        default_factory=dict
-    )
-    admin_keys: Annotated[dict[str, str], "key: tenant; if there are any, only these may use /admin"] = field(
-        default_factory=dict
-    )
-    tenant_models: Annotated[dict[str, str], "tenant: model ids it may use, separated by commas; default: all"] = field(
-        default_factory=dict
-    )
-    requests_per_minute: Annotated[dict[str, int], "tenant: requests per minute; * for tenants without an entry"] = field(
-        default_factory=dict
-    )
-    tokens_per_minute: Annotated[dict[str, int], "tenant: prompt and answer tokens per minute; * as above"] = field(
-        default_factory=dict
-    )
-    tokens_per_day: Annotated[dict[str, int], "tenant: prompt and answer tokens per day (UTC); * as above"] = field(
-        default_factory=dict
-    )
-    concurrent_requests: Annotated[dict[str, int], "tenant: requests running or waiting at a time; * as above"] = field(
-        default_factory=dict
-    )
-    tenant_weights: Annotated[
-        dict[str, int], "tenant (or application, without keys): its share of a worker's time; * for others, else 1"
-    ] = field(default_factory=dict)
-    tenant_kv_share: Annotated[
-        dict[str, float],
-        "tenant or application: the most of a worker's KV memory it may hold, 0 to 1; * for others; :left and :right for "
-        "the two sides of offline batches",
-    ] = field(default_factory=dict)
-    on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
-    kv_reserve: Annotated[
-        float, "with on_demand: share of the memory beside the largest application that stays free for KV, 0 to 0.9"
-    ] = 0.1
-    offline_delay: Annotated[
-        float,
-        "how much slower batch requests may make other answers: 0 (they join only where that is free) to 1 (twice as slow)",
-    ] = 0.03
-    offline_sweep: Annotated[float, "most seconds for a step of batch requests alone; new requests wait for it"] = 0.02
-    app_roots: Annotated[
-        str, "folders, separated by commas, from which applications may be added at run time; empty: none may"
-    ] = ""
-    adapters: Annotated[
-        str, "folder whose adapters are served, each under the name of its own folder, and loaded when requests ask for them"
-    ] = ""
-    apps_file: Annotated[
+    read_timeout: Annotated[float, "seconds a client has to send a request, plus one for each 16 KiB of its body"] = 60.0
+    keep_alive: Annotated[
+        float, "seconds of silence in a stream before a comment with the queue position or prefill progress, at least 0.001"
+    ] = 10.0
+    directory: Annotated[str, "folder for the cluster's sockets; empty: a fresh private one"] = ""
+    heartbeat: Annotated[float, "seconds between a worker's heartbeats, at least 0.01", Group("Faults and shutdown")] = 0.5
+    silence: Annotated[float, "seconds without a heartbeat after which a worker is declared down"] = 2.0
+    stall_timeout: Annotated[
+        float, "seconds without progress in a step (beyond pace) that mean a hung worker; it is replaced"
+    ] = 10.0
+    worker_wait: Annotated[float, "seconds requests wait while no worker can serve them; then they fail"] = 30.0
+    drain_timeout: Annotated[float, "seconds for requests to finish after SIGTERM, or when their model is removed"] = 30.0
+    check: Annotated[bool, "verify the memory accounts after every seventh step, not only when idle"] = False
+    dispatch: Annotated[
         str,
-        "file that keeps what is added and removed at run time for the next start; empty: one in adapters, if that is set",
-    ] = ""
-    max_model_len: Annotated[int, "most tokens of prompt and answer together; 0: what the checkpoint says, at most 8192"] = 0
-    memory: Annotated[
-        int, "bytes (or 2GiB) for parameters and KV, per worker; 0: 60 % of free memory, divided by the workers"
-    ] = 0
-    page_size: Annotated[int, "tokens per page of KV"] = 16
-    chunk_size: Annotated[int, "most prompt tokens of one sequence in one step"] = 256
-    sweep_tokens: Annotated[int, "most tokens in one step (a sweep)"] = 512
-    max_rows: Annotated[int, "sequences a worker runs at a time; others wait"] = 256
-    pipeline: Annotated[int, "pipeline stages: workers each model is spread over; must divide workers"] = 1
-    pipelines: Annotated[dict[str, int], "application: its own number of pipeline stages"] = field(default_factory=dict)
-    block_idle: Annotated[
-        float,
-        "seconds without use until an extra copy of a busy block is unloaded; 0: no extra copies",
-    ] = 60.0
+        "choice of a worker for a request: outstanding (least work), or a policy of docs/scheduling.md",
+        Group("Dispatch"),
+    ] = OUTSTANDING
+    dispatch_candidates: Annotated[int, "routes to compare for each request, drawn at random; 0: all"] = 0
+    dispatch_timeout: Annotated[float, "seconds a worker's predictor may take to answer a dispatcher"] = 0.05
+    dispatch_sample: Annotated[float, "share of requests for which all routes are asked, to rank the choice, 0 to 1"] = 0.01
+    dispatchers: Annotated[int, "dispatchers; gateways ask them in turn"] = 1
+    slo_ttft: Annotated[float, "target for the first token, in seconds, of the policies predicted-slo and ours"] = 3.0
+    slo_latency: Annotated[float, "target for the last token, in seconds, of the policy predicted-slo"] = 30.0
     autoscale: Annotated[
         str,
         "start and drain workers by latency: off, preemptive (by forecasts, see dispatch) or relief (by measurements)",
+        Group("Autoscaling"),
     ] = "off"
     autoscale_latency: Annotated[float, "seconds from arrival to end above which one more worker starts"] = 0.0
     autoscale_max_workers: Annotated[
@@ -174,6 +214,7 @@ class Settings:
     overload: Annotated[
         str,
         "on: when KV memory runs out, replicas drop parameters that others hold, and reload them after the burst; off",
+        Group("Overload"),
     ] = "off"
     overload_throttled: Annotated[float, "share of a worker's KV memory in use that counts as full, 0.5 to 1"] = 0.95
     overload_quiet: Annotated[float, "share of all KV memory in use below which parameters are reloaded, 0 to 1"] = 0.5
@@ -181,56 +222,37 @@ class Settings:
         float, "seconds ahead that KV use is extrapolated, to act before memory is full; 0: act when it is"
     ] = 0.0
     overload_most: Annotated[int, "most workers in a pipeline formed by dropping parameters"] = 4
-    prefix_cache: Annotated[bool, "reuse the KV of equal prompt prefixes"] = True
-    shared_cache: Annotated[bool, "let tenants reuse each other's prefixes; timing then reveals equal prompts"] = False
-    pace: Annotated[str, "simulate slower hardware: delays per step, from a JSON file of seconds"] = ""
-    profile: Annotated[str, "device profile (a JSON file from blockwright profile) to compare steps with"] = ""
-    stall_timeout: Annotated[
-        float, "seconds without progress in a step (beyond pace) that mean a hung worker; it is replaced"
-    ] = 10.0
-    heartbeat: Annotated[float, "seconds between a worker's heartbeats, at least 0.01"] = 0.5
-    silence: Annotated[float, "seconds without a heartbeat after which a worker is declared down"] = 2.0
-    worker_wait: Annotated[float, "seconds requests wait while no worker can serve them; then they fail"] = 30.0
-    request_timeout: Annotated[float, "seconds from arrival after which an unfinished request fails; 0: never"] = 0.0
-    drain_timeout: Annotated[float, "seconds for requests to finish after SIGTERM, or when their model is removed"] = 30.0
-    max_waiting: Annotated[int, "most requests in the server, over all gateways; more are refused"] = 4096
-    max_waiting_tokens: Annotated[int, "most tokens still to compute; more requests are refused; 0: no limit"] = 0
-    unknown_fields: Annotated[str, "warn (list unknown request fields in the header x-ignored-fields) or reject"] = "warn"
-    keep_alive: Annotated[
-        float, "seconds of silence in a stream before a comment with the queue position or prefill progress, at least 0.001"
-    ] = 10.0
     batch_dir: Annotated[
-        str, "folder that keeps files and batches through any crash, used by one server only; empty: no batches"
+        str,
+        "folder that keeps files and batches through any crash, used by one server only; empty: no batches",
+        Group("Offline batches"),
     ] = ""
     batch_requests: Annotated[int, "most requests in a batch"] = 50_000
     batch_bytes: Annotated[int, "maximum size of a batch's input file in bytes (or 200MiB)"] = 200 << 20
+    offline_delay: Annotated[
+        float,
+        "most by which batch requests may slow other answers: 0 (they join only if that costs nothing) to 1 (twice as slow)",
+    ] = 0.03
+    offline_sweep: Annotated[float, "most seconds for a step of batch requests alone; new requests wait for it"] = 0.02
+    log_format: Annotated[
+        str, "text, or json: one object per line, on standard output and error", Group("Logs and traces")
+    ] = "text"
+    log_level: Annotated[str, "least important level that is logged: debug, info, warning or error"] = "warning"
+    event_log: Annotated[str, "folder for the workers' event logs (with prompts and answers as token ids); empty: off"] = ""
+    event_log_size: Annotated[int, "bytes (or 64MiB) per worker's event log; older entries are deleted"] = 64 << 20
     otlp_traces_endpoint: Annotated[
         str, "URL to send trace spans of requests to (http://HOST:4318/v1/traces; needs the extra otlp); empty: off"
     ] = ""
-    directory: Annotated[str, "folder for the cluster's sockets; empty: a fresh private one"] = ""
-    check: Annotated[bool, "verify the memory accounts after every seventh step, not only when idle"] = False
-    event_log: Annotated[str, "folder for the workers' event logs (with prompts and answers as token ids); empty: off"] = ""
-    event_log_size: Annotated[int, "bytes (or 64MiB) per worker's event log; older entries are deleted"] = 64 << 20
     tagger: Annotated[
         str,
-        "what estimates answer lengths: off, history (of past requests) or trained:FILE (which keeps learning)",
+        "source of the estimates of answer lengths: off, history (of past requests) or trained:FILE (which keeps learning)",
+        Group("Forecasts of answer lengths"),
     ] = "off"
     tagger_folder: Annotated[str, "folder where the tagger keeps what it has learned; empty: nowhere"] = ""
     request_log: Annotated[
         str, "folder for logs of requests (hashed features and lengths, no tokens) to train a tagger on; empty: off"
     ] = ""
     request_log_size: Annotated[int, "bytes (or 64MiB) per gateway's request log; older requests are deleted"] = 64 << 20
-    dispatch: Annotated[
-        str, "how a worker is chosen for a request: outstanding (least work), or a policy of docs/scheduling.md"
-    ] = OUTSTANDING
-    dispatch_candidates: Annotated[int, "routes to compare for each request, drawn at random; 0: all"] = 0
-    dispatch_timeout: Annotated[float, "seconds a worker's predictor may take to answer a dispatcher"] = 0.05
-    dispatch_sample: Annotated[float, "share of requests for which all routes are asked, to rank the choice, 0 to 1"] = 0.01
-    dispatchers: Annotated[int, "dispatchers; gateways ask them in turn"] = 1
-    slo_ttft: Annotated[float, "target for the first token, in seconds, of the policies predicted-slo and ours"] = 3.0
-    slo_latency: Annotated[float, "target for the last token, in seconds, of the policy predicted-slo"] = 30.0
-    log_format: Annotated[str, "text, or json: one object per line, on standard output and error"] = "text"
-    log_level: Annotated[str, "least important level that is logged: debug, info, warning or error"] = "warning"
 
     @property
     def largest_body(self) -> int:
@@ -296,6 +318,11 @@ class Settings:
                 "needs a token in each step: raise sweep_tokens or lower max_rows"
             )
 
+    @property
+    def _spans(self) -> Counts:
+        """Return the pipeline stages by the name of the setting that says so."""
+        return {"pipeline": self.pipeline, **{f"pipelines.{name}": span for name, span in self.pipelines.items()}}
+
     def _check_autoscale(self) -> None:
         if self.autoscale not in MODES:
             raise SettingsError(f"autoscale is {self.autoscale!r}; choose one of {', '.join(MODES)}")
@@ -314,7 +341,7 @@ class Settings:
             raise SettingsError(f"autoscale_max_workers is {most} with {self.workers} workers; give {few} to {many}")
         if not self.autoscale_latency:
             raise SettingsError("autoscale_latency is missing; give the seconds a request may take")
-        for label, span in {"pipeline": self.pipeline, **{f"pipelines.{n}": s for n, s in self.pipelines.items()}}.items():
+        for label, span in self._spans.items():
             if span > 1:
                 raise SettingsError(f"{label} is {span}, but autoscale adds single workers; give 1, or autoscale=off")
 
@@ -333,7 +360,7 @@ class Settings:
             return
         if max(self.workers, self.autoscale_max_workers) < 2:
             raise SettingsError("overload is on with 1 worker, which holds nothing twice; give 2 or more, or overload=off")
-        for label, span in {"pipeline": self.pipeline, **{f"pipelines.{n}": s for n, s in self.pipelines.items()}}.items():
+        for label, span in self._spans.items():
             if span > 1:
                 raise SettingsError(f"{label} is {span}, but overload makes pipelines of replicas; give 1, or overload=off")
         if not self.prefix_cache:

@@ -209,6 +209,7 @@ def bare_servers() -> Iterator[Path]:
             process.wait()
 
 
+@harness.claim("A call between processes is faster than one of xoscar", of="actor-runtime")
 def main(options: Options, bars: Sequence[Bar] = BARS) -> None:
     part, rounds = (0.2, 1) if options.quick else (1.0, 5)
     report = Report(

@@ -33,6 +33,7 @@ def measured(python: Path, workers: int, applications: int) -> list[tuple[str, d
     return [(case, metrics) for case, metrics in json.loads(done.stdout)]
 
 
+@harness.claim("A controller of 1,000 workers and 100 models uses less than 5 % of a core at rest", of="faults")
 def main(options: Options) -> None:
     pythons = harness.interpreters(options)
     beside = head(options.beside) if options.beside else ""

@@ -109,6 +109,7 @@ def measure(model: str, rounds: int, sweeps: int, threads: int) -> Iterator[tupl
             yield f"{model}/{name}", {"base_ms": medians[0], **ratios}
 
 
+@harness.claim("Eight LoRA adapters of rank 16 on queries and values cost at most 12 % of a sweep", of="fine-tunes")
 def main(options: Options) -> None:
     torch.set_num_threads(1)
     threads = len(os.sched_getaffinity(0))

@@ -140,6 +140,7 @@ async def measure(report: Report, runs: int, folder: Path) -> None:
                 await asyncio.sleep(LASTED)  # so that each death is the first in a row
 
 
+@harness.claim("The longest pause of any stream after kill -9, and the time without a gateway, are measured", of="faults")
 def main(options: Options) -> None:
     settings = {"streams": STREAMS, "prompt_tokens": PROMPT_TOKENS, "new_tokens": NEW_TOKENS, "model": "S/bf16"}
     report = Report("failover", settings)

@@ -264,6 +264,7 @@ def bars() -> list[Bar]:
     return [*found, *([Bar("four/order", "pairs_wrong", at_most=0)] if len(POLICIES) > 1 else [])]
 
 
+@harness.claim("Simulated means are within 15 % and P99 within 25 % of a live cluster", of="simulator")
 def main(options: Options) -> None:
     settings = {"trace": TRACE.name, "load": LOAD, "shorter": SHORTER, "slower": SLOWER, "workers": WORKERS}
     report = Report("fidelity", settings)

@@ -15,14 +15,20 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS, BESIDE = "blockwright", "beside"
+_F = TypeVar("_F")
+
+
+def claim(sentence: str, *, of: str, headline: bool = False) -> Callable[[_F], _F]:
+    """Mark a benchmark's ``main`` as showing a sentence of docs/claims/ and return it unchanged; see tests/claims.py."""
+    return lambda main: main
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +163,15 @@ def table(report: Report) -> str:
 
 
 def finish(report: Report, options: Options, bars: Iterable[Bar] = ()) -> None:
-    """Print the table and the misses; store the JSON where asked."""
+    """Print the table and the misses, and store the JSON."""
     print(table(report))
     for sentence in misses(report, bars):
         print(f"MISS  {sentence}")
+    store(report, options)
+
+
+def store(report: Report, options: Options) -> None:
+    """Write the JSON if the command asked for it."""
     if options.json:
         options.json.write_text(json.dumps(report.document(), indent=1) + "\n")
 

@@ -187,6 +187,7 @@ async def measure(report: Report, *, quick: bool) -> None:
         await measure_buffers(report, made, runs=5 if quick else 15)
 
 
+@harness.claim("Activations overtake KV and parameters on a link and wait for two chunks at most", of="actor-runtime")
 def main(options: Options, bars: Sequence[Bar] = BARS) -> None:
     settings: dict[str, Any] = {"rate": RATE, "load": LOAD, "activation": ACTIVATION, "pause": PAUSE}
     report = Report("links", settings, ("pyzmq", "numpy"))

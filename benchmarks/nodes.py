@@ -91,6 +91,7 @@ async def measure(report: Report, runs: int) -> None:
                     report.add(case, OURS, {f"{how}_ms": await milliseconds_to_down(cluster, "w1", how, cause)})
 
 
+@harness.claim("Crashes of nodes are noticed within 50 ms", of="actor-runtime")
 def main(options: Options) -> None:
     report = Report("nodes", {"nodes": NODES, "heartbeat": 0.5, "silence": 2.5}, packages=("pyzmq", "uvloop"))
     runs = 3 if options.quick else 10

@@ -110,6 +110,7 @@ def fill(report: Report, done: Sequence[Figures]) -> None:
         report.add(f"sim/seeds/{overlap}", OURS, spread(seeded, overlap))
 
 
+@harness.claim("The simulated order has 1.2 times the throughput of depth-first order and 97 % of its sharing", of="offline")
 def main(options: Options, lengths: Sequence[tuple[int, int]] = ()) -> None:
     from blockwright.policies.offline.admission import SPARE
 

@@ -337,6 +337,9 @@ async def compare(one: Live, beside: Beside, rate: float, seconds: float, seed: 
     await ended([filling])
 
 
+@harness.claim(
+    "Online latency rises by at most 5 % beside offline load, which fills 80 % of what a roofline leaves", of="offline"
+)
 def main(options: Options) -> None:
     plan = Plan.chosen(options.quick)
     settings = {"lengths": runs.lengths().name, "shorter": SHORTER, "roofline": ROOFLINE, "linear": LINEAR, **NUMBERS}

@@ -93,6 +93,7 @@ def on_a_loop(count: int) -> dict[str, float]:
     return turns(prompts("mixed", count))
 
 
+@harness.claim("Ordering a large batch does not hold the event loop", of="offline")
 def main(options: Options) -> None:
     count = REQUESTS // 10 if options.quick else REQUESTS
     report = Report("offline_order", {"requests": count, "tokens": TOKENS}, ())

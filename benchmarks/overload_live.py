@@ -330,6 +330,9 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
                 report.add(f"real{workers}", name, found)
 
 
+@harness.claim(
+    "In a burst on real workers, P99 of first tokens is 8 times lower than with preemption", of="parameter-dropping"
+)
 def main(options: Options, workers: int) -> None:
     plan = Plan.chosen(options.quick)
     plan = replace(plan, workers=(workers,)) if workers else plan

@@ -95,6 +95,7 @@ def described(stages: int, room: int) -> Any:
     return scenario(table, DescriptionSource(Path("pipelines.toml"), ""))
 
 
+@harness.claim("Pipelines of two stages take at most 1.25 times the time per token of replicas", of="parameter-dropping")
 def main(options: Options) -> None:
     report = Report("pipelines", {"devices": DEVICES, "model": "Qwen-2.5-14B", "device": "H100"}, ())
     sizes, count = overload.lengths(replace(overload.SETS["arxiv"], longer=1)), 160 if options.quick else 600

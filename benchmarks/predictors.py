@@ -117,6 +117,7 @@ async def asked(running: int, waiting: int, states: int) -> dict[str, float]:
     }
 
 
+@harness.claim("A forecast at 64 running and 64 waiting requests takes less than 5 ms", of="prediction")
 def main(options: Options) -> None:
     report = Report("predictors", {}, ())
     for _ in range(1 if options.quick else 3):

@@ -222,6 +222,7 @@ def curves(report: Report, plan: Plan) -> None:
             report.add("capacity/base", subject, {name: rate for name, rate in rates.items() if rate is not None})
 
 
+@harness.claim("Preemptive provisioning has a P99 20 % below relief with no more instances", of="prediction")
 def main(options: Options, processes: int) -> None:
     plan = Plan.chosen(options.quick)
     lengths = str(runs.lengths().relative_to(ROOT)) if runs.lengths() == runs.SAMPLE else "shared/traces, all"

@@ -237,6 +237,9 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
             await busy(report, model, policy, plan.busy)
 
 
+@harness.claim(
+    "Forecast dispatch on four real workers has a higher capacity than Llumnix- and costs less than 3 %", of="prediction"
+)
 def main(options: Options) -> None:
     plan = Plan.chosen(options.quick)
     settings = {"lengths": runs.lengths().name, "shorter": SHORTER, "rate": RATE, "limit": LIMIT, "costs": COSTS, **SETTINGS}

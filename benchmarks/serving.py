@@ -110,6 +110,9 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
                 peer.close()
 
 
+@harness.claim(
+    "Serving is at least 1.3 times as fast as transformers, with 1 to 32 requests at once", of="speed", headline=True
+)
 def main(options: Options) -> None:
     plan = Plan.chosen(options.quick)
     settings = {"prompt_tokens": plan.prompt_tokens, "new_tokens": plan.new_tokens, "workers": 1}

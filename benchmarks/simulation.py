@@ -57,6 +57,8 @@ def measure(changes: tuple[str, ...], count: int) -> dict[str, float]:
     return {"times_real_time": requests[-1].at / seconds, "us_per_request": 1e6 * seconds / count}
 
 
+@harness.claim("A cluster of 1,000 instances is simulated in real time or faster", of="simulator")
+@harness.claim("A cluster of twelve instances is simulated 100 times faster than real time", of="simulator")
 def main(options: Options) -> None:
     report = Report("simulation", {"example": "examples/simulate/twelve.toml"}, ())
     for case, changes in CASES.items():

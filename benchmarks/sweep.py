@@ -195,6 +195,8 @@ def measure(quick: bool) -> Samples:
     return found
 
 
+@harness.claim("Planning a sweep of 256 sequences takes less than 0.45 ms, and of 48 less than 80 us", of="speed")
+@harness.claim("A fork of a scheduler with 256 sequences takes less than 1 ms", of="speed")
 def main(options: Options) -> None:
     report = Report("sweep", {"kv_layers": LAYERS, "page": PAGE}, ())
     for _ in range(2 if options.quick else 5):

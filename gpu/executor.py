@@ -80,9 +80,11 @@ class Sweep:
 
 
 class Executor:
-    """See the module; ``docs/contracts.md`` has the protocol. Sizes: ``rows`` of the tables, ``max_length`` tokens of a
-    sequence, ``kv_layers`` of the longest chain, ``max_tokens`` of a sweep, ``page_size`` tokens, ``budget`` and ``chunk``
-    bytes. With ``protect`` (tests) memory that is not committed faults when touched.
+    """The executor of one back end.
+
+    Sizes: ``rows`` of the tables, ``max_length`` tokens of a sequence, ``kv_layers`` of the longest chain, ``max_tokens`` of
+    a sweep, ``page_size`` tokens, ``budget`` and ``chunk`` bytes. With ``protect`` (tests) memory that is not committed
+    faults when touched.
     """
 
     def __init__(

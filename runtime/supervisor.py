@@ -23,6 +23,7 @@ from .actor.ref import Ref
 from .base.clock import seconds
 from .base.down import Down, abnormal
 from .base.errors import NodeDown, RemoteError, RuntimeFault
+from .base.names import import_name
 from .node.lifecycle import describe
 
 log = logging.getLogger("blockwright.runtime")
@@ -145,11 +146,25 @@ class Supervisor(Actor):
         """Return the address of a child's current life, on any node; wait until it is up, for as long as the call's
         timeout lets it. Raises KeyError.
         """
-        if name not in self._specs:
-            raise KeyError(f"there is no child {name!r}; there are: {', '.join(self._specs)}")
+        self._spec(name)
         while name not in self._refs:
             await self._came.wait()
         return str(self._refs[name])
+
+    def _spec(self, name: str) -> Child:
+        if name not in self._specs:
+            raise KeyError(f"there is no child {name!r}; there are: {', '.join(self._specs)}")
+        return self._specs[name]
+
+    @endpoint(concurrent=True)
+    async def class_of(self, name: str) -> str:
+        """Return the import name of a child's class; empty for a class that another process cannot import. Raises
+        KeyError."""
+        actor = self._spec(name).actor
+        try:
+            return actor if isinstance(actor, str) else import_name(actor)
+        except ValueError:
+            return ""
 
     @endpoint
     async def start_child(self, name: str) -> None:

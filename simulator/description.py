@@ -18,7 +18,7 @@ from ..policies.cluster.provisioning import MODES
 from ..policies.plan.coefficients import TERMS, Coefficients
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.prediction.lengths import MORE
-from .record import Most, record
+from .record import Most, Size, record
 
 ARRIVALS = ("poisson", "gamma", "trace", "log")
 LAWS = ("constant", "exponential")
@@ -27,6 +27,8 @@ MOST_ERROR = 10.0  # of a logarithm: a length is off by a factor of 22,000 then
 MOST_DEVICES = 10_000
 MOST_PARTS = 1 << 16  # chunks, or pages, in the least memory that holds whole ones of both: it is mapped at once
 Tokens = Annotated[int, Most(1 << 24)]  # of a request: all of them are listed
+Bytes = Annotated[int, Size()]
+Bandwidth = Annotated[float, Size()]  # bytes a second
 OVERLOAD = ("off", "drop", "swap", "migrate")
 IN_FLIGHT = ("shared", "own", "none")
 LEAST_WORK = "least-work"  # what the gateway does by itself
@@ -65,15 +67,15 @@ class ModelSpec:
     """A model, as far as its sizes matter."""
 
     name: str
-    kv_bytes: int  # of a token, on all layers together; a multiple of 4
-    parameters: int = 0  # bytes, taken from the memory of each instance
-    embedding: int = 0  # bytes of these that are looked up, not multiplied with
-    head: int = 0  # bytes of these that only sampled tokens are multiplied with
-    hidden_bytes: int = 0  # of a token, between the devices of a pipeline
+    kv_bytes: Bytes  # of a token, on all layers together; a multiple of 4
+    parameters: Bytes = 0  # bytes, taken from the memory of each instance
+    embedding: Bytes = 0  # bytes of these that are looked up, not multiplied with
+    head: Bytes = 0  # bytes of these that only sampled tokens are multiplied with
+    hidden_bytes: Bytes = 0  # of a token, between the devices of a pipeline
     context: Tokens = 1 << 20  # tokens, prompt and answer together
     share: float = 1.0  # of the requests, beside the other models
     shares: str = ""  # the model whose parameters it computes with, as an adapter does; its sizes are that model's
-    own: int = 0  # bytes of what it changes of them, its delta
+    own: Bytes = 0  # bytes of what it changes of them, its delta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +86,9 @@ class InstanceSpec:
     count: int = 1
     stages: int = 1  # devices in a row that the layers are spread over evenly; what follows is of each of them
     profile: str  # file of a device profile, or of cost coefficients alone
-    memory: int = 0  # bytes for parameters and KV
+    memory: Bytes = 0  # bytes for parameters and KV
     blocks: Annotated[int, Most(10_000_000)] = 0  # pages of KV of the first model; instead of ``memory``
-    memory_chunk: int = 2 << 20  # bytes that are mapped at a time
+    memory_chunk: Bytes = 2 << 20  # bytes that are mapped at a time
     page_size: int = 16
     chunk_size: int = 512
     sweep_tokens: Annotated[int, Most(1 << 20)] = 512
@@ -114,8 +116,8 @@ class LinkSpec:
     """Between the devices of a pipeline."""
 
     latency: float = 0.0  # seconds until a message arrives
-    bandwidth: float = 0.0  # bytes of hidden states a second; 0: any
-    host: float = 25e9  # bytes of KV a second between a device and host memory, each way
+    bandwidth: Bandwidth = 0.0  # bytes of hidden states a second; 0: any
+    host: Bandwidth = 25e9  # bytes of KV a second between a device and host memory, each way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

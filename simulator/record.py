@@ -1,5 +1,5 @@
 """Tables of TOML or JSON as dataclasses: all fields known, none missing, of their types; numbers finite, not below 0, and
-not above the ``Most`` that a field is annotated with."""
+not above the ``Most`` that a field is annotated with. A field annotated with ``Size`` also takes a text such as "2GiB"."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from ..policies.binary_size import parse_size
 
 T = TypeVar("T")
 Fault = Callable[[list[str | int], str], Exception]  # of the place of a field and what is wrong with it
@@ -17,6 +19,11 @@ class Most:
     """The largest value of a number: what is more is a slip, and would only be noticed when memory or patience ends."""
 
     value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The mark of a number of bytes, which may be written with a unit, as in the settings."""
 
 
 def record(kind: type[T], table: Any, error: Fault, place: list[str | int]) -> T:
@@ -39,10 +46,12 @@ def _value(kind: Any, value: Any, error: Fault, place: list[str | int]) -> Any:
             raise error(place, f"is {value!r}; give a list of tables")
         return tuple(_value(get_args(kind)[0], one, error, [*place, n]) for n, one in enumerate(value))
     if get_origin(kind) is Annotated:
-        kind, most = get_args(kind)
+        kind, mark = get_args(kind)
+        if isinstance(mark, Size):
+            return _value(kind, _bytes(value, error, place), error, place)
         found = _value(kind, value, error, place)
-        if found > most.value:
-            raise error(place, f"is {found}; give at most {most.value:,}")
+        if found > mark.value:
+            raise error(place, f"is {found}; give at most {mark.value:,}")
         return found
     if kind not in (int, float, str, bool):
         return record(kind, value, error, place)
@@ -53,3 +62,13 @@ def _value(kind: Any, value: Any, error: Fault, place: list[str | int]) -> Any:
     if isinstance(value, int | float) and not 0 <= value < float("inf"):
         raise error(place, f"is {value}; give 0 or more" + ("" if value < 0 else ", and a finite number"))
     return value
+
+
+def _bytes(value: Any, error: Fault, place: list[str | int]) -> Any:
+    """Return the number of bytes that a text names; what is no text is left as it is."""
+    if not isinstance(value, str):
+        return value
+    size = parse_size(value)
+    if size is None:
+        raise error(place, f"is {value!r}; give a number of bytes such as 2GiB")
+    return size

@@ -289,12 +289,16 @@ def _spread(layer: Sequence[Mutation], number: int, chance: random.Random) -> It
 # the tests of a room ----------------------------------------------------------------------------------------------------
 
 GAMES = ("seeds", "moves", "switches", "overload", "offline", "dispatch")  # of tests/serving: the quick seeds of each
-OF_KERNELS = ("test_conformance.py", "test_native_forward.py", "test_deltas.py", "test_bottlenecks.py")
+PLAYED = ("simulation", "pipelines", "moving")  # of tests/simulator: what plays the instances of policies/prediction
+OF_KERNELS = ("test_native_forward.py", "test_bottlenecks.py", "test_deltas.py", "test_conformance.py")  # the quickest first
 
 
 def stages(path: str, tests: Mapping[str, str]) -> list[list[str]]:
-    """Return the tests for a changed file, the nearest first: those of its name; those that import it; those of its folder;
-    those of its layer that import its room, and seeds. ``tests``: the text of each test file by its path."""
+    """Return the tests for a changed file, the nearest first: those of its name; those that import it; those of its folder,
+    or of the simulator that plays it; those of its layer that import its room, and seeds.
+
+    ``tests``: the text of each test file by its path.
+    """
     if path.startswith(KERNELS):
         return [[f"tests/gpu/{name}" for name in OF_KERNELS if f"tests/gpu/{name}" in tests]]
     layer, *rooms, name = path.removesuffix(".py").split("/")
@@ -307,6 +311,8 @@ def stages(path: str, tests: Mapping[str, str]) -> list[list[str]]:
     users = [test for test in tests if f"{module} import" in tests[test]]
     near = [test for test in tests if room and test.startswith(tuple(folders))]
     wide = [test for test in tests if test.startswith(f"tests/{layer}/") and f"blockwright.{layer}.{room}" in tests[test]]
+    if room == "prediction":
+        near += [f"tests/simulator/test_{name}.py" for name in PLAYED]
     if layer == "actors" or room in ("overload", "requests", "sweep"):
         wide += [f"tests/serving/test_serving_{game}.py" for game in GAMES]
     found, seen = list[list[str]](), set[str]()

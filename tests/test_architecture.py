@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.claims import claim
+
 ROOT = Path(__file__).parents[1]
 LAYERS = ("policies", "simulator", "transport", "gpu", "runtime", "zoo", "actors", "api")
 
@@ -189,6 +191,7 @@ def c_functions(source: str) -> Iterator[tuple[str, int]]:
             start = at + 1
 
 
+@claim("Layers import only lower layers, and product code imports by relative paths", of="code-and-tests")
 @pytest.mark.parametrize("layer", [name for name in LAYERS if (ROOT / name).exists()])
 def test_layers_import_only_what_lies_below(layer: str) -> None:
     faults = {
@@ -213,6 +216,7 @@ def test_layers_name_no_module_of_a_higher_layer_in_a_string(layer: str) -> None
     }
 
 
+@claim("Layers import only lower layers, and product code imports by relative paths", of="code-and-tests")
 def test_product_code_imports_by_relative_paths() -> None:
     """Readers that resolve imports by path, such as code browsers, then find every one of them."""
     absolute = re.compile(r"^\s*(?:from|import) blockwright\b", re.MULTILINE)
@@ -220,6 +224,7 @@ def test_product_code_imports_by_relative_paths() -> None:
     assert absolute.search("def f():\n    from blockwright.policies import plain")
 
 
+@claim("Policies and state machines are pure: no clock, socket, tensor, randomness or log", of="code-and-tests")
 def test_policies_and_state_machines_are_pure() -> None:
     modules = layer_modules()
     pure = pure_modules(modules)
@@ -272,6 +277,7 @@ def test_code_lines_leave_out_imports_docstrings_comments_and_blanks() -> None:
     assert code_lines(source) == 2
 
 
+@claim("Files have at most 400 lines of code and functions at most 60 lines", of="code-and-tests")
 def test_files_are_short() -> None:
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in sources(".py", ".c", ".h")}
     whole = {path: len(text.splitlines()) for path, text in texts.items()}
@@ -280,6 +286,7 @@ def test_files_are_short() -> None:
     assert {path: size for path, size in code.items() if size > MOST_CODE_LINES} == {}
 
 
+@claim("Files have at most 400 lines of code and functions at most 60 lines", of="code-and-tests")
 def test_functions_are_short() -> None:
     faults = {}
     for path in sources(".py", ".c", ".h"):

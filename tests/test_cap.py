@@ -12,6 +12,7 @@ import pytest
 
 from blockwright.gpu.select import SETS
 from blockwright.tests.cap import CAPS, NAME, VARIABLES
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.native_oracle import instruction_sets
 
 PROGRAM = """
@@ -41,6 +42,7 @@ def caps() -> list[Any]:
     return [name if name in ends else pytest.param(name, marks=pytest.mark.nightly) for name in found]
 
 
+@claim("A cap on the instruction set holds for our kernels, torch, oneDNN and MKL", of="code-and-tests")
 @pytest.mark.parametrize("cap", caps())
 def test_a_cap_holds_for_all_that_computes(cap: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.test_architecture import LAYERS
 
 ROOT = Path(__file__).parents[1]
@@ -189,11 +190,13 @@ def fault(path: str, term: str) -> str:
     return "" if term in names_in(file.read_text()) else f"{path} does not define {term}"
 
 
+@claim("A newcomer finds the answer to a question in the file where one would look first", of="code-and-tests")
 @pytest.mark.parametrize(("question", "path", "term"), GUESSES)
 def test_a_guess_hits(question: str, path: str, term: str) -> None:
     assert fault(path, term) == "", question
 
 
+@claim("A newcomer finds the answer to a question in the file where one would look first", of="code-and-tests")
 @pytest.mark.parametrize(("term", "path"), SEARCHES)
 def test_a_search_for_a_term_of_the_field_finds_the_file(term: str, path: str) -> None:
     assert says((ROOT / path).read_text(), term)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.mutations import GAMES, Mutation, c_mutations, chosen, python_mutations, stages
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +22,7 @@ def changes(source: str) -> set[tuple[str, str]]:
     return {(one.before, one.after) for one in found}
 
 
+@claim("Small wrong changes to the code are made and run against the nearest tests", of="code-and-tests")
 @pytest.mark.parametrize(
     ("source", "edits"),
     [
@@ -120,6 +122,7 @@ def test_a_seed_chooses_the_same_of_all_layers_and_of_no_file_many() -> None:
     assert len(chosen(many()[:5], 1, 60)) == 5
 
 
+@claim("Small wrong changes to the code are made and run against the nearest tests", of="code-and-tests")
 def test_the_nearest_tests_come_first_then_the_room_then_the_seeds() -> None:
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in ROOT.glob("tests/**/test_*.py")}
     own, users, near, *_ = stages("policies/memory/chunks.py", texts)

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from blockwright.tests.claims import claim
 from blockwright.tests.test_architecture import imports_of
 
 ROOT = Path(__file__).parents[1]
@@ -97,6 +98,7 @@ def test_what_is_compiled_here_needs_no_glibc_of_today(tmp_path: Path) -> None:
     assert build_steps().platform_tag(tmp_path, "linux_x86_64") in ("manylinux_2_17_x86_64", "linux_x86_64")
 
 
+@claim("The installed package is typed, and mypy checks a program against it", of="embedding")
 def test_the_package_says_that_it_is_typed() -> None:
     assert (ROOT / "py.typed").exists()
     assert "py.typed" in project()["tool"]["setuptools"]["package-data"]["*"]
@@ -144,6 +146,7 @@ def test_committed_links_stay_inside() -> None:
     assert [link.name for link in links if not link.resolve().is_relative_to(ROOT)] == []
 
 
+@claim("The wheel holds every module, the demo models and the web page, and nothing else", of="installation")
 @pytest.mark.system
 def test_the_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
     """Built from a copy of the sources, so that no build folder is left behind here."""
@@ -195,17 +198,7 @@ def test_the_wheel_holds_every_module_and_nothing_else(tmp_path: Path) -> None:
     assert {f"blockwright/{name}" for name in files if name.startswith(shipped)} < every, "the demo and the page are there"
 
 
-def test_the_status_page_is_shown_by_what_exists() -> None:
-    rows = [line for line in (ROOT / "docs" / "status.md").read_text().splitlines() if line.startswith("| ")]
-    cells = [row.strip("| ").rsplit(" | ", 1)[-1] for row in rows]
-    named = {name for cell in cells for name in re.findall(r"`([\w./-]+)`", cell)}
-    assert "tests/test_packaging.py" in named
-    assert sorted(name for name in named if not (ROOT / name).exists()) == []
-    issues = [row.strip("| ").rsplit(" | ", 2)[1:2] for row in rows]
-    assert all(cell == ["issue"] or set(*cell) <= set("- ") or cell[0].isdecimal() for cell in issues), "whose each claim is"
-    assert all(cell.startswith("open") or "`" in cell or set(cell) <= set("- |") or cell == "shown by" for cell in cells)
-
-
+@claim("The architecture page draws all rooms and names files that exist", of="code-and-tests")
 def test_the_architecture_page_draws_the_rooms_and_names_files_that_exist() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     drawn = page.split("```")[1]

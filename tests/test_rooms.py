@@ -11,6 +11,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from blockwright.tests.claims import claim
 from blockwright.tests.test_architecture import ROOT, imports, imports_of, layer_modules, layer_of
 
 # rooms (folders) of a layer, from the ground up: each imports only those before it; "" is the layer's root
@@ -101,10 +102,12 @@ def defined_often(sources: Mapping[str, str]) -> dict[str, list[str]]:
     return {name: found for name, found in places.items() if len(found) > 1}
 
 
+@claim("Imports make no circle, neither of modules nor of rooms", of="code-and-tests")
 def test_no_circle_of_imports_within_a_layer() -> None:
     assert circles(neighbours(layer_modules())) == []
 
 
+@claim("Imports make no circle, neither of modules nor of rooms", of="code-and-tests")
 def test_no_circle_of_rooms_within_a_layer() -> None:
     modules = layer_modules()
     found = {

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.test_install import lend
 from blockwright.tests.waiting import PATIENCE
 
@@ -69,6 +70,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "venv" / "bin"
 
 
+@claim("One wheel serves every supported Python and every glibc since 2.17", of="installation")
 @pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="about Linux on x86-64")
 def test_one_wheel_serves_every_python_and_every_glibc_since_2_17(wheel: Path, tmp_path: Path) -> None:
     assert re.fullmatch(r"blockwright-[\w.]+-py3-none-manylinux_2_17_x86_64\.whl", wheel.name)
@@ -84,6 +86,7 @@ def test_one_wheel_serves_every_python_and_every_glibc_since_2_17(wheel: Path, t
     assert wanted <= {"libc.so.6", "libm.so.6", "libpthread.so.0"}, "what PEP 600 counts on everywhere"
 
 
+@claim("The installed wheel serves models, and `doctor` and `demo` run from it", of="installation")
 def test_it_serves_where_it_is_installed(environment: Path, tmp_path: Path) -> None:
     doctor = done(environment / "blockwright", "doctor", cwd=tmp_path)
     assert "scheduler: compiled" in doctor, doctor
@@ -94,6 +97,7 @@ def test_it_serves_where_it_is_installed(environment: Path, tmp_path: Path) -> N
     assert "the server stopped when told to" in told
 
 
+@claim("The installed package is typed, and mypy checks a program against it", of="embedding")
 def test_a_typed_program_finds_its_types(environment: Path, tmp_path: Path) -> None:
     shutil.copy(PROGRAM, tmp_path / "program.py")
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", environment / "python", "program.py"]

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from ..gpu.whole_file import sync_folder
 from .documents import encode, read_document
 from .errors import StorageError, ZooError
 from .layout import CHAIN, OWN, Layout
@@ -98,7 +99,7 @@ class Disk:
         """What was renamed stays renamed when the power goes."""
         for path in sorted(self._dirty):
             self._step("sync")
-            _sync(path)
+            sync_folder(path)
         self._dirty.clear()
 
     def take_back(self) -> None:
@@ -215,11 +216,3 @@ def _entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except FileNotFoundError:
         return []
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

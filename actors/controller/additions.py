@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from ...policies.cluster.application_life import Incumbent, RouteProgress, check_settled, replaces, verdict
+from ...policies.cluster.application_life import Incumbent, RouteProgress, check_settled, replaces, verdict, version_name
 from .messages import Application
 from .residency import PlannedRoute, Served, serving
 from .worker_record import WorkerRecord
@@ -30,7 +30,7 @@ class Additions:
     def new_name(self, model: str, known: Collection[str]) -> str:
         """Return a name that no application had before, so that nothing on a worker or in a message is confused."""
         count = self._names.get(model, 0)
-        while (name := f"{model}~{count + 1}" if count else model) in known:
+        while (name := version_name(model, count)) in known:
             count += 1
         return name
 

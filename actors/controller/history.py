@@ -11,7 +11,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from .labels import label
 from .messages import ResumeWorker, ScalingEffect, StartWorker, StopWorker, VacateWorker
+from .residency import serving
 from .state import ControllerState
 
 KEPT = 200
@@ -39,6 +41,7 @@ class History:
         self._workers: dict[str, tuple[str, int]] = {}  # worker -> (state, incarnation) when last compared
         self._died: dict[str, float] = {}  # worker -> time of death, until it serves again
         self._routes: dict[str, int] = {}  # application -> number of routes in force
+        self._models: dict[str, str] = {}  # application that had routes -> its model
 
     def look(self, state: ControllerState, now: float) -> None:
         """Note what the last event changed."""
@@ -59,15 +62,17 @@ class History:
                 died = self._died.pop(name, None)
                 after = "" if died is None else f", {now - died:.2f} s after it died"
                 self.note(now, "ready", name, f"worker {name} serves" + (" again" if worker.restarts else "") + after)
+        for name in [name for name in self._models if name not in state.served]:
+            model = self._models.pop(name)
+            before = "the version before of " if serving(state.served, model) is not None else ""
+            if self._routes.pop(name, 0):
+                self.note(now, "routes", model, f"{before}model {model} is removed")
         changed: dict[tuple[int, int], list[str]] = {}  # (routes in force, planned) -> models, in the table's order
         for name in state.table.applications:
             served = state.served.get(name)
-            if served is None:
-                if self._routes.pop(name, 0):
-                    self.note(now, "routes", name, f"model {name} is removed")
-            elif served.in_force != self._routes.get(name, 0):
-                self._routes[name] = served.in_force
-                changed.setdefault((served.in_force, len(served.planned)), []).append(name)
+            if served is not None and served.in_force != self._routes.get(name, 0):
+                self._routes[name], self._models[name] = served.in_force, served.application.served_as
+                changed.setdefault((served.in_force, len(served.planned)), []).append(label(state.served, name))
         for (in_force, planned), names in changed.items():
             self.note(now, "routes", ", ".join(names), f"{_models(names)} ready on {in_force} of {planned} routes")
 

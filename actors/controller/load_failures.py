@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ...policies.cluster.application_life import model_of
 from ...policies.requests.load_failure import LoadFailure, blocked, reasons, without_folders
 from .additions import Additions
 from .controller_parts import ControllerParts
@@ -56,7 +57,7 @@ class LoadFailures:
                 state.demand.forget(name)
                 self._note(name)
         if name in state.never_ready:
-            state.perform(Fatal(f"worker {worker} cannot load {name}: {event.message}"))
+            state.perform(Fatal(f"worker {worker} cannot load {model_of(name)}: {event.message}"))
 
     def _note(self, name: str) -> None:
         """Record that an application could not be loaded on a worker; publish it if it can now load nowhere."""

@@ -11,10 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel, shown_base
+from ...policies.cluster.application_life import model_of
 from ...policies.model.chain import Chain, bases
 from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
+from .labels import labels as labels_of
 from .messages import Application
 from .parameter_shares import ParameterShares, holders, parameter_shares, saving
 from .residency import Served, serving
@@ -36,12 +38,12 @@ def cluster_view(
 
     Sizes are in bytes, block ids hexadecimal. sequences: of each gateway, by model. predictors: figures of each worker's.
     """
-    labels = _labels(state)
+    labels = labels_of(state.served)
     sharing = saving(served.application for served in state.served.values() if served.deployed)
     return {
         "workers": [
-            _worker(state, worker, statuses.get(name))
-            | {"busiest_blocks": _busiest(blocks.get(name, ())), "predictor": dict(predictors.get(name, {}))}
+            _worker(state, worker, statuses.get(name), labels)
+            | {"busiest_blocks": _busiest(blocks.get(name, ()), labels), "predictor": dict(predictors.get(name, {}))}
             for name, worker in state.workers.items()
         ],
         "parameter_bytes": sharing.stored,  # all deployed applications, equal tensors counted once
@@ -84,7 +86,9 @@ def _segments(one: Application, users: Mapping[bytes, tuple[str, ...]]) -> list[
     return found
 
 
-def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus | None) -> dict[str, Any]:
+def _worker(
+    state: ControllerState, worker: WorkerRecord, status: WorkerStatus | None, labels: Mapping[str, str]
+) -> dict[str, Any]:
     memory = dict.fromkeys(MEMORY, 0)
     if status is not None:
         memory = {use: getattr(status, use) for use in MEMORY}
@@ -107,11 +111,11 @@ def _worker(state: ControllerState, worker: WorkerRecord, status: WorkerStatus |
         "kv_by_tenant": dict(status.kv_by_tenant) if status else {},
         "served_by_tenant": dict(status.served_by_tenant) if status else {},
         "kv_cap_hits": dict(status.kv_cap_hits) if status else {},
-        "parameters_by_application": _parameters(status.parameters_by_application) if status else {},
+        "parameters_by_application": _parameters(status.parameters_by_application, labels) if status else {},
     }
 
 
-def _busiest(blocks: Iterable[BlockStatus]) -> list[dict[str, Any]]:
+def _busiest(blocks: Iterable[BlockStatus], labels: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return blocks as their actors see them, the longest queues first.
 
     ``queue``: fraction of the longest that memory allows.
@@ -120,7 +124,7 @@ def _busiest(blocks: Iterable[BlockStatus]) -> list[dict[str, Any]]:
         {
             "actor": block.name,
             "stage": block.stage.value,
-            "applications": block.holders,
+            "applications": [labels.get(name, model_of(name)) for name in block.holders],
             "components": block.components,
             "bytes": block.nbytes,
             "running": block.use.running,
@@ -144,18 +148,6 @@ def _blocks(state: ControllerState, worker: WorkerRecord) -> list[str]:
                 found[block.id.hex()] = None
             first = last
     return list(found)
-
-
-def _labels(state: ControllerState) -> dict[str, str]:
-    """Return the label of each application.
-
-    It is the model, or, if another application takes that model's new requests, the model with its place.
-    """
-    names = {}
-    for name, served in state.served.items():
-        model = served.application.served_as
-        names[name] = model if serving(state.served, model) in (served, None) else f"{model} (#{served.rank})"
-    return names
 
 
 def _applications(
@@ -208,8 +200,8 @@ def _state(state: ControllerState, served: Served) -> str:
     return "ready" if state.ready(served.application.name) else "loading"
 
 
-def _parameters(found: dict[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
-    return {name: {"owned": owned, "shared": shared} for name, (owned, shared) in found.items()}
+def _parameters(found: dict[str, tuple[int, int]], labels: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    return {labels.get(name, model_of(name)): {"owned": owned, "shared": shared} for name, (owned, shared) in found.items()}
 
 
 def application_view(state: ControllerState, served: Served) -> ApplicationView:

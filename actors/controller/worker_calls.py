@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ...policies.cluster.application_life import model_of
 from ...runtime.actor.actor import ActorNode
 from ...runtime.actor.ref import Ref
 from ...runtime.base.clock import first_within
@@ -87,7 +88,7 @@ class WorkerCalls:
             except NodeDown:
                 return
             except RuntimeFault as error:
-                log.warning("worker %s did not unload %s: %s", effect.worker, effect.holder, error)
+                log.warning("worker %s did not unload %s: %s", effect.worker, model_of(effect.holder), error)
 
     async def room(self, effect: m.AskRoom) -> WorkerStatus | None:
         """Return the worker's status before anything else is asked of it; None if it is gone."""

@@ -76,7 +76,7 @@ class Pausing:
 
     def answered(self, event: HoldAnswered, now: float) -> None:
         """Handle the answer of workers that keep the pages, or expect them."""
-        if not event.expects and self.leaving.get(event.request) == event.attempt:
+        if self.leaving.get(event.request) == event.attempt:  # room is asked for only later
             del self.leaving[event.request]
         under = self._copier.moves.get(event.request)
         if under is None or not under.pauses or under.move.attempt + 1 != event.attempt:

@@ -52,7 +52,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """One process's counts of a tenant's requests, without batches.
+    """One process's counts of a tenant's requests and lines of batches.
 
     running, waiting: sequences now. requests: that have started. tokens: of prompts and answers. refused: requests by
     error code.

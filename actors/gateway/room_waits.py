@@ -50,7 +50,7 @@ class RoomWaits:
             return False
         known = self._waits.get(wanted.request)
         self._waits[wanted.request] = RoomWait(known.since if known is not None else now, tokens)
-        if known is None or known.tokens != tokens:
+        if known is None:
             self._tell(wanted.application, tokens)
         return True
 

@@ -111,8 +111,9 @@ class GatewayState:
                     self._given_back(record, reason, now)
             case m.Heard(worker, incarnation, serial):
                 self._up(worker, incarnation, now)  # the news that it is up may have been lost
-                self._effects += self.workers.heard(worker, incarnation, serial)
-                self._wake(self.offline.told(worker, event.offline, event.costs), now)
+                if self.workers.incarnation(worker) == incarnation:  # or an ended life would speak for this one
+                    self._effects += self.workers.heard(worker, serial)
+                    self._wake(self.offline.told(worker, event.offline, event.costs), now)
             case m.Move() | m.Vacate() | SwitchRoutes() | m.ExportUnsent() | m.HoldAnswered():
                 self.moving.handle(event, now)
             case m.GatewayTick():
@@ -360,10 +361,10 @@ class GatewayState:
         record = self.active.get(news.request)
         if record is None or record.workers[:1] != (report.worker,):
             return not (isinstance(news, Progressed) or (isinstance(news, TokensEmitted) and not news.finish))
-        if isinstance(news, Preempted):
-            record.preempted(now)
-        elif news.attempt == record.attempt:
+        if news.attempt == record.attempt:
             match news:
+                case Preempted():
+                    record.preempted(now)
                 case TokensEmitted():
                     record.plan_seen(now, report.seconds)
                     self._emitted(record, news, now)

@@ -41,12 +41,12 @@ class Workers:
     def has_ended(self, worker: str, incarnation: int) -> bool:
         return incarnation <= self._ended.get(worker, 0)
 
-    def heard(self, worker: str, incarnation: int, serial: int) -> list[Acknowledge | Replay]:
-        """Handle a heartbeat: ``serial`` is the worker's last report. Return replay requests and acknowledgements."""
-        sequence = self._sequences.get(worker)
-        if sequence is None or sequence.incarnation != incarnation:
-            return []
-        first = sequence.heard(serial)
+    def heard(self, worker: str, serial: int) -> list[Acknowledge | Replay]:
+        """Handle a heartbeat of its current life: ``serial`` is the worker's last report.
+
+        Return replay requests and acknowledgements.
+        """
+        first = self._sequences[worker].heard(serial)
         return [*([Replay(worker, first)] if first is not None else []), *self.due(worker, heartbeat=True)]
 
     def take(self, report: SweepReport) -> bool | Replay:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...gpu.whole_file import write_whole
 from ...policies.prediction.length_models import restored
 from ...policies.prediction.lengths import Accuracy, LengthLearner
 from .request_log import MOST
@@ -61,15 +61,11 @@ def _is_figure(value: object) -> bool:
 
 
 def write_tagger(path: Path, file: TaggerFile) -> None:
-    """Seen whole or not at all, and by its owner alone. Raises OSError."""
+    """Write a file that only its owner may read, in place of the old one. Raises OSError."""
     content = {
         "schema": SCHEMA,
         "origin": file.origin,
         "figures": file.figures,
         "estimator": file.estimator.snapshot(),
     }
-    new = path.with_name(f"{path.name}.new")
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
-        json.dump(content, out)
-        out.write("\n")
-    new.replace(path)
+    write_whole(path, (json.dumps(content) + "\n").encode(), 0o600)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ...gpu.backend import Backend
 from ...gpu.model.config import ComponentSpec
+from ...policies.cluster.application_life import model_of
 from ...policies.memory.packed_tensor import Shortage
 from ...policies.memory.worker_memory import WorkerMemory
 from .component_loader import ComponentLoader, ReadSpecs, refusal
@@ -81,7 +82,6 @@ class BlockLoader:
                 raise
             self._specs.prove(block)
         if answer.unfetched:
-            log.warning(
-                "not all of %s came from another worker (%s): the rest was read from disk", block.holder, answer.unfetched
-            )
+            model = model_of(block.holder)
+            log.warning("not all of %s came from another worker (%s): the rest was read from disk", model, answer.unfetched)
         return BlockLoaded(answer.added, loop.time() - began, answer.fetched, answer.unfetched)

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from ...gpu.whole_file import sync_folder
+
 _NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 PART = ".part"  # what a file is called until it is whole
 RUNNER = "runner.lock"  # of the process that runs batches
@@ -118,12 +120,3 @@ def sweep(folder: Path, known: Callable[[str], bool]) -> list[str]:
             path.unlink()
             gone.append(path.name)
     return gone
-
-
-def sync_folder(folder: Path) -> None:
-    """So that a name is on the disk, too."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
             asyncio.run(batch.answer(cluster))
         except BatchFileError as error:
             raise CommandError(str(error)) from None
-        except KeyboardInterrupt:
-            print(f"answered {batch.answered} of {_lines(len(given))}; the same command goes on", file=sys.stderr)
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
+            print(f"{batch.stopped()}, and the same command goes on", file=sys.stderr)
             raise
     return batch.tell()
 
@@ -128,6 +128,10 @@ class _FileBatch:
         self._tokens = sum(job.done_tokens for job in jobs)
         prompts = sum(job.prompt_tokens for job in jobs)
         self._sharing = sum(job.sharing * job.prompt_tokens for job in jobs) / prompts if prompts else 0.0
+
+    def stopped(self) -> str:
+        """Return what is kept of a run that did not end."""
+        return f"answered {self.answered} of {_lines(len(self._given))}; their answers are kept in {self._output.path}"
 
     def tell(self) -> int:
         """What came of it, on standard error; the exit code."""

@@ -17,6 +17,7 @@ from . import CommandError
 
 if TYPE_CHECKING:
     from ..program.blocking import BlockingSession
+    from ..program.plain import PlainSession
 
 UNKNOWN = ("model_not_found",)
 CHANGES = (*UNKNOWN, "conflict", "invalid_value", "invalid_type", "permission_denied")  # of what applications are served
@@ -97,12 +98,11 @@ def read_key(file: str | None) -> str:
 
 
 @contextlib.contextmanager
-def connected(arguments: argparse.Namespace, mistakes: Collection[str] = UNKNOWN) -> Iterator[BlockingSession]:
-    """A session with the server at ``--url``. ``mistakes``: see ``refusals``."""
-    from ..program.blocking import BlockingSession
-    from ..program.client import Client
+def connected(arguments: argparse.Namespace, mistakes: Collection[str] = UNKNOWN) -> Iterator[PlainSession]:
+    """Yield a session with the server at ``--url``. ``mistakes``: see ``answers``."""
+    from ..program.plain import PlainSession
 
-    with refusals(mistakes), BlockingSession(Client(arguments.url, read_key(arguments.api_key_file))) as session:
+    with answers(mistakes), PlainSession(arguments.url, read_key(arguments.api_key_file)) as session:
         yield session
 
 
@@ -146,11 +146,22 @@ def _cluster(arguments: argparse.Namespace, target: str) -> Any:
 
 
 @contextlib.contextmanager
-def refusals(mistakes: Collection[str] = UNKNOWN) -> Iterator[None]:
-    """What a server or a cluster refuses, as the sentence that ends a command; with exit code 2 for the error codes in
-    ``mistakes``, which are who asked's."""
+def refusals() -> Iterator[None]:
+    """Turn what a server or a cluster refuses, or a cluster that cannot start, into the sentence that ends a command."""
     from ...actors.config import SettingsError, StartError
     from ...gpu.errors import CheckpointError
+
+    try:
+        with answers(UNKNOWN):
+            yield
+    except (SettingsError, CheckpointError, StartError) as error:
+        raise CommandError(str(error), 2) from None
+
+
+@contextlib.contextmanager
+def answers(mistakes: Collection[str]) -> Iterator[None]:
+    """Turn what a server refuses into the sentence that ends a command; the exit code is 2 for the error codes in
+    ``mistakes``, which are of the command line."""
     from ..program.results import RequestError
 
     try:
@@ -161,5 +172,3 @@ def refusals(mistakes: Collection[str] = UNKNOWN) -> Iterator[None]:
                 f"{error.message.partition(';')[0]}; name a file that holds one: --api-key-file FILE", 2
             ) from None
         raise CommandError(error.message, 2 if error.code in mistakes else 1) from None
-    except (SettingsError, CheckpointError, StartError) as error:
-        raise CommandError(str(error), 2) from None

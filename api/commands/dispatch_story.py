@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...policies.cluster.application_life import model_of
+
 _HEAD = ("route", "load", "running", "waiting", "free", "cached", "in flight", "first token", "last token", "others lose")
 _COUNTS = ("running", "waiting", "free_blocks", "cached_blocks", "in_flight")  # None: the worker was not asked
 REASONS = {
@@ -24,7 +26,7 @@ def decision(dispatch: Mapping[str, Any]) -> list[str]:
     """The lines that ``blockwright explain`` prints of it."""
     by = f"by {dispatch['policy']} " if dispatch["policy"] else ""
     among = f", rank {dispatch['rank']} of {dispatch['ranked']}" if dispatch["rank"] else ""
-    lines = [f"route {dispatch['route']}, chosen {by}in {1000 * dispatch['seconds']:.1f} ms{among}"]
+    lines = [f"route {_route(dispatch['route'])}, chosen {by}in {1000 * dispatch['seconds']:.1f} ms{among}"]
     if reason := dispatch["fell_back"]:
         lines.append(f"fell back: {REASONS.get(reason, reason)}")
     if silent := ", ".join(f"{count} {why}" for why, count in dispatch["unanswered"].items()):
@@ -33,7 +35,7 @@ def decision(dispatch: Mapping[str, Any]) -> list[str]:
         rows = [_HEAD, *[_row(candidate) for candidate in dispatch["candidates"]]]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
-            mark = "*" if row[0] == dispatch["route"] else " "
+            mark = "*" if row[0] == _route(dispatch["route"]) else " "
             cells = [row[0].ljust(widths[0]), *[cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]]
             lines.append(f"{mark} {'  '.join(cells)}".rstrip())
     predicted = next((c["forecast"] for c in dispatch["candidates"] if c["route"] == dispatch["route"]), None)
@@ -41,10 +43,16 @@ def decision(dispatch: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _route(id: str) -> str:
+    """Return the model and the workers of a route, without the version of the model that its id names."""
+    name, at, workers = id.rpartition("@")
+    return f"{model_of(name)}{at}{workers}"
+
+
 def _row(candidate: Mapping[str, Any]) -> Sequence[str]:
     forecast, load = candidate["forecast"], candidate["load"]
     return (
-        candidate["route"],
+        _route(candidate["route"]),
         "-" if load is None else " ".join(_number(part) for part in load) or "-",
         *["-" if candidate[name] is None else str(candidate[name]) for name in _COUNTS],
         *["-" if forecast is None else _seconds(forecast[name]) for name in ("first_token", "last_token", "delayed")],

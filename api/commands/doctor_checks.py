@@ -24,6 +24,7 @@ from pathlib import Path
 from ...actors.resources import cores, free_memory
 from ...policies.binary_size import binary_size
 
+CHECKOUT = Path(__file__).parents[2]  # the package, or the repository where that is what is imported
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SETS = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 LEAST_MEMORY = 256 << 20  # bytes; less holds no model and its KV
@@ -111,13 +112,21 @@ def check_numerics(dtype: str) -> Check:
 
 
 def check_scheduler() -> Check:
-    """In which form the policies run: compiled by mypyc, or as the sources that they were made from."""
+    """Look whether the policies run as mypyc compiled them, or as sources.
+
+    Sources are right for a first look in a checkout (``make demo``) and in development; an installed server should have the
+    compiled form.
+    """
     from ...policies import COMPILED
 
     if COMPILED:
         return Check("scheduler", OK, "compiled")
-    fix = "run make setup in a checkout of blockwright, with a C compiler (or unset BLOCKWRIGHT_COMPILED)"
-    return Check("scheduler", WARNING, "interpreted: planning a step takes twice as long", fix)
+    said = "interpreted, so planning a step takes twice as long"
+    if os.environ.get("BLOCKWRIGHT_COMPILED") == "0":
+        return Check("scheduler", WARNING, said, "unset BLOCKWRIGHT_COMPILED")
+    if (CHECKOUT / "Makefile").exists():
+        return Check("scheduler", OK, f"{said}; that is enough to try it, and 'make setup' here compiles it for a server")
+    return Check("scheduler", WARNING, said, "install it again, with a C compiler or for a Python that its wheel names")
 
 
 def check_cores() -> Check:

@@ -1,4 +1,4 @@
-"""The file in which a command stores figures: looked at before anything is measured, written when all is."""
+"""A file in which a command stores figures or a picture: checked before anything is measured, written afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class FiguresFile:
             raise CommandError(f"{flag} {name} is a folder; name a file in it", 2)
 
     def store(self, found: dict[str, Any] | list[dict[str, Any]]) -> None:
+        self.write(json.dumps(found, indent=1) + "\n")
+
+    def write(self, text: str) -> None:
         try:
-            self._path.write_text(json.dumps(found, indent=1) + "\n")
+            self._path.write_text(text)
         except OSError as error:
             raise CommandError(f"{self._path} cannot be written ({error.strerror}); check {self._flag}") from None

@@ -12,6 +12,8 @@ ends.
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
 from . import CommandError
 
@@ -31,12 +33,15 @@ def run(arguments: argparse.Namespace) -> int:
     from ...runtime.cluster.invitations import given
     from ...runtime.cluster.joining import join, stay
     from ...transport.errors import AddressError, KeysError, TransportError
+    from ..settings.secret_files import open_to_all
 
     async def live() -> bool:
         node = await join(where, name=arguments.name, listen=arguments.listen)
         return await stay(node, lambda what: print(f"node {node.id} {what}", flush=True))
 
     try:
+        if arguments.join.startswith("@") and (warning := open_to_all(Path(arguments.join[1:]), "an invitation")):
+            print(f"warning: {warning}", file=sys.stderr)
         where = given(arguments.join)
         return 0 if run_loop(live()) else 1
     except (AddressError, KeysError) as error:

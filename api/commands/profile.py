@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import CommandError
@@ -34,7 +34,9 @@ TERMS = {
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="PATH_OR_ID", help="checkpoint folder, hub id, or ZOO/chains/NAME of a zoo")
-    parser.add_argument("-o", "--output", metavar="FILE", help="file to store the profile in (none)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="file to store the profile in, with a picture of its errors beside it (none)"
+    )
     parser.add_argument("--device", type=device, default="cpu", metavar="cpu", help="where the model runs: cpu (cpu)")
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="as for a server (auto)")
     parser.add_argument("--threads", type=threads, default=0, metavar="N", help="kernel threads (number of cores)")
@@ -69,18 +71,37 @@ def run(arguments: argparse.Namespace) -> int:
     from ...zoo.profiles import add_profile
 
     output = FiguresFile("--output", arguments.output) if arguments.output else None
+    drawn = FiguresFile("--output", picture_beside(arguments.output)) if arguments.output else None
     with refusals():
         try:
             found = _measure(arguments)
         except BackendError as error:
             raise CommandError(str(error), 2) from None
         _show(found)
-        if output is not None:
+        if output is not None and drawn is not None:
             output.store(found)
-            print(f"stored in {arguments.output}")
+            drawn.write(picture(found))
+            print(f"stored in {arguments.output}, drawn in {picture_beside(arguments.output)}")
         if arguments.zoo is not None:
             print(f"stored in {add_profile(arguments.zoo, arguments.model, found, waiting=waiting)}")
     return 0
+
+
+def picture_beside(name: str) -> str:
+    """Return the name of the picture that belongs to the file of a profile."""
+    return f"{name.removesuffix('.json')}.svg"
+
+
+def picture(found: Mapping[str, Any]) -> str:
+    """Return an SVG of the times of sweeps that were not fitted: predicted against measured."""
+    from ..drawing.chart import scatter
+
+    error, points = found["error"], [(predicted, measured) for predicted, measured in found["held_out"]]
+    note = f"{len(points)} steps that were not fitted; mean error {error['mape']:.1%}"
+    description = f"{note}, 90 % of them below {error['p90']:.1%}, worst {error['worst']:.1%}."
+    return scatter(
+        "Time of a step: predicted and measured", description, points, lambda seconds: f"{1e3 * seconds:g} ms", note
+    )
 
 
 def _measure(arguments: argparse.Namespace) -> dict[str, Any]:

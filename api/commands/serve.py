@@ -88,12 +88,15 @@ def run(arguments: argparse.Namespace) -> int:
         print(as_toml(settings), end="")
         return 0
     from ...actors.worker_processes import worker_launcher
+    from ..settings.secret_files import warnings_of
+
+    warnings = warnings_of(arguments.api_key_file, arguments.config, settings.tls_key)
 
     launcher = worker_launcher(settings.directory)
     launcher.begin()  # it imports torch, for longer than this process what follows
     try:
         from ..serve.server import run as serve
 
-        return serve(settings, launcher)
+        return serve(settings, launcher, warnings)
     finally:
         launcher.abandon()

@@ -57,15 +57,18 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="TARGET", action="append", default=[], help=text)
     parser.add_argument("--log", metavar="FILE", type=Path, help="write every decision to FILE as a line of JSON")
     parser.add_argument("--json", metavar="FILE", help="store the figures; '-': print them instead of the table")
+    text = "draw the course of the run to FILE: requests that run and wait, KV memory, time to first token"
+    parser.add_argument("--svg", metavar="FILE", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from .simulate_report import document, show
+    from .simulate_report import document, picture, show
     from .simulate_sweep import combinations, parse_target
 
     targets = [parse_target(text) for text in arguments.target]
     combined = combinations(arguments.set)
     stored = FiguresFile("--json", arguments.json) if arguments.json not in (None, "-") else None
+    drawn = FiguresFile("--svg", arguments.svg) if arguments.svg is not None else None
     if len(combined) > 1:
         return _run_several(arguments, combined, targets, stored)
     arguments.set = combined[0]
@@ -74,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     logs = [str(log) for log in arguments.logs]
     settings = {"config": str(arguments.config or ""), "from": logs, "set": arguments.set, "costs": costs}
     found = document(simulation, settings, recorded)
+    if drawn is not None:
+        drawn.write(picture(found))
     code = 0 if all(target.met(found) for target in targets) else 1
     if arguments.json == "-":
         print(json.dumps(found, indent=1))
@@ -100,6 +105,8 @@ def _run_several(
 
     if arguments.log:
         raise CommandError("--log writes the decisions of one simulation; give one value to each --set", 2)
+    if arguments.svg is not None:
+        raise CommandError("--svg draws one simulation; give one value to each --set", 2)
     found = []
     for changes in combined:
         arguments.set = changes

@@ -1,8 +1,9 @@
-"""What a simulation found, as JSON and for a terminal: a table, and the course of the run in characters."""
+"""Reports of a simulation: JSON, a table with the course of the run in characters for a terminal, and a picture."""
 
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from rich.console import Console
 from ...policies.prediction.instance import Instance
 from ...policies.prediction.pipeline_instance import PipelineInstance
 from ...simulator.simulation import ClusterSimulation
+from ..drawing.chart import Curve, Plot, over_time
 from ..load.figures import percentile, spread
 from .fitted_table import FittedTable
 
@@ -76,18 +78,44 @@ def document(
         ],
         "provisioning": simulation.provisioner.figures(seconds, latencies),
         "overload": simulation.overload(),
-        "course": [
-            {
-                "at": round(one.at, 6),
-                "running": one.running,
-                "waiting": one.waiting,
-                "memory": round(sum(one.memory) / len(one.memory), 6),
-            }
-            for one in simulation.samples
-        ],
+        "course": [*_course(simulation)],
         "latency_percentiles": [round(percentile(latencies, share), 6) for share in range(101)] if latencies else [],
         "ttft_percentiles": [round(percentile(first, share), 6) for share in range(101)] if first else [],
     }
+
+
+def _course(simulation: ClusterSimulation) -> Iterator[dict[str, Any]]:
+    """Yield the cluster at each sample, with the mean time to first token of requests that arrived since the one before."""
+    times = [one.at for one in simulation.samples]
+    first: list[list[float]] = [[] for _ in times]
+    for one in simulation.requests:
+        if not one.failed and (place := bisect_left(times, one.demand.at)) < len(times):
+            first[place].append(one.first - one.demand.at)
+    for sample, waited in zip(simulation.samples, first, strict=True):
+        yield {
+            "at": round(sample.at, 6),
+            "running": sample.running,
+            "waiting": sample.waiting,
+            "memory": round(sum(sample.memory) / len(sample.memory), 6),
+            "ttft": round(sum(waited) / len(waited), 6) if waited else None,
+        }
+
+
+def picture(found: Mapping[str, Any]) -> str:
+    """Return an SVG of the course of the run: requests, KV memory, and the time to first token by arrival."""
+    course = found["course"]
+    waiting, running, memory, ttft = ([one[name] for one in course] for name in ("waiting", "running", "memory", "ttft"))
+    plots = [
+        Plot("requests", [Curve("running", running, "blue"), Curve("waiting", waiting, "orange")], "{:g}".format, 1),
+        Plot("KV memory used", [Curve("memory", memory, "violet")], "{:.0%}".format, 1),
+        Plot("time to first token, mean by arrival", [Curve("ttft", ttft, "green")], "{:g} s".format, 0.001),
+    ]
+    told = f"{found['requests']:,} requests answered, {found['failed']:,} not"
+    description = (
+        f"{told}. At most {max(running):,} ran and {max(waiting):,} waited at a time; at most {max(memory):.0%} of the KV "
+        f"memory was used."
+    )
+    return over_time("A simulated run while requests arrive", description, [one["at"] for one in course], plots, told)
 
 
 def show(found: Mapping[str, Any]) -> None:

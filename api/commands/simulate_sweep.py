@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...policies.binary_size import parse_size
 from ...policies.nearest import suggestion
 from . import CommandError
 from .simulate_report import METRICS, SHOWN
@@ -137,5 +138,6 @@ def _size(changes: Sequence[str], places: Sequence[int]) -> list[tuple[float, st
         try:
             made.append((float(text), ""))
         except ValueError:
-            made.append((float("inf"), text))
+            size = parse_size(text)
+            made.append((float("inf"), text) if size is None else (float(size), ""))
     return made

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from ...policies.binary_size import binary_size
-from ..program.job_bar import in_words
+from ..program.duration import duration
 from ..saving import in_memory, saving
 from .fitted_table import FittedTable
 from .screen import Screenful
@@ -163,7 +163,8 @@ def change_line(last: View) -> str:
     said += ", under way" if last["seconds"] is None else f", took {milliseconds(last['seconds'])}"
     if last["requests"]:
         stalled = f"{milliseconds(last['stall'])} in all, {milliseconds(last['stall_worst'])} at worst"
-        said += f"; {last['requests']} requests left, and paused {stalled}"
+        count = last["requests"]
+        said += f"; {count} request{'s' * (count != 1)} moved to other routes, and paused {stalled}"
     return f"{said}: {last['why']}"
 
 
@@ -235,7 +236,7 @@ def batch_lines(batches: list[View]) -> list[RenderableType]:
         [
             (
                 *(one["model"], *(f"{one[name]:,}" for name in ("done", "running", "waiting"))),
-                in_words(one["remaining_seconds"]) or "-",
+                duration(one["remaining_seconds"]) or "-",
                 *(f"{one['density']:.3g}", share(one["sharing"])),
                 *(share(one["sides"][side]["used"] / max(one["sides"][side]["most"], 1)) for side in ("left", "right")),
             )

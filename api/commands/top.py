@@ -20,7 +20,7 @@ from .connection import add_url, connected
 from .ps import add_screen
 
 if TYPE_CHECKING:
-    from ..program.blocking import BlockingSession
+    from ..program.plain import PlainSession
     from .observe import Sample
 
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         return show(view, top_tables, of=session.url, **screen)
 
 
-def _look(session: BlockingSession) -> Sample:
+def _look(session: PlainSession) -> Sample:
     from .observe import read_sample
 
     return read_sample(time.monotonic(), session.get("/admin/cluster"), session.get_text("/metrics"))

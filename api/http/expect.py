@@ -1,7 +1,7 @@
-"""What is said of a body before any of it is read: that it is too large, or to a client that waits (``Expect``), to go on.
+"""Answers before a body is read: too large, an unknown encoding, or ``100 Continue`` for a client that waits.
 
-aiohttp tells such a client to go on as soon as it has found the path, also where there is none, before anybody has looked at
-the key. So what a client expects is taken out of the headers before aiohttp sees it, and met by whoever reads the body.
+aiohttp sends ``100 Continue`` as soon as it has looked for the path, even if there is none, and before the key is checked.
+So the ``Expect`` header is taken out before aiohttp sees it, and the code that reads the body meets it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EXPECTED = web.RequestKey("expected", str)  # what the client waits for, until i
 
 
 def take_out(message: RawRequestMessage) -> tuple[RawRequestMessage, str]:
-    """The message without what it expects, and that; the same message where it expects nothing."""
+    """Return the message without its ``Expect`` header, and that header's value or an empty text."""
     expected = message.headers.get("Expect", "")
     if not expected:
         return message, ""
@@ -27,7 +27,7 @@ def take_out(message: RawRequestMessage) -> tuple[RawRequestMessage, str]:
 
 
 def check(request: web.Request) -> None:
-    """A 417 for what is not known."""
+    """Raise a 417 for an expectation that is not known."""
     expected = request.get(EXPECTED, "")
     if expected.lower() not in ("", "100-continue"):
         raise ApiError(417, f"Expect: {expected[:100]!r} is not known; leave it out, or say 100-continue")
@@ -48,7 +48,10 @@ def check_encoding(request: web.Request) -> None:
 
 
 async def begin_body(request: web.Request, most: int) -> None:
-    """To be called before the body is read, of which ``most`` bytes are taken. Raises aiohttp's 413 for a length above."""
+    """Let the client send its body; call this before reading it.
+
+    Raise aiohttp's 413 for a declared length above ``most`` bytes.
+    """
     if (length := request.content_length or 0) > most:
         raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=length)
     if request.get(EXPECTED):
@@ -58,6 +61,6 @@ async def begin_body(request: web.Request, most: int) -> None:
 
 
 def close_where_it_waits(request: web.Request, answer: web.StreamResponse) -> None:
-    """Who was not told to go on may send the body, or the next request: what follows in this connection is unknown."""
+    """Close the connection after an answer to a client that still waits: it may send the body next, or another request."""
     if request.get(EXPECTED) and request.can_read_body:
         answer.force_close()

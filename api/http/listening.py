@@ -1,7 +1,6 @@
-"""How the HTTP front listens: connections, runner, TLS and its certificate, the same in the head and in further gateway
-processes.
+"""The listening side of the HTTP front: connections, runner, TLS, the same in the head and in further gateway processes.
 
-Answers by itself only what is no HTTP at all, which no handler ever sees.
+It answers only what no handler ever sees: bytes that are no HTTP, and connections beyond the limit.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import resource
 import ssl
 from typing import Any
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import ContentEncodingError, PayloadEncodingError
 from aiohttp.http_parser import RawRequestMessage
 
@@ -32,72 +31,80 @@ EXCESS_SECONDS = 1.0  # that a connection too many has to ask, so that its clien
 
 
 class _Connection(web.RequestHandler):
-    """Bytes that are no HTTP are answered as everything else is. Who sends the head of a request too slowly is let go.
+    """A connection with a limit on the time that the head of a request may take.
 
+    Bytes that are no HTTP get the same form of error as everything else.
     slow: seconds from the beginning of the connection, or from the first byte of a further request, to the end of its head.
     A connection on which nothing is asked is closed after ``IDLE`` times as long: clients and proxies keep some for later.
-    most: connections of this process; of those beyond, as many again are told so, and the others closed at once.
+    most: connections of this process. As many again beyond it get a 503 (``excess``), and further ones are closed at once.
     """
 
-    def __init__(self, manager: web.Server, slow: float, most: float) -> None:
+    def __init__(self, server: web.Server, slow: float, most: float) -> None:
         super().__init__(
-            manager,
+            server,
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type]  # None means none
             keepalive_timeout=IDLE * slow,
             lingering_time=min(LINGER, slow),
         )
-        self._slow, self._most = slow, most
+        self._server, self._slow, self._most = server, slow, most
         self.excess = False
-        self._late: asyncio.TimerHandle | None = None
+        self._answering = False
+        self._limit: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        assert self._manager is not None
-        held = len(self._manager.connections)
+        held = len(self._server.connections)
         self.excess = held > self._most
         if self.excess:
             self._slow = min(self._slow, EXCESS_SECONDS)
         if held > 2 * self._most:
             self.force_close()
         else:
-            self._watch()
+            self._start_limit()
 
     def log_exception(self, *args: Any, **more: Any) -> None:
-        """Log an error of aiohttp's, but not that of a body which nobody reads and which is not what its headers say."""
+        """Log an error of aiohttp's, except one about an unread body that is not as its headers say."""
         if isinstance(more.get("exc_info"), web.RequestPayloadError | PayloadEncodingError):
             log.debug("a body that was not read is broken: %s", more["exc_info"])
         else:
             super().log_exception(*args, **more)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._unwatch()
+        self._stop_limit()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        before = self._request_count
         super().data_received(data)
-        if self._request_count > before:
-            self._unwatch()
-        elif self._idle():
-            self._watch()
+        if not self._answering:
+            self._start_limit()
 
-    def _idle(self) -> bool:
-        """No request is being answered, nor its body read."""
-        return self._waiter is not None
+    def begin_request(self) -> None:
+        """Note that the head of a request is complete."""
+        self._answering = True
+        self._stop_limit()
 
-    def _watch(self) -> None:
-        if self._late is None:
-            self._late = self._loop.call_later(self._slow, self._end)
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Write the rest of an answer; then the next request may begin."""
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._answering = False
 
-    def _unwatch(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _start_limit(self) -> None:
+        if self._limit is None:
+            self._limit = asyncio.get_running_loop().call_later(self._slow, self._end)
+
+    def _stop_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
 
     def _end(self) -> None:
-        self._late = None
-        if self._idle():
+        self._limit = None
+        if not self._answering:
             log.debug("the head of a request did not come within %s s", self._slow)
             self.force_close()
 
@@ -122,6 +129,8 @@ class _Connection(web.RequestHandler):
 
 
 class _Server(web.Server):
+    """A server whose connections and requests are ours."""
+
     def __init__(self, made: web.Server, slow: float, max_body: int, most: float) -> None:
         super().__init__(self._handle, request_factory=self._make, handler_cancellation=True)
         self._inner, self._slow, self._max_body, self._most = made.request_handler, slow, max_body, most
@@ -130,15 +139,22 @@ class _Server(web.Server):
     def __call__(self) -> _Connection:
         return _Connection(self, self._slow, self._most)
 
-    def _make(self, message: RawRequestMessage, *rest: Any) -> web.BaseRequest:
+    def _make(
+        self, message: RawRequestMessage, payload: StreamReader, protocol: web.RequestHandler, *rest: Any
+    ) -> web.BaseRequest:
+        if isinstance(protocol, _Connection):
+            protocol.begin_request()
         message, expected = take_out(message)
-        request = self._factory(message, *rest)
+        request = self._factory(message, payload, protocol, *rest)
         if expected:
             request[EXPECTED] = expected
         return request
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """What aiohttp raises before there is a handler to ask, as our own error. Probes are answered on any connection."""
+        """Answer a request; errors that aiohttp raises before it has found a handler get our form.
+
+        Probes are answered on any connection.
+        """
         if isinstance(request.protocol, _Connection) and request.protocol.excess and request.path not in PUBLIC:
             return error_response(_too_many(self._most))
         try:
@@ -159,13 +175,15 @@ def _too_many(most: float) -> ApiError:
 
 
 def most_connections(wanted: int) -> float:
-    """Of this process: ``wanted`` (0: no limit), and what its open files allow."""
+    """Return the connections of this process: ``wanted`` (0: no limit), at most as many as its open files allow."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     able = math.inf if files == resource.RLIM_INFINITY else max(files - SPARE_FILES, files // 2)
     return min(wanted or math.inf, able)
 
 
 class _Runner(web.AppRunner):
+    """A runner whose connections are ours. ``_make_server`` is private in aiohttp, which has no public hook for this."""
+
     async def _make_server(self) -> web.Server:
         settings = self.app[FRONT].settings
         most = most_connections(settings.max_connections)
@@ -173,12 +191,15 @@ class _Runner(web.AppRunner):
 
 
 def make_runner(app: web.Application) -> web.AppRunner:
-    """Handlers are cancelled when their client goes, whether anything was written or not."""
+    """Return a runner that cancels a handler when its client goes, whether anything was written or not."""
     return _Runner(app, shutdown_timeout=CLOSE_SECONDS)
 
 
 def tls(settings: Settings) -> ssl.SSLContext | None:
-    """Raises SettingsError for files that are no certificate and its key."""
+    """Return the TLS context that the settings name, or None.
+
+    Raise SettingsError for files that are no certificate and its key.
+    """
     if not settings.tls_cert:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -40,10 +40,15 @@ _COUNTERS = (
     ("blockwright:requests_unfinished", "Requests that failed or whose client disconnected.", "unfinished"),
 )
 KEEP = 600.0  # seconds for which the numbers of a model that is served no more can still be read
-_WAITS = (
-    ("blockwright:tenant_requests", "Requests of a tenant that have started on a worker."),
-    ("blockwright:tenant_queue_seconds", "Total seconds that these requests waited before they started."),
-    ("blockwright:tenant_tokens", "Prompt tokens and generated tokens of a tenant's requests."),
+_OF_TENANT = (
+    (
+        "blockwright:tenant_requests",
+        "Requests of a tenant that have started on a worker, lines of batches aside.",
+        "requests",
+    ),
+    ("blockwright:tenant_queue_seconds", "Total seconds that these requests waited before they started.", "queued"),
+    ("blockwright:tenant_batch_requests", "Lines of a tenant's batches that have started on a worker.", "lines"),
+    ("blockwright:tenant_tokens", "Prompt tokens and generated tokens of a tenant's requests and batches.", "tokens"),
 )
 _HISTOGRAMS = {
     "vllm:time_to_first_token_seconds": ("Seconds from a request's arrival to its first token.", SECONDS),
@@ -101,6 +106,17 @@ class MeterFigures:
     reasons: tuple[str, ...]
 
 
+@dataclass(slots=True)
+class TenantCounts:
+    """The use of one tenant. requests, queued: that started, and the seconds that these waited; lines: of batches, which
+    nobody waits for; tokens: of both."""
+
+    requests: int = 0
+    queued: float = 0.0
+    lines: int = 0
+    tokens: int = 0
+
+
 class Tally:
     """The numbers of one model."""
 
@@ -114,9 +130,10 @@ class Tally:
 
 
 class Meter:
-    """One request's view of its model's tally. ``times``: where its seconds are counted."""
+    """One request's view of its model's tally and its tenant's account. ``times``: where its seconds are counted."""
 
     __slots__ = (
+        "_account",
         "_begun",
         "_clock",
         "_count",
@@ -128,11 +145,10 @@ class Meter:
         "_reasons",
         "_tally",
         "_times",
-        "_waits",
     )
 
-    def __init__(self, tally: Tally, times: Tally, waits: list[float], clock: Callable[[], float], prompt: int) -> None:
-        self._tally, self._times, self._waits, self._clock, self._prompt = tally, times, waits, clock, prompt
+    def __init__(self, tally: Tally, times: Tally, account: TenantCounts, clock: Callable[[], float], prompt: int) -> None:
+        self._tally, self._times, self._account, self._clock, self._prompt = tally, times, account, clock, prompt
         self._begun = self._last = clock()
         self._first: float | None = None
         self._queued = 0.0  # seconds before the first plan
@@ -150,8 +166,11 @@ class Meter:
             tally.prompt_tokens_cached += progress.cached
         if self._first is None:
             self._queued = queued
-            self._waits[0] += 1
-            self._waits[1] += queued
+            if self._times is tally:
+                self._account.requests += 1
+                self._account.queued += queued
+            else:
+                self._account.lines += 1
             self._times.histograms["vllm:request_queue_time_seconds"].observe(queued)
             prefill = max(0.0, self._clock() - self._begun - queued)
             self._times.histograms["vllm:request_prefill_time_seconds"].observe(prefill)
@@ -169,7 +188,7 @@ class Meter:
             self._times.between.observe((now - self._last) / count, count)
         self._last = now
         self._count += count
-        self._waits[2] += count
+        self._account.tokens += count
         tally.generation_tokens += count
 
     def finished(self, reason: str, tokens: int) -> None:
@@ -235,7 +254,7 @@ class Metrics:
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
         self._offline = Tally()  # takes the seconds of requests that nobody waits for, and is shown to nobody
-        self._waits: dict[str, list[float]] = {}  # account -> requests that were planned, seconds that they waited, tokens
+        self._accounts: dict[str, TenantCounts] = {}
         self._refused: dict[tuple[str, str], int] = {}  # (account, code of the refusal) -> requests
         self._cluster: dict[str, Any] = {}
         self._others: Sequence[Sequence[Family]] = ()
@@ -247,8 +266,11 @@ class Metrics:
     def begin(
         self, model: str, prompt_tokens: int, n: int, max_tokens: int | None, tenant: str = "", *, offline: bool = False
     ) -> Meter:
-        """A request was admitted. ``tenant``: of the API key; empty without keys. ``offline``: nobody waits for it, so its
-        seconds are none of the model's latencies."""
+        """Begin to count a request that was admitted.
+
+        tenant: of the API key; empty without keys. offline: it is a line of a batch, which nobody waits for; its seconds are
+        none of the model's latencies, nor of the tenant's.
+        """
         tally = self._tallies.get(model)
         if tally is None:
             self._forget()
@@ -258,9 +280,9 @@ class Metrics:
         tally.histograms["vllm:request_params_n"].observe(n)
         if max_tokens is not None:
             tally.histograms["vllm:request_params_max_tokens"].observe(max_tokens)
-        waits = [0, 0.0, 0] if offline else self._waits.setdefault(account_of(tenant, model), [0, 0.0, 0])
-        waits[2] += prompt_tokens
-        return Meter(tally, self._offline if offline else tally, waits, self._clock, prompt_tokens)
+        account = self._accounts.setdefault(account_of(tenant, model), TenantCounts())
+        account.tokens += prompt_tokens
+        return Meter(tally, self._offline if offline else tally, account, self._clock, prompt_tokens)
 
     def counted(self) -> TokenCounts:
         """Tokens of all models so far."""
@@ -290,12 +312,12 @@ class Metrics:
     def tenant_uses(self) -> dict[str, TenantUse]:
         """Return what this process has counted of each tenant."""
         now, found = self._tenants(), dict[str, TenantUse]()
-        for account in sorted({*now, *self._waits, *(account for account, _ in self._refused)}):
+        for account in sorted({*now, *self._accounts, *(account for account, _ in self._refused)}):
             census = now.get(account, Census())
-            requests, _, tokens = self._waits.get(account, (0, 0.0, 0))
+            used = self._accounts.get(account, TenantCounts())
             refused = {code: count for (name, code), count in self._refused.items() if name == account}
             waiting = sum(census.waiting.values())
-            found[account] = TenantUse(census.running, waiting, int(requests), int(tokens), refused)
+            found[account] = TenantUse(census.running, waiting, used.requests + used.lines, used.tokens, refused)
         return found
 
     def answered(self, path: str, method: str, status: int) -> None:
@@ -357,10 +379,10 @@ class Metrics:
         for outcome, count in self._moves().outcomes.items():
             moves.add_metric([outcome], count)
         yield moves
-        for place, (name, text) in enumerate(_WAITS):
+        for name, text, field in _OF_TENANT:
             counter = CounterMetricFamily(name, text, labels=["tenant"])
-            for account, waits in self._waits.items():
-                counter.add_metric([account], waits[place])
+            for tenant, account in self._accounts.items():
+                counter.add_metric([tenant], getattr(account, field))
             yield counter
         refused = CounterMetricFamily(
             "blockwright:tenant_refused", "Refused requests of a tenant, by error code.", labels=["tenant", "reason"]
@@ -386,7 +408,7 @@ class Metrics:
             tally = self._tallies.get(model)
             if tally is None or not tally.active:
                 self._tallies.pop(model, None)
-                self._waits.pop(model, None)  # without keys a model is an account
+                self._accounts.pop(model, None)  # without keys a model is an account
                 self._rejections = {key: n for key, n in self._rejections.items() if key[0] != model}
                 self._refused = {key: n for key, n in self._refused.items() if key[0] != model}
 

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import warnings
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, SupportsIndex, Unpack, overload
 
 import aiohttp
 
+from .exchange_errors import (
+    DONE,
+    broke,
+    error_of,
+    failed,
+    insecure,
+    refusal,
+    stranger,
+    system_reason,
+    unreachable,
+    warn_ignored,
+)
 from .options import ConversationOptions, GenerateOptions, check_options
 from .results import Answer, Choice, Piece, RequestError
 
@@ -236,16 +246,16 @@ class _OpenExchange:
         try:
             self._answer = await self._http.request(self._method, self._path.lstrip("/"), json=self._body)
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
-            remedy = "check that it speaks https, and name its certificate in SSL_CERT_FILE if that is its own"
-            raise RequestError(0, f"no secure connection to {error.host}:{error.port} ({_cause(error)}); {remedy}") from None
+            raise insecure(f"{error.host}:{error.port}", error) from None
         except aiohttp.ClientConnectorError as error:
-            where = f"{error.host}:{error.port}"
-            hint = "start a server with 'blockwright serve MODEL', or give the address of another one"
-            raise RequestError(0, f"nothing answers at {where} ({_why(error)}); {hint}") from None
+            why = system_reason(error.errno or 0, error.strerror or error)
+            raise unreachable(f"{error.host}:{error.port}", why) from None
         except aiohttp.ClientError as error:
-            raise RequestError(0, f"the connection failed ({error}); is the server still there?") from None
-        if self._answer.status not in (200, 202):
-            raise await self._refusal(self._answer)
+            raise failed(error) from None
+        if self._answer.status not in DONE:
+            text = await self._answer.text()
+            self._answer.release()
+            raise refusal(self._path, *self._told(self._answer), text)
         if ignored := self._answer.headers.get("x-ignored-fields"):
             warn_ignored(ignored)
         return self._answer
@@ -257,47 +267,13 @@ class _OpenExchange:
             else:
                 self._answer.close()
         if isinstance(error, aiohttp.ContentTypeError) and self._answer is not None:
-            raise self._stranger(self._answer) from None
+            raise stranger(self._path, *self._told(self._answer)) from None
         if isinstance(error, aiohttp.ClientError):
-            raise RequestError(0, f"the connection broke ({error}); is the server still there?") from None
+            raise broke(error) from None
 
-    async def _refusal(self, answer: aiohttp.ClientResponse) -> RequestError:
-        text = await answer.text()
-        answer.release()
-        try:
-            return error_of(answer.status, json.loads(text))
-        except (ValueError, KeyError, TypeError):
-            if answer.status in (502, 503, 504):  # of a proxy, behind which there may be one of ours
-                return RequestError(answer.status, f"{self._path} answered {answer.status}: {text[:200]}")
-            return self._stranger(answer)
-
-    def _stranger(self, answer: aiohttp.ClientResponse) -> RequestError:
-        """Return the error for an answer that no server of ours gives."""
-        where, kind = f"{answer.url.host}:{answer.url.port}", answer.content_type
-        said = f"what answers at {where} is no blockwright ({self._path} gave {answer.status} and {kind})"
-        return RequestError(answer.status, f"{said}; give the address of one")
-
-
-def _why(error: aiohttp.ClientConnectorError) -> str:
-    number = error.errno or 0  # below 0 where a name is not found: no error of the system
-    return os.strerror(number) if number > 0 else str(error.strerror or error)
-
-
-def _cause(error: BaseException) -> str:
-    """What TLS found wrong, without the place in its source."""
-    found = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
-    return str(getattr(found, "verify_message", "") or getattr(found, "reason", "") or found)
-
-
-def warn_ignored(names: str) -> None:
-    """Say that fields have no effect."""
-    warnings.warn(f"the server ignores: {names}", stacklevel=3)
-
-
-def error_of(status: int, body: Mapping[str, Any]) -> RequestError:
-    """What a body says that is no answer."""
-    error = body["error"]
-    return RequestError(status, str(error["message"]), code=str(error.get("code") or ""), param=error.get("param"))
+    def _told(self, answer: aiohttp.ClientResponse) -> tuple[str, int, str]:
+        """Return where an answer came from, its status and its media type."""
+        return f"{answer.url.host}:{answer.url.port}", answer.status, answer.content_type
 
 
 def asked(model: str | None, options: Mapping[str, Any], **given: Any) -> dict[str, Any]:

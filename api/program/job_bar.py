@@ -15,20 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ...policies.offline.job_account import FeedProgress
+from .duration import duration
 
 SECONDS = 0.5  # between two looks at the estimate
-
-
-def in_words(seconds: float | None) -> str:
-    """``1 h 05 min``, ``3 min 20 s``, ``40 s``."""
-    if seconds is None:
-        return ""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 class JobBar:
@@ -69,4 +58,4 @@ def told(jobs: Sequence[FeedProgress], seconds: float) -> str:
     """``812 tok/s, about 3 min 20 s left``."""
     rate = sum(job.done_tokens for job in jobs) / max(seconds, 1e-9)
     left = [job.remaining_seconds for job in jobs if job.remaining_seconds is not None]
-    return f"{rate:.0f} tok/s" + (f", about {in_words(max(left))} left" if left else "")
+    return f"{rate:.0f} tok/s" + (f", about {duration(max(left))} left" if left else "")

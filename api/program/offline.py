@@ -9,8 +9,9 @@ from typing import Any
 from ..batches.lines import BatchLine, LineAnswer
 from ..batches.local_job import LocalJob
 from ..openai.completions import COMPLETIONS
-from .client import Prompt, answer_of, asked, error_of, warn_ignored
+from .client import Prompt, answer_of, asked
 from .embedded import Cluster
+from .exchange_errors import error_of, warn_ignored
 from .results import Answer
 
 

@@ -134,14 +134,21 @@ class Herald:
     """The lines of one start-up.
 
     offset: seconds from the server's beginning to the cluster's. rows: max_rows. named: ids of the models that the settings
-    name; what is served beside them ends no start-up.
+    name; what is served beside them ends no start-up. logged: the log tells which models are ready, so no line here does.
     """
 
     def __init__(
-        self, running: RunningCluster, speaker: Speaker, *, offset: float, rows: int, named: Collection[str] = ()
+        self,
+        running: RunningCluster,
+        speaker: Speaker,
+        *,
+        offset: float,
+        rows: int,
+        named: Collection[str] = (),
+        logged: bool = False,
     ) -> None:
         self._running, self._speaker, self._offset, self._rows = running, speaker, offset, rows
-        self._named = named
+        self._named, self._logged = named, logged
         self._shown = 0  # stages
         self._warned = 0
         self._room = ""  # what has been said of it, once the server is ready
@@ -190,7 +197,7 @@ class Herald:
                 self.show_stages()  # which came before
             on = {info.id: f" (on {info.base})" if info.base else "" for info in service.models}
             absent = [f"{name}{on[name]}" for name in new if states[name] == "on demand"]
-            for name in (name for name in new if states[name] != "on demand"):
+            for name in (name for name in new if states[name] == "failed" or (states[name] == "ready" and not self._logged)):
                 self._speaker.note(f"{name}{on[name]} {'cannot be loaded' if states[name] == 'failed' else 'is ready'}")
             if absent:  # there may be hundreds
                 few = ", ".join(absent[:8]) + f" and {len(absent) - 8} more" * (len(absent) > 8)
@@ -207,11 +214,12 @@ class Herald:
         if saved:
             self._speaker.note(saving(len(service.models), stored, saved))
         ids = ", ".join(info.id for info in service.models)
-        more = f"; {self._room}{self._rest(service.models)}" if self._room else ""
+        more = f"; {self._room}{self._rest(service)}" if self._room else ""
         self._speaker.reach("ready", f"ready at {address}/v1 with models: {ids}{more}")
 
-    def _rest(self, models: Sequence[ModelInfo]) -> str:
-        """Return what is added to the room where workers that are to serve a model have not loaded it yet."""
-        here = {len(info.rooms) for info in models if info.rooms}
+    def _rest(self, service: Service) -> str:
+        """Return what is added to the room while a worker that is to serve a model has not loaded it yet."""
         loaded = any(name == "loaded" for name, _ in self._running.stages)
-        return " on the workers that have loaded, others are still loading" if len(here) > 1 and not loaded else ""
+        if loaded or "failed" in service.readiness.applications.values():  # of which no worker has it, and none will
+            return ""
+        return " on the workers that have loaded, others are still loading"

@@ -11,7 +11,7 @@ import asyncio
 import errno
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ FETCHING = "fetching weights"  # a stage
 Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front of this process, and the port
 
 
-def run(settings: Settings, launcher: Launcher) -> int:
-    """Serve until a signal, with workers from ``launcher``; the exit code."""
+def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = ()) -> int:
+    """Serve until a signal, with workers from ``launcher``, and return the exit code. ``warnings``: told once it listens."""
     from ...actors.topology import Http, start
 
     set_up(settings.log_format, settings.log_level, "head")
@@ -55,7 +55,7 @@ def run(settings: Settings, launcher: Launcher) -> int:
         return start(chosen, http=Http(front, port, GATEWAY_PROCESS, front.desk), launcher=launcher)
 
     async def serve() -> int:
-        code = await Server(settings, begin).run()
+        code = await Server(settings, begin, warnings=warnings).run()
         end_within(GRACE, code)
         return code
 
@@ -63,10 +63,17 @@ def run(settings: Settings, launcher: Launcher) -> int:
 
 
 class Server:
-    """See the module. ``start`` brings up the cluster; ``say`` gets the lines for people."""
+    """See the module. ``start`` brings up the cluster; ``say`` gets the lines for people; ``warnings`` are told at first."""
 
-    def __init__(self, settings: Settings, start: Start, say: Callable[[str], None] | None = None) -> None:
-        self._settings, self._start = settings, start
+    def __init__(
+        self,
+        settings: Settings,
+        start: Start,
+        say: Callable[[str], None] | None = None,
+        *,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        self._settings, self._start, self._warnings = settings, start, warnings
         self._stands_in = not in_head(settings, cores())
         self._shared = self._stands_in or settings.gateways > 1  # the port, with other processes
         self._site: web.TCPSite | None = None  # while this process listens
@@ -141,6 +148,8 @@ class Server:
         self._speaker.reach("listening", f"listening on {self.address}")
         if host not in ("127.0.0.1", "localhost", "::1") and not (self._settings.api_keys or self._settings.admin_keys):
             self._speaker.warn(f"{host} may be reached from other machines and no key is needed; see --api-key-file")
+        for warning in self._warnings:
+            self._speaker.warn(warning)
         for root in missing_roots(self._settings.app_roots):
             self._speaker.warn(f"app_roots: there is no folder {root}; until there is, nothing can be added from it")
         if self._settings.app_roots and self._settings.api_keys and not self._settings.admin_keys:
@@ -168,6 +177,9 @@ class Server:
                 self._fetching(f"asking the hub for {source}")  # which may take its time to answer, or not to
         starting = asyncio.ensure_future(self._start(self._settings, app[FRONT], self.port))
         if not await self._first(starting):
+            fetching = any(name == FETCHING for name, _ in self._speaker.stages.reached)
+            kept = "; what the hub has sent stays in its cache" if fetching else ""
+            self._speaker.note(f"stopped while starting: no request was taken{kept}")
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             return 0
@@ -182,7 +194,8 @@ class Server:
                 port.reason = "no gateway is up, one is being started"
                 following.append(asyncio.ensure_future(self._stand_in(running, runner)))
             rows, named = self._settings.max_rows, self._settings.applications.keys()
-            herald = Herald(running, self._speaker, offset=offset, rows=rows, named=named)
+            logged = self._settings.log_level in ("debug", "info")
+            herald = Herald(running, self._speaker, offset=offset, rows=rows, named=named, logged=logged)
             herald.show_stages()
             self._speaker.reach("control plane up")
             following.append(asyncio.ensure_future(herald.follow()))
@@ -227,7 +240,10 @@ class Server:
         """``active``: requests that are being answered, where this process knows."""
         runs = "running requests" if active is None else f"{active} request{'s' * (active != 1)}"
         said = f"waiting up to {self._settings.drain_timeout:g} s for {runs} to finish; Ctrl-C again stops at once"
-        self._speaker.reach("draining", f"draining: {said if active != 0 else 'no request is running'}")
+        if active == 0:
+            ready = any(name == "ready" for name, _ in self._speaker.stages.reached)
+            said = "no request is running" if ready else "models were still loading, and no request is running"
+        self._speaker.reach("draining", f"draining: {said}")
         drain: asyncio.Future[Any] = asyncio.ensure_future(what.drain(self._settings.drain_timeout))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
         try:

@@ -15,14 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ...actors.config import Settings, SettingsError
+from ...policies.binary_size import parse_size
 from ...policies.nearest import suggestion
 from .applications import Typed, check_model_id, take_applications
 from .text import APPS, PARTS
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
-_UNITS = {"": 1, "b": 1}
-_UNITS |= {f"{letter}ib": 1 << (10 * i) for i, letter in enumerate("kmgt", 1)}
-_UNITS |= {f"{letter}b": 10 ** (3 * i) for i, letter in enumerate("kmgt", 1)}
 _FIELDS: dict[str, Any] = {  # name -> type
     name: kind for name, kind in typing.get_type_hints(Settings).items() if name not in PARTS
 }
@@ -149,8 +146,8 @@ def _integer(name: str, value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str):
-        if name in _SIZES and (match := _SIZE.fullmatch(value.strip())):
-            return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+        if name in _SIZES and (size := parse_size(value)) is not None:
+            return size
         if re.fullmatch(r"[+-]?\d{1,18}", value.strip()):
             return int(value)
     wanted = "a number of bytes such as 2GiB" if name in _SIZES else "an integer"

@@ -1,6 +1,6 @@
-"""The settings as text: a TOML file that ``--config`` takes, and the table of docs/serving.md.
+"""The settings as text: a TOML file that ``--config`` takes, and the tables of docs/serving.md.
 
-Both come from the fields of ``Settings``, their defaults and the text beside their types; nothing is told twice.
+Both come from the fields of ``Settings``, their defaults, and the texts and groups beside their types.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from ...actors.config import Settings
+from ...actors.config import Group, Settings
 
 APPS = "applications"
 PARTS = frozenset({"application_defaults"})  # fields of the record that are given as parts of ``applications``
@@ -25,42 +27,65 @@ class Entry:
     name: str
     default: Any
     meaning: str
+    group: str
 
 
 def entries() -> Iterator[Entry]:
-    """All settings, in the order of the record."""
+    """Yield all settings in the order of the record."""
     hints = typing.get_type_hints(Settings, include_extras=True)
     defaults = Settings()
+    group = ""
     for field in (one for one in dataclasses.fields(Settings) if one.name not in PARTS):
-        yield Entry(field.name, getattr(defaults, field.name), hints[field.name].__metadata__[0])
+        meaning, *begun = hints[field.name].__metadata__
+        group = next((one for one in begun if isinstance(one, Group)), group)
+        yield Entry(field.name, getattr(defaults, field.name), meaning, group)
 
 
 def as_toml(settings: Settings) -> str:
-    """Every setting with its meaning, its value and, where another, its default. Keys of the API are not shown."""
-    plain, tables = [], []
-    for entry in entries():
-        value = getattr(settings, entry.name)
-        lines = [f"# {entry.meaning}"]
-        if isinstance(entry.default, dict):
-            shown = {} if entry.name in _SECRET else value
-            hidden = [f"# {len(value)} given, not shown"] if entry.name in _SECRET and value else []
-            made = {key: _with_defaults(key, one, settings) for key, one in shown.items()} if entry.name == APPS else shown
-            lines += hidden + [f"[{entry.name}]"] + [f"{_quoted(key)} = {_literal(one)}" for key, one in made.items()]
-            tables.append("\n".join(lines))
-        else:
-            changed = f"  # default: {_literal(entry.default)}" if value != entry.default else ""
-            plain.append("\n".join([*lines, f"{entry.name} = {_literal(value)}{changed}"]))
-    return "\n\n".join([*plain, *tables]) + "\n"
+    """Return every setting with its meaning, its value and, if it differs, its default. Keys of the API are not shown.
+
+    TOML wants the tables last, so a group that has some comes twice.
+    """
+    everything = [*entries()]
+    plain = [one for one in everything if not isinstance(one.default, dict)]
+    tables = [one for one in everything if isinstance(one.default, dict)]
+    return "\n\n".join([*_parts(plain, settings), *_parts(tables, settings)]) + "\n"
 
 
-def as_table() -> str:
-    """Markdown."""
-    rows = ["| name | default | meaning |", "| --- | --- | --- |"]
-    for entry in entries():
-        name = f"{entry.name}.NAME" if isinstance(entry.default, dict) else entry.name
-        default = "" if entry.default in ("", {}) else _literal(entry.default).strip('"')
-        rows.append(f"| `{name}` | {default} | {entry.meaning} |")
-    return "\n".join(rows)
+def _parts(shown: Iterable[Entry], settings: Settings) -> Iterator[str]:
+    """Yield each group's heading, then its settings."""
+    for group, members in groupby(shown, attrgetter("group")):
+        yield f"# {group}\n# {'-' * len(group)}"
+        for entry in members:
+            yield "\n".join([f"# {entry.meaning}", *_lines(entry, settings)])
+
+
+def _lines(entry: Entry, settings: Settings) -> Iterator[str]:
+    """Yield the lines of one setting below its meaning."""
+    value = getattr(settings, entry.name)
+    if not isinstance(entry.default, dict):
+        changed = f"  # default: {_literal(entry.default)}" if value != entry.default else ""
+        yield f"{entry.name} = {_literal(value)}{changed}"
+        return
+    if entry.name in _SECRET and value:
+        yield f"# {len(value)} given, not shown"
+    yield f"[{entry.name}]"
+    for key, one in value.items() if entry.name not in _SECRET else ():
+        yield f"{_quoted(key)} = {_literal(_with_defaults(key, one, settings) if entry.name == APPS else one)}"
+
+
+def as_tables() -> str:
+    """Return Markdown with a heading and a table for each group."""
+    return "\n\n".join(
+        "\n".join([f"### {group}", "", "| name | default | meaning |", "| --- | --- | --- |", *map(_row, members)])
+        for group, members in groupby(entries(), attrgetter("group"))
+    )
+
+
+def _row(entry: Entry) -> str:
+    name = f"{entry.name}.NAME" if isinstance(entry.default, dict) else entry.name
+    default = "" if entry.default in ("", {}) else _literal(entry.default).strip('"')
+    return f"| `{name}` | {default} | {entry.meaning} |"
 
 
 def _with_defaults(name: str, path: str, settings: Settings) -> Any:

@@ -59,38 +59,37 @@ class TokenizerClass:
     all_special: bool = False
 
 
-def _text(value: Any, default: str | None) -> str | None:
-    """Return the text of a token as settings have it."""
-    found = value.get("content") if isinstance(value, dict) else value
-    return found if isinstance(found, str) else default
-
-
 def _spaced(settings: Settings, default: bool) -> bool:
     found = settings.get("add_prefix_space")
     return default if found is None else bool(found)
 
 
-def _llama(settings: Settings) -> Tokenizer:
+def _byte_fallback(unknown: str | None) -> Tokenizer:
+    """Return a tokenizer of pieces that falls back to bytes. ``unknown``: its token for what has none, if any."""
+    words = {} if unknown is None else {unknown: 0}
+    return Tokenizer(BPE(words, [], fuse_unk=True, byte_fallback=True, unk_token=unknown))
+
+
+def _unknown(settings: Settings) -> str:
+    """Return the text of the unknown token, which settings have as a text or as an object."""
+    token = settings.get("unk_token")
+    found = token.get("content") if isinstance(token, dict) else token
+    return found if isinstance(found, str) else "<unk>"
+
+
+def _llama(settings: Settings, *, code: bool = False) -> Tokenizer:
+    """Return the tokenizer of Llama, or of Code Llama: its unknown token is known, its legacy mode is none, and its first
+    space is always taken off."""
     spaced = _spaced(settings, True)
-    scheme = ("always" if settings.get("legacy", False) else "first") if spaced else "never"
-    made = Tokenizer(BPE({}, [], fuse_unk=True, byte_fallback=True))
-    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)
-    made.decoder = _pieces(strip=spaced)
-    return made
-
-
-def _code_llama(settings: Settings) -> Tokenizer:
-    unknown = _text(settings.get("unk_token"), "<unk>")
-    made = Tokenizer(BPE({str(unknown): 0}, [], fuse_unk=True, byte_fallback=True, unk_token=unknown))
-    scheme = "first" if _spaced(settings, True) else "never"
-    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme, split=False)
-    made.decoder = _pieces(strip=True)
+    scheme = "always" if settings.get("legacy", False) and not code else "first"
+    made = _byte_fallback(_unknown(settings) if code else None)
+    made.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme if spaced else "never", split=False)
+    made.decoder = _pieces(strip=spaced or code)
     return made
 
 
 def _gemma(settings: Settings) -> Tokenizer:
-    unknown = _text(settings.get("unk_token"), "<unk>")
-    made = Tokenizer(BPE({str(unknown): 0}, [], fuse_unk=True, byte_fallback=True, unk_token=unknown))
+    made = _byte_fallback(_unknown(settings))
     made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous", invert=False)
     made.decoder = _pieces(strip=False)
     made.normalizer = normalizers.Replace(" ", "▁")
@@ -140,7 +139,7 @@ _QWEN = {"unk_token": _END, "bos_token": None, "eos_token": _END, "pad_token": _
 _GPT = {"unk_token": _END, "bos_token": _END, "eos_token": _END}
 CLASSES: dict[str, TokenizerClass] = {
     "CodeGenTokenizer": TokenizerClass(_GPT, _codegen),
-    "CodeLlamaTokenizer": TokenizerClass(_LLAMA | _FILLING, _code_llama, bos=True),
+    "CodeLlamaTokenizer": TokenizerClass(_LLAMA | _FILLING, lambda settings: _llama(settings, code=True), bos=True),
     "GPT2Tokenizer": TokenizerClass(_GPT, _gpt2),
     "GPTNeoXTokenizer": TokenizerClass({**_GPT, "pad_token": "<|padding|>"}, _gpt_neox, bos=False),
     "GemmaTokenizer": TokenizerClass(_GEMMA, _gemma),

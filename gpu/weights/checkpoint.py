@@ -7,7 +7,6 @@ in pieces. No torch and no tensor in memory: loading is ``gpu/weights/loader.py`
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from .checkpoint_files import CheckpointFiles
 from .generation import read_generation
 from .hub import HUB_ADDRESS, HUB_ID, fetch
 from .identity import component_id, delta_id, hash_tensor
+from .near_folder import near_folder
 from .tensor_files import check_dtype, gguf, read_tensors
 
 __all__ = ["Checkpoint", "CheckpointError"]
@@ -278,8 +278,9 @@ def _folder(source: str | Path) -> Path | None:
         raise CheckpointError(f"{source} is a file; name {folder}")
     if path.is_symlink():
         raise CheckpointError(f"{source} is a link that leads nowhere, or to itself; mend it, or name the folder itself")
-    if near := _near(path):  # before the hub is asked, which may take its time
-        raise CheckpointError(f"there is no folder {source}; did you mean {path.parent / near}?")
+    if near := near_folder(path):  # before the hub is asked, which may take its time
+        other = f" (for the one of the hub write {source}@main)" if HUB_ID.fullmatch(str(source)) else ""
+        raise CheckpointError(f"there is no folder {source}; did you mean {near}?{other}")
     if (address := HUB_ADDRESS.match(str(source))) and HUB_ID.fullmatch(address[1]):
         raise CheckpointError(f"{named(str(source))} is an address of the hub; name the checkpoint by its id: {address[1]}")
     if not HUB_ID.fullmatch(str(source)):
@@ -301,12 +302,6 @@ def _judge(fields: Fields) -> Architecture:
 
 def _judge_file(config: Path) -> None:
     _judge(Fields.read(config))
-
-
-def _near(path: Path) -> str:
-    """The checkpoint or adapter beside a path that its name may have meant; empty for none."""
-    names = sorted({file.parent.name for file in path.parent.glob("*/*config.json")})
-    return next(iter(difflib.get_close_matches(path.name, names, 1, cutoff=0.8)), "")
 
 
 def _check_layers(config: Fields, tensors: dict[str, TensorRef]) -> None:

@@ -1,7 +1,8 @@
-"""Regular expressions of files, matched in time that their length and the name's bound: ``re`` may take for ever with some.
+"""Regular expressions of adapters' files, matched in bounded time: some never end with ``re``.
 
-Parsed by Python's own parser. For each part of an expression and each place of the name, the set of places where a match may
-end is found once, whatever ways lead there (Thompson, "Regular Expression Search Algorithm"). Standard library only.
+Python's own parser reads them. For each part of an expression and each place of the name, the set of places where a match
+may end is found once, whichever way leads there (Thompson, "Regular Expression Search Algorithm"). No library does this with
+the expressions that trainers write (docs/decisions/0071-two-libraries-that-were-tried.md). Standard library only.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class _Unknown(ValueError):
 
 
 def matches(source: str, pattern: str, name: str, *, anywhere: bool = False) -> bool:
-    """Whether ``pattern`` matches the whole of ``name``; ``anywhere``: or its end, behind a dot.
+    """Return whether ``pattern`` matches the whole of ``name`` or, with ``anywhere``, its end behind a dot.
 
-    Raises CheckpointError, naming the file ``source``, for what is no expression, is too long, or looks behind itself.
+    Raise CheckpointError, naming the file ``source``, for a text that is no expression, is too long, or looks behind itself.
     """
     try:
         whole = rf"(.*\.)?({pattern})" if anywhere else pattern
@@ -65,7 +66,7 @@ class _Match:
         self._known: dict[int, frozenset[int]] = {}
 
     def ends(self, start: int) -> frozenset[int]:
-        """Where a match that begins at ``start`` may end."""
+        """Return the places where a match that begins at ``start`` may end."""
         if start not in self._known:
             places = frozenset({start})
             for number, (code, argument) in enumerate(self._items):
@@ -77,8 +78,8 @@ class _Match:
         name = self._name
         if code in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
             return frozenset(i + 1 for i in places if i < len(name) and _takes(code, argument, name[i]))
-        if code == "AT" and str(argument).startswith(("AT_BEGINNING", "AT_END")):
-            return places & {0 if "BEGINNING" in str(argument) else len(name)}
+        if code == "AT":
+            return frozenset(i for i in places if self._is_at(str(argument), i))
         if code == "BRANCH":
             return self._each([self._part((number, i), branch) for i, branch in enumerate(argument[1])], places)
         if code == "SUBPATTERN" and not argument[1] and not argument[2]:
@@ -90,6 +91,14 @@ class _Match:
             return frozenset(i for i in places if bool(ahead.ends(i)) == (code == "ASSERT"))
         raise _Unknown(f"{code.lower().replace('_', ' ')} is not")
 
+    def _is_at(self, anchor: str, place: int) -> bool:
+        """Return whether an anchor such as ``^`` or ``\\b`` holds at a place of the name."""
+        if not anchor.endswith("BOUNDARY"):
+            return place == (0 if "BEGINNING" in anchor else len(self._name))
+        sides = self._name[max(place - 1, 0) : place], self._name[place : place + 1]
+        before, after = (any(map(_CATEGORIES["WORD"], side)) for side in sides)
+        return (before != after) is ("NON" not in anchor)
+
     def _part(self, key: tuple[int, int], items: Iterable[Any]) -> _Match:
         if key not in self._inner:
             self._inner[key] = _Match(items, self._name)
@@ -100,7 +109,7 @@ class _Match:
         return frozenset().union(*(part.ends(i) for part in parts for i in places))
 
     def _repeat(self, part: _Match, least: int, most: Any, places: frozenset[int]) -> frozenset[int]:
-        """After as many rounds as the name has places nothing new comes."""
+        """Return the ends after a repeated part; after one round for each place of the name nothing new comes."""
         rounds = len(self._name) + 1
         for _ in range(min(least, rounds)):
             places = self._each([part], places)

@@ -5,6 +5,7 @@ Pure functions of the controller's knowledge; its state machine acts on their an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -26,6 +27,17 @@ class Servable(Protocol):
 
 
 S = TypeVar("S", bound=Servable)
+_VERSION = re.compile(r"~\d+$")
+
+
+def version_name(model: str, number: int) -> str:
+    """Return the internal name of a version of a model, counted from 0."""
+    return f"{model}~{number + 1}" if number else model
+
+
+def model_of(name: str) -> str:
+    """Return what people call the application of this internal name: its model."""
+    return _VERSION.sub("", name)
 
 
 def serving_one(of_model: Iterable[S]) -> S | None:

@@ -137,8 +137,8 @@ class LazyReplay(LazyWorker):
 
     @property
     def present(self) -> int:
-        """The number of sequences still there."""
-        return len(self._decoding) + len(self._prompts) + len(self._waiting)
+        """Return how many sequences run and wait, among them those whose last token is being computed."""
+        return len(self._running()) + len(self._waiting)
 
     # one step --------------------------------------------------------------------------------------------------------
 

@@ -194,6 +194,11 @@ class LazyWorker:
                 if not self._make_room(row, number, picked=False):
                     self._skip(row, number)
 
+    def _running(self) -> list[LazyRow]:
+        """Return the sequences that have started and do not leave."""
+        rows = (*self._decoding, *self._skipped, *self._finals, *self._begun, *self._prompts)
+        return [row for row in rows if row.running]
+
     def _make_room(self, row: LazyRow, number: int, *, picked: bool) -> bool:
         """Preempt a sequence for ``row``, as ``choose_victim`` does; return whether memory is free now.
 
@@ -202,7 +207,7 @@ class LazyWorker:
         self._starved = True
         if self._leaving:
             return False
-        running = [r for r in (*self._decoding, *self._skipped, *self._finals, *self._begun, *self._prompts) if r.running]
+        running = self._running()
         first = min(running)
         busy = self._decoding if picked else ()
         victims = [

@@ -100,7 +100,6 @@ class MachineReplay(Machines):
 
     def _proceed(self) -> None:
         """Let every worker plan, and extend the timeline."""
-        self._first = self.now
         self.wake()
         self.go_on()
         course, ended = self.course, self.home.number - self.home.open_plans - self._before

@@ -61,10 +61,9 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The order to end a sequence: the client is gone, or the gateway has what it needs. ``attempt`` -1: any attempt."""
+    """The order to end a sequence: the client is gone, or the gateway has what it needs."""
 
     request: str
-    attempt: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +290,7 @@ class Preempted:
 
     gateway: str
     request: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)

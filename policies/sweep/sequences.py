@@ -128,14 +128,15 @@ class Sequences:
         An offline one returns to its gateway, which keeps it until there is room again.
         """
         rows, outgoing = self._parts.rows, self._parts.outgoing
+        of = rows.submission[s]
         if rows.is_offline(s):
             outgoing.count("offline_yielded")
-            self.give_back(rows.submission[s], YIELDED)
+            self.give_back(of, YIELDED)
             self.drop(s)
             return
         if rows.status[s] == Status.RUNNING:  # else it loses nothing but leases
             outgoing.count("preemptions")
-            outgoing.tell(Preempted(rows.submission[s].gateway, rows.submission[s].request))
+            outgoing.tell(Preempted(of.gateway, of.request, of.attempt))
         self.leave(s, requeue=True)
 
     def settle(self, s: int) -> None:

@@ -133,8 +133,7 @@ class SweepState:
         return self.parts.outgoing.take_effects()
 
     def _cancel(self, event: Cancelled) -> None:
-        s = self.parts.rows.find(event.request)
-        if s is not None and event.attempt in (-1, self.parts.rows.submission[s].attempt):
+        if (s := self.parts.rows.find(event.request)) is not None:
             self._sequences.drop(s)
 
     def _change_routes(self, event: RoutesChanged) -> None:

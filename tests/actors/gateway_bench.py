@@ -63,8 +63,8 @@ def given_back(request, attempt, reason):
     return GivenBack(GATEWAY, request, attempt, reason)
 
 
-def preempted(request):
-    return Preempted(GATEWAY, request)
+def preempted(request, attempt=1):
+    return Preempted(GATEWAY, request, attempt)
 
 
 def delivered(*args, **more):

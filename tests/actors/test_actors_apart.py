@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.test_architecture import ROOT
 
 ALLOWED = {"ref"}  # where an actor is, which its maker may tell others
@@ -79,6 +80,7 @@ def sources() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")}
 
 
+@claim("No actor reads the object of another actor", of="faults")
 def test_no_actor_reads_anothers_object() -> None:
     everything = sources()
     classes = actor_classes(everything) - {"Actor"}

@@ -8,6 +8,7 @@ import pytest
 
 from blockwright.actors.app_roots import check_name, folder_below, missing_roots
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.tests.claims import claim
 
 
 @pytest.fixture
@@ -23,11 +24,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
+@claim("Models are added only from folders below the configured roots", of="security")
 def test_a_folder_below_a_root_is_found_links_resolved(root: Path) -> None:
     for roots in (str(root), f"/nowhere, {root}", f"{root}/"):
         assert folder_below(roots, f"{root}/app") == folder_below(roots, f"{root}/near") == root / "app"
 
 
+@claim("Models are added only from folders below the configured roots", of="security")
 @pytest.mark.parametrize(
     ("path", "why"),
     [

@@ -7,6 +7,8 @@ from random import Random
 
 import pytest
 
+from blockwright.actors.block.messages import BlockStatus
+from blockwright.actors.controller.history import History
 from blockwright.actors.controller.messages import (
     Add,
     Added,
@@ -33,12 +35,15 @@ from blockwright.actors.gateway.port import Census, ModelInfo
 from blockwright.actors.worker.messages import WorkerStatus
 from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.cluster.application_life import Conflict, check_default
+from blockwright.policies.cluster.block_life import BlockStage
+from blockwright.policies.cluster.scaling import BlockUse
 from blockwright.policies.requests.routing_table import RoutingTable
 from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.policies.sweep.local_routes import merged
 from blockwright.runtime.base.buffers import Sink
 from blockwright.runtime.base.codec import encode, pack
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds, started
+from blockwright.tests.claims import claim
 
 STATUS = WorkerStatus(
     name="w0", incarnation=1, pid=1, device="cpu", numerics="n", budget=9, parameters=1, kv=1, free=7, components=[],
@@ -227,6 +232,29 @@ def test_the_view_shows_models_and_what_ends_beside_them() -> None:
     assert {route["application"] for route in view["routes"]} == set(shown)
 
 
+def test_versions_are_told_as_their_model() -> None:
+    bench, history = paused("w0"), History()
+    load_all(bench, bench(Add(named("b", "eAmBxy"))))
+    history.look(bench.state, 0.0)
+    load_all(bench, bench(Add(named("b", "eAmBxz", name="b~2"), "b")))
+    history.look(bench.state, 1.0)
+    status = replace(STATUS, parameters_by_application={"a": (6, 0), "b": (1, 5), "b~2": (1, 5), "b~3": (0, 1)})
+    block = BlockStatus("block-1", BlockStage.RESIDENT, ["a", "b~2", "b~3"], 1, 100, BlockUse(0, 0, 0, 0.0), 0.0)
+    (worker,) = cluster_view(bench.state, {"w0": status}, {"w0": [block]}, [], [])["workers"]
+    assert list(worker["parameters_by_application"]) == ["a", "b (#1)", "b"]
+    assert worker["busiest_blocks"][0]["applications"] == ["a", "b", "b"]
+    load_all(bench, bench(Remove("b")))
+    history.look(bench.state, 2.0)
+    load_all(bench, bench(Remove("b~2")))
+    history.look(bench.state, 3.0)
+    told = [(event.subject, event.text) for event in history.events if event.event == "routes"]
+    assert told[1:] == [
+        ("b", "model b is ready on 1 of 1 routes"),
+        ("b", "the version before of model b is removed"),
+        ("b", "model b is removed"),
+    ]
+
+
 def test_who_takes_differences_knows_what_one_that_takes_wholes_knows() -> None:
     """Gateways and workers, whatever comes and goes, however far behind it is, and with each difference taken twice."""
     random, bench = Random(5), started("w0", "w1", "w2")
@@ -399,6 +427,7 @@ def test_what_an_adapter_can_be_put_on() -> None:
     assert whole_models(bench.state.served) == [here[1]]
 
 
+@claim("The default model changes only on request", of="fine-tunes")
 def test_the_default_changes_only_when_somebody_says_so() -> None:
     """Whatever is removed; what comes again under that id is it again."""
     bench = paused("w0")

@@ -12,6 +12,7 @@ import pytest
 from blockwright.actors.changes_file import NAME, Changes, ChangesFile
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import NewApplication
+from blockwright.tests.claims import claim
 
 
 def stored(name: str, path: str, base: str = "", defaults: str = "") -> NewApplication:
@@ -24,6 +25,7 @@ def test_where_it_lies(tmp_path: Path) -> None:
     assert [one.path for one in found if one is not None] == [tmp_path / NAME, Path("/x/apps.json")]
 
 
+@claim("All adapters of a folder are served on demand, and changes survive a restart", of="fine-tunes")
 def test_what_is_added_and_removed_is_read_again(tmp_path: Path) -> None:
     file = ChangesFile(tmp_path / "apps.json")
     assert file.read() == Changes()

@@ -16,12 +16,22 @@ def worker(state: str, incarnation: int = 0, restarts: int = 0, cause: str = "")
 
 
 def cluster(routes: int = 0, models: str = "m", **workers: Any) -> Any:
-    served = SimpleNamespace(in_force=routes, planned=[None, None])
+    served = {
+        name: SimpleNamespace(
+            in_force=routes,
+            planned=[None, None],
+            deployed=True,
+            shown=True,
+            draining=False,
+            application=SimpleNamespace(name=name, served_as=name),
+        )
+        for name in models
+    }
     applications = dict.fromkeys(models)
     return SimpleNamespace(
         workers=workers,
         touched=workers,
-        served=dict.fromkeys(models, served),
+        served=served,
         table=SimpleNamespace(applications=applications),
     )
 

@@ -41,6 +41,7 @@ from blockwright.policies.cluster.provisioning import MODES, ProvisioningRules
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.tests.actors.controller_reference import Reference
+from blockwright.tests.claims import claim
 
 KV = KvLayout(1, 8, "float32", 16)
 SEEDS = 12  # of walks of 800 events each
@@ -151,6 +152,7 @@ def ordered(effect: Any) -> Any:
     return replace(effect, first=tuple(sorted(effect.first))) if isinstance(effect, Publish) else effect
 
 
+@claim("The controller decides by changes what a computation from scratch decides", of="faults")
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_it_decides_what_a_computation_from_scratch_decides(seed: int) -> None:
     world = World(seed)

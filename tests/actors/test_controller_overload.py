@@ -44,6 +44,7 @@ from blockwright.actors.worker.messages import NoRoom
 from blockwright.policies.cluster.provisioning import ProvisioningRules
 from blockwright.policies.model.chain import Hop
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds
+from blockwright.tests.claims import claim
 
 A = application("a")  # six components of 100 bytes: 0, 2, 4 without KV, 1, 3, 5 with
 PAIR = DropParameters("a", (Hop("w0", 0, 3), Hop("w1", 3, 6)), "throttling")
@@ -214,6 +215,7 @@ def test_there_is_no_room_for_what_comes_back_and_nothing_gives_way() -> None:
     assert burst.state.overload.failures == {"no_room": 1, "load_failed": 1}
 
 
+@claim("Members that die or stand still in any phase of a drop lose no request", of="parameter-dropping")
 @pytest.mark.parametrize("dead", ["w0", "w1"])
 @pytest.mark.parametrize("stage", [*GroupStage])
 def test_a_member_dies(stage: GroupStage, dead: str) -> None:

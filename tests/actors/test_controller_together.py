@@ -12,11 +12,13 @@ from blockwright.actors.controller.overload_messages import RestoreParameters, S
 from blockwright.actors.controller.overload_view import overload_view
 from blockwright.tests.actors.test_controller_overload import PAIR, A, Burst
 from blockwright.tests.actors.test_controller_state import ROOM, application, kinds
+from blockwright.tests.claims import claim
 
 TUNED = application("b", "eAmCnh")  # of A, with a layer of its own
 BOTH = replace(PAIR, application="a, b")
 
 
+@claim("Fine-tunes of one base drop the same layers together", of="parameter-dropping")
 def test_models_that_are_together_on_all_members_are_dropped_together() -> None:
     """What they share is dropped with the last of them, and counts once."""
     burst = Burst("w0", "w1", served=(A, TUNED))

@@ -22,6 +22,7 @@ from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.fake_fleet import generation, reference
 from blockwright.tests.actors.gateway_bench import Bench
 from blockwright.tests.actors.test_topology import cluster, collect
+from blockwright.tests.claims import claim
 
 WORKERS = ("w0", "w1", "w2", "w3")
 
@@ -146,6 +147,7 @@ def test_power_of_k_asks_k_and_a_sample_asks_all_and_ranks_the_choice_of_the_k()
     assert {chosen.rank for chosen in found} == {1, 2, 3}, "the worst of four is never the better of two"
 
 
+@claim("A late or dead predictor costs at most its time-out", of="prediction")
 def test_who_is_late_dead_or_knows_nothing_is_not_chosen_and_costs_at_most_the_time_out() -> None:
     mixed: How = {"w0": {"late": 5.0}, "w1": None, "w2": {"last": None}, "w3": {"last": 7.0}}
     (chosen,), _, spent = choices(1, mixed, dispatch="ours", dispatch_timeout=0.05)

@@ -9,6 +9,7 @@ from blockwright.actors.gateway.port import DrainAnswered
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.tests.actors.test_controller_state import Bench, application, kinds, started
 from blockwright.tests.actors.test_scaling import Fleet
+from blockwright.tests.claims import claim
 
 
 def told(bench: Bench) -> list[str]:
@@ -22,6 +23,7 @@ def asked(bench: Bench, worker: str, drain: bool = True) -> tuple[DrainAnswered,
     return drain_worker(bench.state, worker, drain, lambda event: effects.extend(bench(event))), effects
 
 
+@claim("A drained worker finishes or hands over what runs and gets nothing new", of="serving")
 def test_nothing_new_is_sent_there_and_what_runs_goes_on() -> None:
     bench = started("w0", "w1")
     answer, effects = asked(bench, "w0")

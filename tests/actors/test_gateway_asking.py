@@ -17,6 +17,7 @@ from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.tests.actors.fake_fleet import Fleet, route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, given_back, progressed, submits
 from blockwright.tests.actors.test_gateway_chaos import REPLICAS, ask, assert_exact
+from blockwright.tests.claims import claim
 
 CANDIDATES = [
     Candidate(route="m@w0", home="w0", running=1, free_blocks=9, total_blocks=10, forecast=Forecast(0.5, 4.0, 1.0, 0, 9)),
@@ -164,6 +165,7 @@ def test_what_a_suspect_has_closed_meanwhile_is_not_taken() -> None:
 # explained
 
 
+@claim("A request tells its candidates, forecasts, choice and what happened", of="prediction")
 def test_the_view_shows_candidates_the_choice_and_what_came_of_it() -> None:
     made = bench()
     made.generate(max_tokens=3, now=1.0)

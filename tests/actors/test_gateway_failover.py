@@ -17,8 +17,10 @@ from blockwright.actors.gateway.messages import (
 from blockwright.actors.gateway.state import KEEP
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.requests.refusal import Refusal
+from blockwright.policies.sweep.offline_room import OfflineRoom
 from blockwright.tests.actors.fake_fleet import chain, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, given_back, preempted, progressed, submits
+from blockwright.tests.claims import claim
 
 # failover
 
@@ -43,6 +45,30 @@ def test_a_dead_incarnation_makes_nobody_ask_its_successor():
         assert bench(Heard("w0", 1, 7)) == []
     assert bench(Heard("w0", 2, 0)) == []
     assert bench.report("w0", emitted("a", 2, 5, [10]), incarnation=2) == [delivered("a", 2, 5, [10])]
+
+
+def test_a_preemption_of_the_attempt_before_says_nothing_of_this_one():
+    """Its worker had preempted the attempt that it then gave back, and says both late."""
+    bench = Bench("w0")
+    bench.generate("a", prompt=5)
+    bench(Unsent("a", 1, "not delivered"))
+    assert submits(bench(GatewayTick(), 5.0)) == [("w0", "a", 2)]
+    bench.report("w0", progressed("a", 2, 5), now=5.1)
+    bench.report("w0", preempted("a", 1), now=5.2)
+    assert not bench.state.active["a"].waits
+    bench.report("w0", preempted("a", 2), now=5.3)
+    assert bench.state.active["a"].waits
+
+
+def test_a_dead_incarnation_takes_no_offline_request_for_its_successor():
+    """Its heartbeat waited here while it died."""
+    bench = Bench("w0")
+    bench.die("w0")
+    room = [OfflineRoom(("m",), 3, 50, 100)]
+    bench(Heard("w0", 1, 0, room))
+    assert [credit.rows for credit in bench.state.offline.credits("m")] == [0]
+    bench(Heard("w0", 2, 0, room))
+    assert [credit.rows for credit in bench.state.offline.credits("m")] == [3]
 
 
 def test_a_new_attempt_is_prompt_plus_emitted_with_the_same_sampling():
@@ -207,6 +233,7 @@ def test_of_several_suspects_one_holds_a_route_while_others_have_work():
 # waiting
 
 
+@claim("Requests wait for workers up to the limit and then end with a 503", of="faults")
 def test_requests_wait_for_workers_and_then_fail():
     bench = Bench("w0", worker_wait=30.0)
     bench.generate("a", now=0.0)
@@ -292,6 +319,7 @@ def test_ended_requests_stay_for_look_up_in_a_bounded_ring():
 # views
 
 
+@claim("A request explains its route, its waits, its prefill and its failovers without any text", of="observability")
 def test_the_view_tells_the_story():
     bench = Bench("w0", "w1")
     bench.generate("a", prompt=5, now=1.0)
@@ -301,7 +329,7 @@ def test_the_view_tells_the_story():
     bench.report("w0", emitted("a", 1, 5, [10]), now=2.0)
     assert bench.state.describe("a").computed_tokens == 5
     bench(WorkerEnded("w0", 1, "killed"), 3.0)
-    bench.report("w1", emitted("a", 2, 6, [11]), preempted("a"), now=4.0)
+    bench.report("w1", emitted("a", 2, 6, [11]), preempted("a", 2), now=4.0)
     bench.report("w1", emitted("a", 2, 7, [12, 13], [], "length"), now=5.0)
     view = bench.state.describe("a")
     assert [e["event"] for e in view.events] == [

@@ -6,8 +6,10 @@ from blockwright.actors.gateway.listing import described, listed
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.policies.requests.request_ownership import Viewer
 from blockwright.tests.actors.gateway_bench import Bench, emitted, preempted, progressed
+from blockwright.tests.claims import claim
 
 
+@claim("`/v1/requests` lists requests with their place, prefill and worker", of="http-api")
 def test_who_has_not_been_planned_waits_at_a_place_with_a_forecast() -> None:
     bench = Bench("w0")
     positions = QueuePositions(bench.state.active, bench.state.table)

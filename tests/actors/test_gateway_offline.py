@@ -11,6 +11,7 @@ from blockwright.policies.requests.urgency import FIRST_OFFLINE
 from blockwright.policies.sweep.offline_room import OfflineRoom
 from blockwright.tests.actors.fake_fleet import chain, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, given_back, progressed, submits
+from blockwright.tests.claims import claim
 
 
 def heard(bench: Bench, worker: str, rows: int, positions: int = 1000, room: int = 2000, now: float = 0.0) -> list:
@@ -28,6 +29,7 @@ def credit(bench: Bench, worker: str = "w0") -> tuple[int, int]:
     return found.rows, found.positions
 
 
+@claim("Offline requests are pulled by credit and never queue in workers", of="offline")
 def test_nothing_is_sent_before_a_worker_takes_it_and_then_no_more_than_that() -> None:
     bench = Bench("w0", "w1")
     assert submits(ask(bench, "a") + ask(bench, "b") + ask(bench, "c")) == []

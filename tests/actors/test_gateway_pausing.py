@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.actors.gateway.messages import CancelAt, End, ExportAt, HoldAnswered, Submit, UnholdAt, WorkerJoined
+from blockwright.actors.gateway.messages import (
+    CancelAt,
+    End,
+    ExportAt,
+    HoldAnswered,
+    Submit,
+    UnholdAt,
+    WorkerEnded,
+    WorkerJoined,
+)
 from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
 from blockwright.policies.model.chain import Hop, Route
 from blockwright.policies.sweep.page_events import Unhold
@@ -89,6 +98,18 @@ def test_a_worker_that_is_left_lets_pages_go_when_the_request_has_moved(request_
     assert isinstance(begun, Submit)
     (asked,) = bench(HoldAnswered("a", 2, expects=True, room=True), 1.7)
     assert [type(effect) for effect in bench.exported(asked, 2, 1.8)] == [Submit], "w0 is on its new route"
+
+
+def test_a_death_on_the_new_route_is_one_reason_to_begin_anew() -> None:
+    """The death of what was to come from there is none besides."""
+    bench = Switched(REPLICAS)
+    bench.switch([PIPELINE], dropped=True)
+    bench.left("a", "b", "c")
+    bench(WorkerEnded("w1", 1, "killed"), 2.0)
+    for request in "abc":
+        assert bench.story(request, "not_moved") == []
+        assert bench.state.active[request].attempt == 2
+        assert bench.state.active[request].state == "waiting"
 
 
 def test_what_an_old_attempt_tells_while_its_pages_are_copied_ends_no_stall() -> None:

@@ -78,6 +78,26 @@ def test_the_longest_is_told_whatever_came_after_it() -> None:
     assert wants(publish(made, NOW, MOST, at=1.0)) == [{"m": 120}], "both of them find no room at once"
 
 
+def test_of_two_that_come_back_at_once_the_longest_is_told() -> None:
+    made = bench(now=150, most=UNKNOWN)
+    made.generate("a", prompt=60, max_tokens=60)
+    made.generate("b", prompt=60, max_tokens=40)
+    back = [given_back(name, 1, CROWDED + "it has memory for 64") for name in "ab"]
+    assert wants(made.report("w0", *back)) == [{"m": 120}]
+
+
+def test_what_only_offline_requests_wait_for_is_told_apart() -> None:
+    made = bench()
+    made.generate("later", prompt=60, max_tokens=40, offline=True)
+    assert (uses(made), made.state.room_waits.offline()) == (100, {"m"})
+    made.generate("now", prompt=60, max_tokens=40)
+    assert made.state.room_waits.offline() == set()
+    made(End("now"))
+    assert made.state.room_waits.offline() == {"m"}
+    made(End("later"))
+    assert made.state.room_waits.offline() == set()
+
+
 def test_only_what_never_fits_is_refused_with_the_limit_of_an_empty_worker() -> None:
     made = bench()
     (effect,) = made.generate("long", prompt=MOST, max_tokens=1)

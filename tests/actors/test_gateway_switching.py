@@ -24,6 +24,7 @@ from blockwright.policies.sweep.page_events import Exported, Unhold
 from blockwright.tests.actors.fake_fleet import GATEWAY
 from blockwright.tests.actors.gateway_bench import Bench, emitted, preempted, progressed, submits
 from blockwright.tests.actors.test_gateway_moving import PAGE_BYTES, target, whole
+from blockwright.tests.claims import claim
 
 PIPELINE = Route("m@w0+w1", 1, "m", (Hop("w0", 0, 3), Hop("w1", 3, 6)))
 REPLICAS = [whole("w0"), whole("w1")]
@@ -79,6 +80,7 @@ def holds(effects: list[Any]) -> dict[str, tuple[list[str], bool]]:
     return {effect.request: ([worker for worker, _ in effect.holds], effect.holds[0][1].expects) for effect in found}
 
 
+@claim("Running sequences pause while their KV is exchanged, the shortest stall first", of="parameter-dropping")
 def test_all_leave_at_once_when_parameters_are_dropped_and_begin_when_their_pages_have_come() -> None:
     bench = Switched(REPLICAS)
     assert bench.homes() == {"a": "m@w0", "b": "m@w1", "c": "m@w1"}

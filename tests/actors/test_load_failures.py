@@ -11,8 +11,10 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.policies.cluster.demand import SETTLING
 from blockwright.tests.actors.demand_house import House, application, house
+from blockwright.tests.claims import claim
 
 
+@claim("A model that cannot be loaded gives each request the reason at once and is tried again later", of="fine-tunes")
 def test_what_cannot_be_loaded_is_parked_with_the_reason_and_tried_again_when_it_is_asked_for():
     made = house()
     made.broken["t3"] = "FileNotFoundError: '/models/t3/config.json'"

@@ -15,6 +15,7 @@ from blockwright.actors.load_history import (
     step_of,
     windows,
 )
+from blockwright.tests.claims import claim
 
 BEGAN = 1_700_000_040  # a whole minute
 
@@ -27,6 +28,7 @@ def played(seconds: int, history: LoadHistory | None = None) -> LoadHistory:
     return history
 
 
+@claim("The server keeps a day of load history in bounded memory", of="observability")
 def test_rows_of_a_second_of_ten_and_of_a_minute() -> None:
     history = played(125)
     seconds = history.rows(1)
@@ -40,6 +42,7 @@ def test_rows_of_a_second_of_ten_and_of_a_minute() -> None:
     assert [row.at for row in history.rows(1, BEGAN + 124)] == [BEGAN + 124, BEGAN + 125]
 
 
+@claim("The server keeps a day of load history in bounded memory", of="observability")
 def test_it_is_bounded() -> None:
     history = played(RINGS[0][1] + 100)
     assert len(history.rows(1)) == RINGS[0][1]

@@ -18,6 +18,7 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.policies.cluster.demand import PATIENCE
 from blockwright.tests.actors.demand_house import House, application, house
+from blockwright.tests.claims import claim
 
 
 def test_what_has_no_room_is_on_demand_and_the_rest_is_served():
@@ -30,6 +31,7 @@ def test_what_has_no_room_is_on_demand_and_the_rest_is_served():
     assert not [effect for effect in made.log if isinstance(effect, Fatal)]
 
 
+@claim("Adapters that do not fit in memory are loaded on demand and evicted by use", of="fine-tunes", headline=True)
 def test_the_first_request_brings_it_in_place_of_the_least_recently_used():
     made = house()
     made.now = 10.0

@@ -23,6 +23,7 @@ from blockwright.actors.controller.overload_messages import (
 from blockwright.policies.cluster.demand import BURST_PATIENCE, PATIENCE
 from blockwright.policies.model.chain import Hop
 from blockwright.tests.actors.demand_house import House, application
+from blockwright.tests.claims import claim
 
 PAIR = DropParameters("a", (Hop("w0", 0, 3), Hop("w1", 3, 6)), "throttling")
 BEGINNING = 100.0  # seconds: everything has been resident for long
@@ -87,6 +88,7 @@ def tight() -> Tight:
     return made
 
 
+@claim("Models on demand are not loaded into memory that a drop has freed", of="parameter-dropping")
 def test_nothing_is_loaded_into_memory_that_a_drop_has_freed(tight: Tight) -> None:
     """It was: it took the memory from those for whom it was freed, they lacked it again, and what was dropped had no room to
     come back in."""

@@ -10,6 +10,7 @@ from blockwright.actors.controller.messages import ApplicationsWanted, AskUse, E
 from blockwright.policies.cluster.demand import PATIENCE, TURN
 from blockwright.policies.model.chain import KvLayout
 from blockwright.tests.actors.demand_house import SIZE, House, application
+from blockwright.tests.claims import claim
 
 KV = KvLayout(1, 1, "float32", 1)  # 8 bytes for a token of a component: 48 for one of a tune, 32 for one of the base
 BESIDE, FITS, NEVER = 10, 12, 15  # tokens of a tune: beside another one, without it (up to 14), not even then
@@ -60,6 +61,7 @@ def test_what_a_route_holds_is_told_with_others_and_without() -> None:
     assert (made.capacity("t0"), made.capacity("base")) == ((BESIDE, 14), (15, 27))
 
 
+@claim("Idle models are unloaded for a request that is longer than the loaded ones leave room for", of="fine-tunes")
 def test_an_idle_one_is_unloaded_for_it_and_no_more_than_that() -> None:
     made = crowd()
     made.now, made.last = 10.0, {"t1": 2.0, "base": 1.0}

@@ -24,6 +24,7 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.worker.messages import NoRoom
 from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.tests.actors.test_controller_state import Bench, Published, application, kinds
+from blockwright.tests.claims import claim
 
 PAGE = 2048  # bytes, of both attentions
 A, B = application("a", "eAmBnh"), application("b", "eAmCoh")  # six components of 100 bytes; the first three are shared
@@ -109,6 +110,7 @@ def test_a_pressed_block_is_deployed_alone_and_a_new_version_has_the_old_route_t
     assert not kinds(bench(OWN), Load), "it is there"
 
 
+@claim("A block under load is copied alone to another worker and goes again when idle", of="fine-tunes")
 def test_it_goes_after_idleness_and_only_what_was_loaded_for_it() -> None:
     bench = narrow()
     bench(OWN)

@@ -11,6 +11,7 @@ from blockwright.actors.predictor.messages import Query
 from blockwright.policies.prediction.candidate import Candidate
 from blockwright.policies.sweep.events import Cancelled
 from blockwright.tests.actors.predictor_rig import PredictorRig
+from blockwright.tests.claims import claim
 from blockwright.tests.policies.sweep_world import submission
 from blockwright.tests.waiting import until
 
@@ -61,6 +62,7 @@ async def test_a_request_that_was_lost_on_its_way_is_not_expected_once_it_is_can
         await until(lambda: not rig.predictor.figures()["in_flight"])
 
 
+@claim("A predictor's replica is the state of its worker, under random faults", of="prediction")
 async def test_a_replica_that_differs_is_thrown_away(caplog: pytest.LogCaptureFixture) -> None:
     async with PredictorRig() as rig:
         rig.worker.driver.submit(6)

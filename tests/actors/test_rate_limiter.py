@@ -9,6 +9,7 @@ from blockwright.actors.rate_limiter import Limiter, limits_of
 from blockwright.policies.requests.rate_limit import Limits
 from blockwright.runtime import Node
 from blockwright.runtime.base.down import Down
+from blockwright.tests.claims import claim
 
 KEYS = {"k1": "acme", "k2": "free"}
 
@@ -45,6 +46,7 @@ def test_limits_that_cannot_be() -> None:
         Settings(tls_cert="/cert.pem")
 
 
+@claim("Quotas by requests, tokens and concurrency hold over all gateways", of="security")
 async def test_one_account_for_all_gateways_and_a_dead_ones_places_are_freed() -> None:
     node = Node("head", listen=False)
     await node.start()

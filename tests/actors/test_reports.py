@@ -15,7 +15,7 @@ def emitted(request: str, position: int, tokens: list[int], attempt: int = 1, fi
 
 def test_a_thousand_leases_are_a_few_messages_in_order() -> None:
     sent = [Send(f"w{i % 2}", LeaseReturned("w9", i)) for i in range(1000)]
-    batches = by_worker([*sent, Preempted("head/gateway", "r0")])
+    batches = by_worker([*sent, Preempted("head/gateway", "r0", 1)])
     assert len(batches) == 2 * -(-500 // TOGETHER)
     for worker in ("w0", "w1"):
         told = [message for name, batch in batches if name == worker for message in batch]
@@ -47,7 +47,7 @@ def test_who_has_enough_to_take_is_told_the_rest_together() -> None:
     for position in range(WINDOW):
         assert make(emitted("r0", position, [position])) == [(GATEWAY, position + 1)]
     assert reports.last == {GATEWAY: WINDOW}
-    assert make(emitted("r0", WINDOW, [7]), Preempted("g1/gateway", "r9")) == [("g1/gateway", 1)]
+    assert make(emitted("r0", WINDOW, [7]), Preempted("g1/gateway", "r9", 1)) == [("g1/gateway", 1)]
     assert make(emitted("r0", WINDOW + 1, [8]), emitted("r1", 0, [1])) == []
     assert reports.last == {GATEWAY: WINDOW + 1, "g1/gateway": 1}, "who misses a report asks for it"
     assert make() == []
@@ -79,7 +79,7 @@ def test_what_waits_for_a_gateway_that_is_gone_is_forgotten() -> None:
 
 
 def test_news_of_a_request_are_joined_where_they_follow_each_other() -> None:
-    held, preempted = HeldNews(), Preempted(GATEWAY, "r0")
+    held, preempted = HeldNews(), Preempted(GATEWAY, "r0", 1)
     held.add([emitted("r0", 4, [1]), emitted("r1", 9, [5]), emitted("r0", 5, [2, 3]), emitted("r1", 10, [6], finish="stop")])
     assert held.news == [emitted("r0", 4, [1, 2, 3]), emitted("r1", 9, [5, 6], finish="stop")]
     held.add([preempted, emitted("r0", 7, [4]), emitted("r0", 8, [5], attempt=2), emitted("r0", 8, [5], attempt=2)])

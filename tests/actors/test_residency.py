@@ -18,6 +18,7 @@ from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.runtime import RemoteError
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.checkpoints import fused_as_phi3, with_tensors
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.waiting import PATIENCE
 from blockwright.zoo.source import open_source
@@ -33,6 +34,7 @@ async def check_equal(rig: Rig, application: str, path: Path) -> None:
     assert got[: len(want)] == want
 
 
+@claim("Identical tensors lie in a worker's memory once, whatever their names", of="fine-tunes")
 @pytest.mark.parametrize("backend", ["torch", "native"])
 async def test_a_model_of_the_same_tensors_adds_none_whatever_their_names(
     checkpoint: MakeCheckpoint, backend: str, tmp_path: Path
@@ -56,6 +58,11 @@ async def test_a_model_of_the_same_tensors_adds_none_whatever_their_names(
     await rig.stop()
 
 
+@claim(
+    "A copy of a served model adds no parameter bytes, and a fine-tune adds only the tensors that differ",
+    of="fine-tunes",
+    headline=True,
+)
 async def test_twenty_fine_tunes_of_one_tensor_each_take_what_differs(checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     base = checkpoint("llama", **LARGE)
     raw = load_file(base / "model.safetensors")

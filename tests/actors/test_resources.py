@@ -9,8 +9,10 @@ import psutil
 import pytest
 
 from blockwright.actors.resources import address_space, cores, free_memory
+from blockwright.tests.claims import claim
 
 
+@claim("The default numbers of threads and bytes respect quotas, affinity and control groups", of="serving")
 def test_a_group_limits_memory_and_its_cache_counts_as_free(tmp_path):
     own = tmp_path / "own"
     own.write_text("0::/a/b\n")
@@ -66,6 +68,7 @@ def test_whole_cores_of_a_quota_of_version_one_count(tmp_path, eight_cores, quot
     assert cores(tmp_path, own) == expected
 
 
+@claim("The default numbers of threads and bytes respect quotas, affinity and control groups", of="serving")
 def test_a_quota_and_an_affinity_limit_together(tmp_path, monkeypatch):
     own = tmp_path / "own"
     own.write_text("0::/\n")

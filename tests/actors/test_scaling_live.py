@@ -11,6 +11,7 @@ import pytest
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.fake_fleet import generation, reference
 from blockwright.tests.actors.test_topology import cluster, collect
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import until
 
 SCALED = {
@@ -24,6 +25,7 @@ def fate() -> fake_worker.Fate:
     return fake_worker.reset()
 
 
+@claim("Autoscaling starts a worker with the load and stops one without loss", of="prediction")
 @pytest.mark.parametrize("how", ["they move", "they are given back", "it is killed"])
 async def test_what_runs_on_a_drained_worker_ends_as_if_nothing_had_been(
     checkpoint: Callable[..., Path], fate: fake_worker.Fate, how: str

@@ -10,6 +10,7 @@ from blockwright.actors.config import Settings
 from blockwright.runtime import Down, ManualClock, Node
 from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
+from blockwright.tests.claims import claim
 from blockwright.transport.address import PeerId
 
 STEP = 0.01  # seconds
@@ -25,6 +26,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+@claim("A stopped worker is declared down within three seconds, fenced, killed and replaced", of="faults")
 @pytest.mark.parametrize("offset", [0.0, 0.07, 0.2])
 @pytest.mark.parametrize("phase", [0.0, 0.1, 0.24, 0.26, 0.4, 0.49])
 async def test_what_is_silent_is_declared_down_within_3_seconds(phase: float, offset: float) -> None:

@@ -10,6 +10,7 @@ from blockwright.actors.sizing import max_lengths, program_space, serving_dtype,
 from blockwright.gpu.model.config import ModelConfig, RopeConfig
 from blockwright.gpu.native.backend import MAX_THREADS
 from blockwright.policies.binary_size import binary_size
+from blockwright.tests.claims import claim
 
 
 def model(dtype: str = "float32", layers: int = 4, max_position: int = 2048) -> ModelConfig:
@@ -53,6 +54,7 @@ def test_more_memory_than_there_is_is_refused_with_the_numbers():
         configs(Settings(memory=1001))
 
 
+@claim("A model that does not fit the memory is refused with the number of bytes that it needs", of="checkpoints")
 def test_the_memory_of_all_workers_is_added_up():
     assert configs(Settings(workers=4, memory=250))["w3"].memory == 250
     words = r"memory is 900 B for each worker, 3.5 KiB for all 4, but only 1000 B are free here; give less"

@@ -12,6 +12,7 @@ from blockwright.gpu.errors import CheckpointError
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.actors import fake_worker
 from blockwright.tests.actors.fake_fleet import generation, reference
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 ENTRY = "blockwright.tests.actors.fake_worker:start"
@@ -76,6 +77,7 @@ async def test_a_pipeline_has_its_hops_on_its_workers(checkpoint, fate):
         assert await collect(running.port.generate(g)) == (reference(g), "length")
 
 
+@claim("A W3C trace context goes from the client to the workers", of="observability")
 async def test_the_trace_of_a_request_reaches_its_workers(checkpoint, fate):
     """Every attempt, also those that no client waits in."""
     async with cluster({"m": checkpoint()}, workers=1) as running:

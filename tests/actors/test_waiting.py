@@ -11,6 +11,7 @@ from blockwright.actors.gateway.port import Generation
 from blockwright.actors.gateway.record import RequestRecord
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.sweep.events import Preempted, Progressed, TokensEmitted
+from blockwright.tests.claims import claim
 from blockwright.tests.policies.sweep_world import World, chain, pipeline, replica, submission
 
 BASE = chain("base")
@@ -40,7 +41,7 @@ class WatchedWorld(World):
     def hear(self, effects: list[Any]) -> list[Any]:
         for effect in effects:
             match effect:
-                case Preempted(_, request):
+                case Preempted(_, request, _):
                     self.records[request].preempted(1.0)
                     self.preempted += 1
                 case Progressed():
@@ -62,6 +63,7 @@ class WatchedWorld(World):
         return moved
 
 
+@claim("Gateways, workers and the page count waiting requests alike", of="observability")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("workers", [["w0"], ["w0", "w1"]])
 def test_gateway_and_workers_agree_while_memory_is_short(workers: list[str], seed: int) -> None:

@@ -16,6 +16,7 @@ from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
 from blockwright.tests.actors.worker_rig import Ear, Record, Rig
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.memory import arena_bytes
 from blockwright.tests.waiting import PATIENCE
@@ -44,6 +45,7 @@ async def test_tokens_equal_the_reference(checkpoint: Checkpoints, backend: str,
     await rig.stop()
 
 
+@claim("Preemption takes the sequence that loses the least work and changes no token", of="serving")
 async def test_preemption_changes_no_token(checkpoint: Checkpoints) -> None:
     path = checkpoint("llama")
     rig = await Rig.start([path])
@@ -56,6 +58,7 @@ async def test_preemption_changes_no_token(checkpoint: Checkpoints) -> None:
     await rig.stop()
 
 
+@claim("A seeded request gives the same text whatever else is in the batch", of="numerics", headline=True)
 async def test_seeded_sampling_is_the_same_in_any_company(checkpoint: Checkpoints) -> None:
     rig = await Rig.start([checkpoint("llama")])
     params = SamplingParams(temperature=1.3, top_p=0.9, top_k=50, seed=7, repetition_penalty=1.1, presence_penalty=0.2)
@@ -102,6 +105,7 @@ async def test_a_copy_adds_no_bytes_and_an_upper_half_only_its_own(checkpoint: C
     await rig.stop()
 
 
+@claim("An undeployed model returns its memory to the system", of="serving")
 async def test_unloading_frees_what_the_system_sees(checkpoint: Checkpoints) -> None:
     rig = await Rig.start([checkpoint("llama", vocab_size=4000, hidden_size=256, intermediate_size=1024)], memory=64 << 20)
     await rig.generate("r0", list(prompt_of(200)), 8)
@@ -125,6 +129,7 @@ async def test_unloading_frees_what_the_system_sees(checkpoint: Checkpoints) -> 
     await rig.stop()
 
 
+@claim("A model that does not fit the memory is refused with the number of bytes that it needs", of="checkpoints")
 async def test_too_little_memory_is_one_sentence_and_leaves_nothing(checkpoint: Checkpoints) -> None:
     rig = await Rig.start([])
     with pytest.raises(MemoryError, match=r"needs [\d.]+ MiB .* on worker w0, .* of its 16.0 MiB: [\d.]+ MiB are missing"):
@@ -191,6 +196,7 @@ async def test_the_memory_is_checked_whenever_the_worker_is_idle(
     await rig.stop()
 
 
+@claim("A worker sends one message for all tokens of a sweep to each gateway", of="serving")
 async def test_a_sweep_is_one_message_to_each_gateway(checkpoint: Checkpoints) -> None:
     rig = await Rig.start([checkpoint("llama")])
     other = Record()
@@ -217,6 +223,7 @@ async def test_a_sweep_is_one_message_to_each_gateway(checkpoint: Checkpoints) -
     await rig.stop()
 
 
+@claim("Sequences join and leave a worker between any two sweeps", of="serving")
 async def test_32_that_join_late_and_leave_early(checkpoint: Checkpoints) -> None:
     """Each comes when the one before has tokens, every fourth is given up in the middle, the others end at lengths of their
     own: no two sweeps have the same company, and every token is the reference's."""

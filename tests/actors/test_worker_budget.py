@@ -14,6 +14,7 @@ import pytest
 from blockwright.actors.worker.device_thread import DeviceThread
 from blockwright.actors.worker.messages import BlockLoaded
 from blockwright.tests.actors.worker_rig import ANSWER, Rig
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.memory import arena_bytes
 from blockwright.tests.waiting import until
@@ -54,6 +55,7 @@ async def reach(rig: Rig, names: Sequence[str], tokens: int) -> None:
     await until(lambda: all(len(rig.record.tokens[name]) >= tokens for name in names))
 
 
+@claim("Parameters and KV share one pool of memory, whose size in the system follows its accounts", of="serving")
 async def test_the_pool_holds_what_the_budget_says_at_every_moment(
     checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

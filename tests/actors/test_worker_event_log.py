@@ -14,6 +14,7 @@ from blockwright.gpu.executor import Executor
 from blockwright.policies.sweep.event_log import Planned
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.actors.worker_rig import Rig
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.waiting import until
 
@@ -26,6 +27,7 @@ def read(folder: Path) -> Report:
     return replay(path)
 
 
+@claim("The event log of a worker replays its plans bit by bit, also after kill -9", of="serving")
 async def test_all_that_a_worker_did_is_planned_again(checkpoint: Checkpoints, tmp_path: Path) -> None:
     path = checkpoint("llama")
     rig = await Rig.start([path])

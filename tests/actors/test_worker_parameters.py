@@ -15,6 +15,7 @@ from blockwright.actors.worker import parameters
 from blockwright.actors.worker.messages import BlockLoaded
 from blockwright.policies.cluster.parameter_fetch import AHEAD
 from blockwright.tests.actors.worker_rig import ANSWER, Rig
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import greedy, prompt_of
 
 MakeCheckpoint = Callable[..., Path]
@@ -71,6 +72,7 @@ async def test_parameters_come_from_a_worker_that_serves_meanwhile(
         await rig.stop()
 
 
+@claim("Missing parameters come back from another worker that serves meanwhile, or else from disk", of="parameter-dropping")
 @pytest.mark.parametrize("why", ["stalls", "dies", "has nothing", "is not up"])
 async def test_what_does_not_come_is_read(
     checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str

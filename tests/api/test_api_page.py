@@ -13,6 +13,7 @@ from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ENDPOINTS, Endpoint
 from blockwright.api.openai.field_types import Field, Only, Record, Schema
 from blockwright.api.openai.foreign_fields import BEGINNINGS, GENERATING
+from blockwright.tests.claims import claim
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 DOCUMENT = document(ENDPOINTS, "")
@@ -153,6 +154,7 @@ def bounds(schema: dict[str, Any]) -> str:
     return f" from {schema['minimum']}" if "minimum" in schema else ""
 
 
+@claim("The command line and API pages are generated from the code", of="code-and-tests")
 def test_the_page_tells_every_endpoint_and_field() -> None:
     assert PAGE.read_text() == page(), "write it again: python tests/api/test_api_page.py"
 

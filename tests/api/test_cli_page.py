@@ -8,6 +8,7 @@ from pathlib import Path
 
 from blockwright.api.commands import COMMANDS
 from blockwright.api.commands.cli import make_parser
+from blockwright.tests.claims import claim
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 HEAD = """# The command line
@@ -42,6 +43,7 @@ def spelling(action: argparse.Action) -> str:
     return action.option_strings[-1] + ("" if action.nargs == 0 else f" {value}")
 
 
+@claim("The command line and API pages are generated from the code", of="code-and-tests")
 def test_the_page_tells_every_argument() -> None:
     assert PAGE.read_text() == page(), "write it again: python tests/api/test_cli_page.py"
 

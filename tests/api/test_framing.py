@@ -14,6 +14,7 @@ import pytest
 
 from blockwright.tests.api.fake_port import one_by_one
 from blockwright.tests.api.raw import CHUNKED, OTHER, listening, post
+from blockwright.tests.claims import claim
 
 TE = b"Transfer-Encoding: chunked"
 REFUSED = {
@@ -60,6 +61,7 @@ TAKEN = {
 }
 
 
+@claim("Request smuggling and malformed framing are refused", of="security")
 @pytest.mark.parametrize("what", REFUSED)
 async def test_what_has_two_ends_is_refused_and_hides_nothing(folder: Path, what: str) -> None:
     async with listening(folder, lambda generation: one_by_one([70])) as server:

@@ -19,6 +19,7 @@ import pytest
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.patterns import matches
 from blockwright.tests.api.fake_port import make_folder
+from blockwright.tests.claims import claim
 
 MOST = 0.1  # seconds
 JSON = {"Content-Type": "application/json"}
@@ -66,6 +67,7 @@ BODIES: dict[str, Callable[[], str]] = {
 }
 
 
+@claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
 @pytest.mark.parametrize("kind", BODIES)
 async def test_bodies(serve: Any, kind: str) -> None:
     client, _ = await serve(settings={"max_model_len": 0})
@@ -110,6 +112,7 @@ TEMPLATES: dict[str, tuple[str, list[dict[str, Any]]]] = {
 }
 
 
+@claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
 @pytest.mark.parametrize("kind", TEMPLATES)
 async def test_templates(serve: Any, tmp_path: Path, kind: str) -> None:
     """At the load of a checkpoint, which may refuse it, and when a conversation is rendered."""
@@ -127,6 +130,7 @@ async def test_templates(serve: Any, tmp_path: Path, kind: str) -> None:
     await check_free(post)
 
 
+@claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
 async def test_adapters() -> None:
     """Expressions that name modules, which ``re`` may match for ever."""
     patterns = ["(a*)*b", "(((a+)+)+)+$", "(a|aa)+", "(.*)*" * 20, "a{1,400}" * 30]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from blockwright.api.http.page_files import FOLDER
+from blockwright.api.saving import in_memory
 
 KEYS = {"api_keys": {"alpha-key": "ann"}}
 BASIC = {"Authorization": "Basic " + base64.b64encode(b"anyone:alpha-key").decode()}
@@ -32,6 +33,13 @@ async def test_the_page_and_all_that_it_names_are_served_from_here(serve: Any) -
             assert not named.startswith(("http:", "https:", "//")), "nothing comes from elsewhere"
     for name in ("none.js", "..%2fapp.py"):
         assert (await client.get(f"/page/{name}")).status == 404
+
+
+def test_the_figure_of_memory_says_what_it_counts_in_the_words_of_ps() -> None:
+    meaning = "in memory, as the kernels read them"
+    assert meaning in in_memory([1])
+    figure = (FOLDER / "index.html").read_text().partition('id="held"')[2].partition("</figure>")[0]
+    assert f"{meaning}, added up over all workers" in figure
 
 
 def test_what_others_wrote_is_as_they_published_it() -> None:

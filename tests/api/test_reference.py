@@ -15,6 +15,7 @@ from blockwright.api.app.routes import ENDPOINTS
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.api.fake_port import events, prompt_scored, tokens_emitted
+from blockwright.tests.claims import claim
 
 API = document(ENDPOINTS, "1.0")
 HELLO = [{"role": "user", "content": "hi"}]
@@ -93,6 +94,7 @@ def test_the_document_is_valid() -> None:
             assert [p["name"] for p in one["parameters"] if p["in"] == "path"] == re.findall(r"\{(\w+)\}", path)
 
 
+@claim("Every route is in the OpenAPI document, and answers are as written there", of="http-api")
 async def test_every_route_is_in_it_and_the_other_way_round(serve: Any) -> None:
     client, _ = await serve()
     routes = {
@@ -135,6 +137,7 @@ def script(generation: Any) -> list[Any]:
     return [prompt_scored(scores), tokens_emitted([9], entry), tokens_emitted([7], entry, "stop")]
 
 
+@claim("Every route is in the OpenAPI document, and answers are as written there", of="http-api")
 @pytest.mark.parametrize("full", [True, False])
 async def test_answers_are_as_written(serve: Any, full: bool) -> None:
     client, _ = await serve(script)
@@ -187,6 +190,7 @@ async def test_the_other_answers_are_as_written(serve: Any) -> None:
         check(answer_schema(path, method), await answer.json())
 
 
+@claim("Every route is in the OpenAPI document, and answers are as written there", of="http-api")
 async def test_errors_are_as_written(serve: Any) -> None:
     client, port = await serve(script)
     for path in ("/v1/completions", "/tokenize", "/detokenize"):

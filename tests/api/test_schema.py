@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from blockwright.api.errors import ApiError
 from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS, parse_chat, parse_completion, parse_json
 from blockwright.api.openai.field_types import object_schema
+from blockwright.tests.claims import claim
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -78,6 +79,7 @@ def test_prompts_are_checked(prompt: Any) -> None:
     assert (caught.value.status, caught.value.param) == (400, "prompt")
 
 
+@claim("Several choices, log-probabilities, echo and all forms of prompts are served as documented", of="http-api")
 def test_the_four_forms_of_prompts() -> None:
     assert completion(prompt="a").prompts == ["a"]
     assert completion(prompt=["a", "b"]).prompts == ["a", "b"]
@@ -123,6 +125,7 @@ def test_messages_are_checked(messages: Any, param: str) -> None:
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
+@claim("Tool messages in a history are rendered by the chat template", of="http-api")
 def test_a_history_with_tools_is_taken_as_templates_want_it() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     body = chat(
@@ -198,6 +201,7 @@ def test_a_missing_seed_is_drawn() -> None:
     assert all(0 <= seed < 1 << 63 for seed in seeds)
 
 
+@claim("Fields that would change the answer and are not supported are refused by name", of="http-api")
 @pytest.mark.parametrize(
     ("name", "harmful", "neutral"),
     [
@@ -293,6 +297,7 @@ def test_fields_of_the_template() -> None:
         chat(chat_template_kwargs={"messages": []})
 
 
+@claim("Every field of a request is in the OpenAPI document with a schema that the server accepts", of="http-api")
 def test_every_field_has_a_schema_that_takes_what_the_parser_takes() -> None:
     """The neutral and typical values of each field are valid by its schema, null too."""
     samples: dict[str, Any] = {
@@ -313,6 +318,7 @@ def test_every_field_has_a_schema_that_takes_what_the_parser_takes() -> None:
             jsonschema.validate(value, {f.name: f for f in CHAT_FIELDS}[name].schema())
 
 
+@claim("Harmless unknown fields are accepted and listed in a header", of="http-api")
 def test_harmless_and_unknown_fields() -> None:
     assert completion(user="ann", metadata={}, store=True).options.ignored == ()
     assert completion(wibble=1, wobble=2).options.ignored == ("wibble", "wobble")

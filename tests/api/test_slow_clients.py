@@ -14,6 +14,7 @@ from blockwright.actors.config import Settings, SettingsError
 from blockwright.api.openai import request_body
 from blockwright.tests.api.fake_port import one_by_one
 from blockwright.tests.api.raw import OTHER, Raw, answer_of, listening, post
+from blockwright.tests.claims import claim
 
 SHORT = 0.3  # seconds; a busy machine must bring what was sent at once in less
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
@@ -48,6 +49,7 @@ async def _read(reader: asyncio.StreamReader, said: bytearray) -> None:
             said += some
 
 
+@claim("Slow clients and silent connections are closed in time", of="security")
 @pytest.mark.parametrize(
     ("begin", "trickle", "answered"),
     [
@@ -66,6 +68,7 @@ async def test_slow_heads(folder: Path, begin: bytes, trickle: bytes, answered: 
         assert (await server.answers(OTHER, 1))[0][0] == 200
 
 
+@claim("Slow clients and silent connections are closed in time", of="security")
 @pytest.mark.parametrize(("headers", "start"), [(b"Content-Length: 100", b"{"), (b"Transfer-Encoding: chunked", b"5;")])
 @pytest.mark.parametrize("trickle", [b"", b"a"])
 async def test_slow_bodies(folder: Path, headers: bytes, start: bytes, trickle: bytes) -> None:

@@ -9,6 +9,7 @@ import pytest
 from blockwright.actors.gateway.port import StreamProgress
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.api.fake_port import events, one_by_one, tokens_emitted
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 URL = "/v1/completions"
@@ -37,6 +38,7 @@ async def test_a_delta_of_several_tokens_is_one_event(serve: Any, codec: Any) ->
     assert [event["choices"][0]["text"] for event in events(await answer.read())] == ["abc", "de"]
 
 
+@claim("`/v1/completions` and `/v1/chat/completions` answer whole and streamed with usage", of="http-api")
 async def test_usage_comes_only_when_asked(serve: Any, say: Any) -> None:
     client, _ = await serve(say("ab"))
     plain = events(await (await client.post(URL, json={"prompt": "a", "stream": True})).read())
@@ -48,6 +50,7 @@ async def test_usage_comes_only_when_asked(serve: Any, say: Any) -> None:
     assert asked[-1]["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3, **FRESH}
 
 
+@claim("A stream that waits tells its place in the queue and its prefill progress in comments", of="http-api")
 async def test_comments_tell_the_place_and_the_prefill(serve: Any, say: Any) -> None:
     """Until the first token; then they only keep the connection alive."""
     first, second = asyncio.Event(), asyncio.Event()
@@ -69,12 +72,14 @@ async def test_comments_tell_the_place_and_the_prefill(serve: Any, say: Any) -> 
     assert b"data: [DONE]" in await answer.read()
 
 
+@claim("Errors before the answer have a status, and errors within a stream are events", of="http-api")
 async def test_an_error_before_anything_has_a_status(serve: Any) -> None:
     client, _ = await serve(lambda g: [RequestRefused(Refusal.UNAVAILABLE, "no worker for 30 s", 1.0)])
     answer = await client.post(URL, json={"prompt": "a", "stream": True})
     assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
 
 
+@claim("Errors before the answer have a status, and errors within a stream are events", of="http-api")
 @pytest.mark.parametrize("error", [RequestRefused(Refusal.UNAVAILABLE, "no worker for 30 s"), RuntimeError("a bug")])
 async def test_an_error_after_the_200_is_an_event(serve: Any, codec: Any, error: Exception) -> None:
     token = codec.encode("x", special=False)
@@ -105,6 +110,7 @@ async def gone(client: Any, port: Any, url: str, body: dict[str, Any], count: in
         await asyncio.gather(*(stream.cancelled.wait() for stream in port.streams))
 
 
+@claim("A client that leaves cancels its request", of="http-api")
 @pytest.mark.parametrize("url", [URL, CHAT])
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("n", [1, 3])
@@ -114,6 +120,7 @@ async def test_a_client_that_goes_before_the_first_token(serve: Any, url: str, s
     await gone(client, port, url, {**asked, "stream": stream, "n": n, "seed": 0}, n)
 
 
+@claim("A client that leaves cancels its request", of="http-api")
 async def test_a_client_that_goes_in_the_middle(serve: Any, codec: Any) -> None:
     client, port = await serve(lambda g: [*one_by_one(codec.encode("abc", special=False), ""), asyncio.Event()])
     await gone(client, port, URL, {"prompt": "a", "stream": True, "seed": 1}, 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 from blockwright.actors.gateway.port import RequestView
 from blockwright.tests.api.fake_port import one_by_one
+from blockwright.tests.claims import claim
 
 KEYS = {"api_keys": {"of-ann": "team-a", "of-amy": "team-a", "of-bob": "team-b", "of-nobody": ""}}
 URL = "/v1/completions"
@@ -24,6 +25,7 @@ async def salt(client: Any, port: Any, caller: str | None, **fields: Any) -> byt
     return found
 
 
+@claim("Tenants share no cached prefix and learn nothing of each other's prompts", of="security")
 async def test_tenants_share_no_cached_prefixes(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"), settings=KEYS)
     ann, amy, bob = [await salt(client, port, caller) for caller in ("of-ann", "of-amy", "of-bob")]
@@ -50,6 +52,7 @@ async def test_they_share_where_that_is_set_or_there_are_no_keys(serve: Any, say
     assert [await salt(client, port, None), await salt(client, port, None, cache_salt="s")] == [b"", b"s"]
 
 
+@claim("A request exists only for the key that sent it and for admin keys", of="security")
 async def test_a_request_does_not_exist_for_other_keys(serve: Any) -> None:
     gate = asyncio.Event()
     client, port = await serve(lambda generation: [gate, *one_by_one([70])], settings=KEYS)

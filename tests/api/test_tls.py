@@ -10,10 +10,12 @@ import pytest
 
 from blockwright.tests.api.fake_port import make_folder
 from blockwright.tests.api.serve.test_server import FakeCluster, Session
+from blockwright.tests.claims import claim
 
 CERT, KEY = Path(__file__).parent / "tls" / "cert.pem", Path(__file__).parent / "tls" / "key.pem"
 
 
+@claim("TLS is served alone where a certificate is set", of="security")
 async def test_only_https_is_spoken(tmp_path: Path) -> None:
     cluster = FakeCluster(make_folder(tmp_path / "tiny"))
     cluster.gate.set()

@@ -12,6 +12,8 @@ import jsonschema
 import pytest
 from harness import OURS, Bar, Options, Report
 
+from blockwright.tests.claims import claim
+
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SCHEMA = json.loads((RESULTS / "schema.json").read_text())
 
@@ -47,6 +49,7 @@ def test_the_table_has_the_ratio_beside_the_peer_and_names_the_absent() -> None:
     assert lines[-1] == ["S/f32/c8", "-", "vllm", "not", "installed"]
 
 
+@claim("A missed bar is printed and listed as a miss", of="speed")
 @pytest.mark.parametrize(
     ("bar", "sentence"),
     [

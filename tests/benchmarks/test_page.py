@@ -11,14 +11,18 @@ import page
 import pytest
 from stored import Result, number
 
+from blockwright.tests.claims import claim
+
 ROOT = Path(__file__).parents[2]
 STORED = sorted(path for path in page.RESULTS.glob("*.json") if path.name != "schema.json")
 
 
+@claim("The performance page is generated from stored results that name machine and commit", of="speed")
 def test_the_page_is_made_from_the_results() -> None:
     assert page.PAGE.read_text() == page.page(page.RESULTS), "run python benchmarks/page.py"
 
 
+@claim("The performance page is generated from stored results that name machine and commit", of="speed")
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.name)
 def test_every_result_has_a_section_and_names_a_commit_that_exists(path: Path) -> None:
     assert path.stem in page.SECTIONS
@@ -40,6 +44,7 @@ def test_every_section_writes_itself_from_a_result_without_its_rows() -> None:
         assert words(Result(empty))
 
 
+@claim("A missed bar is printed and listed as a miss", of="speed")
 def test_figures_of_a_result_are_on_the_page_and_a_missed_bar_is_listed(tmp_path: Path) -> None:
     rows = [
         {

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blockwright.tests.claims import claim
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 MODEL = "demo-checkpoint"
@@ -160,6 +162,9 @@ def _variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "HF_HUB_OFFLINE", "VIRTUAL_ENV")}
 
 
+@claim("The official openai client works unmodified", of="http-api", headline=True)
+@claim("The clients litellm, langchain-openai, llm, aiperf and inference-perf work unmodified", of="http-api")
+@claim("The API fuzzer schemathesis finds no server error and no undocumented answer", of="http-api")
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", choices=[suite.name for suite in SUITES], default=[])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import ROOT, blocks, elsewhere, free_port
 from blockwright.tests.waiting import PATIENCE
 
@@ -38,6 +39,7 @@ def lend(folder: Path) -> None:
             (folder / path.name).symlink_to(path)
 
 
+@claim("The installation in the quick start works as it is written", of="installation")
 @pytest.mark.system
 def test_the_installation_works(tmp_path: Path) -> None:
     (block,) = [block for block in blocks((ROOT / "docs" / "quick-start.md").read_text()) if "install" in block.tested]

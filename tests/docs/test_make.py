@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import ROOT, accept, blocks
 
 PACKAGE = " -e ."
@@ -21,6 +22,7 @@ def would_run(line: str, venv: str) -> list[str]:
     return [text for text in done.stdout.replace("\\\n", " ").splitlines() if text.strip()]
 
 
+@claim("`make demo` and `make test` run all commands that a fresh clone needs", of="installation")
 def test_the_lines_of_the_readme_do_what_they_say() -> None:
     lines = [
         line.partition("#")[0] for block in blocks((ROOT / "README.md").read_text()) for line in block.text.splitlines()

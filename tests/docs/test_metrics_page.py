@@ -9,6 +9,7 @@ from typing import Any
 
 from blockwright.api.http.runtime_metrics import runtime_families
 from blockwright.runtime.base.node_view import ActorView, NodeView, PeerView, measures
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.metrics_page import PAGE, row, rows
 
 NAME = re.compile(r"\b(?:vllm|blockwright):\w+|\bblockwright_runtime_\w+")
@@ -28,6 +29,7 @@ def test_the_runtimes_metrics_are_told() -> None:
     assert rows("blockwright_runtime_") == sorted(row(family) for family in runtime_families(measures(view)))
 
 
+@claim("Every exported metric is moved by a test and documented", of="observability")
 def test_there_are_no_others() -> None:
     told = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     assert sorted(told) == sorted([*rows(":"), *rows("blockwright_runtime_"), *rows("http_requests_total")])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import BLOCK, LANGUAGES, ROOT, Reader, blocks, elsewhere
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -23,6 +24,7 @@ def followed() -> list[Any]:
     return [pytest.param(page, marks=pytest.mark.nightly) if page.name in LONG else page for page in pages]
 
 
+@claim("Every code block of the documentation runs and prints what the page shows", of="installation")
 @pytest.mark.system
 @pytest.mark.parametrize("page", followed(), ids=lambda page: page.name)
 def test_every_block_runs(page: Path, tmp_path: Path) -> None:

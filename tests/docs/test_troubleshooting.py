@@ -6,6 +6,7 @@ import ast
 import re
 from functools import cache
 
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
@@ -33,6 +34,7 @@ def said(message: str) -> bool:
     return any(pattern.fullmatch(sentence) for sentence in sentences())
 
 
+@claim("Every message in the troubleshooting page is one that the code says", of="installation")
 def test_every_message_is_one_of_the_code() -> None:
     messages = HEADING.findall(PAGE.read_text())
     assert len(messages) > 30

@@ -15,15 +15,17 @@ OURS = re.compile(r"\b(sweep|span|home|lineage|desk)s?\b", re.IGNORECASE)
 EXPLAINED = re.compile(r"\((?:a )?sweep\)|the worker a sweep|A \*sweep\*, in the names of some metrics,|[Tt]race spans?")
 CODE = re.compile(r"`[^`]*`|\]\([^)]*\)|https?://\S+")
 FOR_DEVELOPERS = {
+    "add-a-kernel",
     "adding-an-architecture",
     "architecture",
-    "contracts",
+    "change-placement",
+    "change-the-scheduler",
     "performance",
     "profiling",
     "scheduling",
     "simulator",
 }
-FOR_DEVELOPERS |= {"concepts", "runtime", "status"}
+FOR_DEVELOPERS |= {"concepts", "runtime"}
 FOR_USERS = [
     ROOT / "README.md",
     *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem not in FOR_DEVELOPERS),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve, tight
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.client import Answer, Client, body
@@ -119,6 +120,7 @@ async def joining(client: Client) -> list[Answer]:
     return answers
 
 
+@claim("Answers keep their tokens through pipelines, replicas, cached prefixes and preemption", of="numerics")
 @REAL
 @pytest.mark.system
 async def test_replicas(case: Case, processes: Callable[..., Server]) -> None:
@@ -139,6 +141,8 @@ async def test_replicas(case: Case, processes: Callable[..., Server]) -> None:
         assert 0 < sum(view["attempt"] > 1 for view in views if view) < COUNT
 
 
+@claim("Answers keep their tokens through pipelines, replicas, cached prefixes and preemption", of="numerics")
+@claim("A model serves as a pipeline over several workers with the same tokens", of="serving")
 @REAL
 @pytest.mark.system
 async def test_a_pipeline(case: Case, processes: Callable[..., Server]) -> None:
@@ -147,6 +151,7 @@ async def test_a_pipeline(case: Case, processes: Callable[..., Server]) -> None:
         case.check(await joining(client))
 
 
+@claim("Answers keep their tokens through pipelines, replicas, cached prefixes and preemption", of="numerics")
 async def test_pages_that_other_prompts_and_answers_wrote(case: Case) -> None:
     """A prompt, then longer and shorter ones that begin alike, and its answer in a prompt: each as on a fresh server."""
     long = list(prompt_of(300, seed=3))
@@ -174,6 +179,7 @@ async def test_pages_that_other_prompts_and_answers_wrote(case: Case) -> None:
             assert await scored(fresh, fields) == found
 
 
+@claim("Answers keep their tokens through pipelines, replicas, cached prefixes and preemption", of="numerics")
 @pytest.mark.parametrize(("stages", "part"), [(1, 1.0), (2, 0.6)])
 async def test_preempted_sequences(case: Case, stages: int, part: float) -> None:
     """Over a pipeline leases grow, and hosts revoke some of them."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.actors.config import Settings
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.cells import AXES, FURTHER, Cell, cells_of, every, one_each, pairs, pairwise
 from blockwright.tests.equality.reference import confirm_sampled
 from blockwright.tests.equality.served import Served, serve, tight
@@ -75,11 +76,13 @@ async def compare(path: Path, cell: Cell) -> None:
             assert await server.counters("cached_tokens") > 0
 
 
+@claim("Greedy float32 answers over HTTP are token for token those of transformers", of="numerics", headline=True)
 @pytest.mark.parametrize("cell", COVER, ids=str)
 async def test_cover(checkpoint: Checkpoints, cell: Cell) -> None:
     await compare(checkpoint(cell.architecture), cell)
 
 
+@claim("Greedy float32 answers over HTTP are token for token those of transformers", of="numerics", headline=True)
 @pytest.mark.equality
 @pytest.mark.parametrize("cell", [cell for cell in every() if cell not in COVER], ids=str)
 async def test_every_combination(checkpoint: Checkpoints, cell: Cell) -> None:

@@ -42,6 +42,7 @@ from blockwright.tests.actors.test_gateway_moving import Mover, whole
 from blockwright.tests.actors.test_scaling import LATE, Fleet
 from blockwright.tests.actors.test_worker_parameters import fetch, pair
 from blockwright.tests.actors.worker_rig import Rig
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.metrics_page import row, rows
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import prompt_of
@@ -360,6 +361,7 @@ async def fetched(seen: Seen, checkpoint: Path, folder: Path) -> None:
         await second.stop()
 
 
+@claim("Every exported metric is moved by a test and documented", of="observability")
 async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     path, seen, profile = checkpoint("llama"), Seen(), tmp_path / "profile.json"
     profile.write_text('{"coefficients": {"base": 1e-3}}')

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from blockwright.tests.adapters import make_adapter
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import serve
 from blockwright.tests.gpu.reference import greedy, prompt_of
 
@@ -47,6 +48,7 @@ def configurations(usual: list[int]) -> dict[str, dict[str, Any]]:
     }
 
 
+@claim("The sampling defaults of a checkpoint are applied or named as ignored", of="checkpoints")
 async def test_greedy_answers_are_those_of_generate(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     base = checkpoint("llama")
     usual = list(greedy(base, PROMPT, NEW))

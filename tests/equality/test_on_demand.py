@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 from blockwright.tests.adapters import confirm, make_adapter, peft_model
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import serve
 from blockwright.tests.gpu.reference import prompt_of
 
@@ -16,6 +17,7 @@ NEW = 12
 TENANTS = 6
 
 
+@claim("Adapters that do not fit in memory are loaded on demand and evicted by use", of="fine-tunes", headline=True)
 async def test_tenants_that_do_not_fit_are_loaded_when_they_are_asked_for(checkpoint: Checkpoints, tmp_path: Path) -> None:
     base = checkpoint("llama")
     adapters = {f"t{i}": make_adapter(base, tmp_path / str(i), seed=i, r=32) for i in range(TENANTS)}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import greedy, logits, prompt_of
 
@@ -82,6 +83,7 @@ async def test_salts_separate_the_prefix_cache(checkpoint: Checkpoints) -> None:
         assert await cached(prompt_logprobs=0) == 0
 
 
+@claim("Priorities and service tiers order the requests that wait", of="serving")
 async def test_priority_and_tier_order_what_waits(checkpoint: Checkpoints) -> None:
     """One row: while the first runs the others queue, whatever order they came in."""
     order: list[str] = []
@@ -105,6 +107,7 @@ async def test_priority_and_tier_order_what_waits(checkpoint: Checkpoints) -> No
     assert order == ["first", "fast", "early", "plain", "late", "flex"]
 
 
+@claim("A stream that waits tells its place in the queue and its prefill progress in comments", of="http-api")
 async def test_a_stream_that_waits_tells_its_place(checkpoint: Checkpoints) -> None:
     async with serve({"m": checkpoint("llama")}, max_rows=1, sweep_tokens=64, keep_alive=0.01) as server:
         first = asyncio.create_task(server.complete(PROMPT, 400, request_id="first"))
@@ -130,6 +133,7 @@ SETS: list[dict[str, Any]] = [
 ]
 
 
+@claim("Seeded sampling, penalties and all other sampling fields survive the death of a worker", of="faults")
 @pytest.mark.parametrize(("backend", "workers", "pipeline"), [("native", 1, 1), ("native", 2, 2), ("torch", 1, 1)])
 async def test_every_sampling_field_survives_a_kill(
     checkpoint: Checkpoints, backend: str, workers: int, pipeline: int

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import serve
 from blockwright.tests.gpu.reference import confirm, prompt_of
 
@@ -31,6 +32,11 @@ def altered(base: Path, folder: Path, marks: tuple[str, ...]) -> Path:
     return folder
 
 
+@claim(
+    "A copy of a served model adds no parameter bytes, and a fine-tune adds only the tensors that differ",
+    of="fine-tunes",
+    headline=True,
+)
 @pytest.mark.parametrize(
     ("architecture", "backend"), [("llama", "native"), ("llama", "torch"), ("gpt-neox", "native"), ("phi3", "torch")]
 )
@@ -55,6 +61,8 @@ async def test_a_copy_adds_nothing_and_an_upper_half_only_itself(
     assert sizes["one"] * 1.3 < sizes["upper"] < sizes["one"] * 1.7
 
 
+@claim("Variants share the KV cache below the first layer in which they differ", of="fine-tunes")
+@claim("Requests of all variants run in the same sweeps, in one product where they share a block", of="fine-tunes")
 async def test_equal_prompts_share_the_lower_half_and_all_rows_run_together(checkpoint: Checkpoints, tmp_path: Path) -> None:
     base = checkpoint("llama", num_hidden_layers=4)
     applications = {
@@ -100,6 +108,7 @@ async def test_variants_with_sliding_windows_over_a_pipeline(checkpoint: Checkpo
         assert await server.counters("cached_tokens") >= 2 * (64 + 48)
 
 
+@claim("Equal prompt prefixes are computed once and then read from the cache", of="serving", headline=True)
 async def test_32_equal_prompts_compute_the_prefix_once_also_when_the_first_goes_away(checkpoint: Checkpoints) -> None:
     path = checkpoint("llama")
     prompt = prompt_of(300, seed=1)

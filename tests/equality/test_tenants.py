@@ -14,6 +14,7 @@ from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.adapter import open_adapter
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.adapters import base_model, bottleneck_model, confirm, make_adapter, make_bottleneck, peft_model
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve, tight
 from blockwright.tests.gpu.reference import prompt_of
 
@@ -79,6 +80,9 @@ async def ask_all(server: Served, tenants: Tenants, lengths: tuple[int, ...]) ->
         tenants.check(name, prompt, choice)
 
 
+@claim(
+    "LoRA adapters answer as peft does, alone and beside twenty other tenants in one batch", of="fine-tunes", headline=True
+)
 @pytest.mark.parametrize("backend", ["native", "torch"])
 async def test_all_at_once_and_again_from_the_cache(tenants: Tenants, backend: str) -> None:
     async with serve(tenants.applications, backend=backend) as server:
@@ -94,11 +98,13 @@ async def test_all_at_once_and_again_from_the_cache(tenants: Tenants, backend: s
         assert await server.counters("cached_tokens") >= before + 32 * (TENANTS + 1), "two pages of sixteen for each"
 
 
+@claim("Tenants answer the same over a pipeline, after preemption and after the death of a worker", of="fine-tunes")
 async def test_over_a_pipeline(tenants: Tenants) -> None:
     async with serve(tenants.applications, workers=2, pipeline=2) as server:
         await ask_all(server, tenants, (40, 9))
 
 
+@claim("Tenants answer the same over a pipeline, after preemption and after the death of a worker", of="fine-tunes")
 async def test_a_worker_is_killed(tenants: Tenants) -> None:
     """The second of a pipeline, while all tenants are being answered."""
     async with serve(tenants.applications, workers=2, pipeline=2, heartbeat=0.02, silence=1.0) as server:
@@ -146,6 +152,7 @@ def scores(model: Any, prompt: tuple[int, ...]) -> list[float]:
     return found
 
 
+@claim("Tenants answer the same over a pipeline, after preemption and after the death of a worker", of="fine-tunes")
 async def test_preempted(tenants: Tenants) -> None:
     backend, base = open_backend("native", "float32", 1), Checkpoint.open(tenants.base)
     variants = [

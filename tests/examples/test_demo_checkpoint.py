@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from blockwright.api.demo.checkpoint import BOS, CHAT_TEMPLATE, EOS, encode, make_tokenizer
 from blockwright.api.demo.tasks import HELD_OUT, LONGER, accuracy, examination
+from blockwright.tests.claims import claim
 
 FOLDER = Path(__file__).parents[2] / "examples" / "demo-checkpoint"
 
@@ -48,6 +49,7 @@ def test_a_chat_is_the_same_prompt(content: str) -> None:
     assert tokenizer(rendered, add_special_tokens=False)["input_ids"] == encode("reverse: abcd =")
 
 
+@claim("The demo checkpoint reaches its reported accuracy in transformers", of="installation")
 def test_transformers_reaches_the_reported_accuracy() -> None:
     """Another seed than the report's; at most eight points below it, which a sample of 96 prompts allows for."""
     tokenizer = AutoTokenizer.from_pretrained(FOLDER, padding_side="left")

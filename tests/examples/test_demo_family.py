@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from blockwright.api.demo.checkpoint import EOS, encode
 from blockwright.api.demo.family import FAMILY, Form, present, questions
 from blockwright.api.demo.tasks import Example, is_right
+from blockwright.tests.claims import claim
 
 EXAMPLES = Path(demo_family.__file__).parent
 SHIPPED = present(EXAMPLES / "demo-family")
@@ -80,6 +81,7 @@ def test_the_shipped_family_is_small_and_has_at_least_seven_members() -> None:
 ADAPTED = sorted(name for name in SHIPPED if FAMILY[name].form is not Form.FULL)
 
 
+@claim("Each shipped fine-tune solves a task that its base cannot solve", of="installation")
 @pytest.mark.parametrize(
     "name", [name if place % 3 == 0 else pytest.param(name, marks=pytest.mark.nightly) for place, name in enumerate(ADAPTED)]
 )

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 
+@claim("Garbage on a node's socket is refused and other peers go on", of="actor-runtime")
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
 def test_a_bounded_run_finds_nothing(tmp_path: Path) -> None:
     script = Path(__file__).parent / "atheris_reception.py"

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blockwright.runtime.base import envelope
+from blockwright.tests.claims import claim
 from blockwright.tests.fuzz import rubbish
 from blockwright.tests.fuzz.target import ATTACKER, STRANGER, WAYS, Target
 
@@ -33,6 +34,7 @@ def target() -> Iterator[Target]:
         yield made
 
 
+@claim("Garbage on a node's socket is refused and other peers go on", of="actor-runtime")
 @settings(
     max_examples=500,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from blockwright.tests.claims import claim
 from blockwright.tests.fuzz import rubbish
 from blockwright.tests.fuzz.rig import Rig
 from blockwright.tests.waiting import PATIENCE
@@ -58,12 +59,14 @@ marked = st.builds(lambda mark, body, rest: [mark, body, *rest], MARKS, rubbish.
 messages = st.lists(marked | batches.map(lambda frame: [frame]) | rubbish.frames, min_size=1, max_size=4)
 
 
+@claim("Rubbish on any socket of the cluster crashes nothing and takes bounded memory", of="security")
 @bounded
 @given(messages=messages)
 def test_after_a_greeting(rig: Rig, messages: list[list[bytes]]) -> None:
     rig.send(messages, greet=rig.greeting())
 
 
+@claim("Rubbish on any socket of the cluster crashes nothing and takes bounded memory", of="security")
 @bounded
 @given(
     messages=messages,
@@ -74,6 +77,7 @@ def test_instead_of_a_greeting(rig: Rig, messages: list[list[bytes]], words: str
     rig.send(messages)
 
 
+@claim("Rubbish on any socket of the cluster crashes nothing and takes bounded memory", of="security")
 def test_memory_is_bounded(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     command = [sys.executable, "-m", "blockwright.tests.fuzz.weighed", str(tmp_path)]

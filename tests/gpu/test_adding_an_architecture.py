@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from blockwright.gpu.model import registry
 from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import serve
 from blockwright.tests.gpu.reference import greedy, prompt_of
 
@@ -51,6 +52,7 @@ def parrot(checkpoint: Callable[..., Path], tmp_path: Path) -> Path:
     return folder
 
 
+@claim("A new architecture takes one file and one line in the registry", of="checkpoints")
 async def test_one_file_and_one_registry_call(
     parrot: Path, checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from blockwright.gpu.select import open_backend
 from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
 from blockwright.policies.model.chain import Kind
 from blockwright.tests.checkpoints import make_checkpoint
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.native_oracle import instruction_sets
 from blockwright.tests.gpu.rig import Rig
@@ -185,6 +186,7 @@ def test_fused_tensors_are_tensors_of_their_own(checkpoint: MakeCheckpoint, tmp_
     assert [s.component.id for s in sharded.specs(16, "float32")] == [s.component.id for s in first]
 
 
+@claim("Tied and fused tensors are read as the model that has them apart", of="checkpoints")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_equal_tensors_have_one_identity_and_the_same_bits_however_they_are_stored(tmp_path: Path, dtype: str) -> None:
     """A Phi-3, whose projections are fused, and a Llama of the same weights stored apart are one chain of components."""
@@ -233,6 +235,7 @@ def test_bits_do_not_depend_on_chunks_or_neighbours(
         assert rig.logprobs(row, tokens, given, chunk) == whole[given - 40 :]
 
 
+@claim("A new architecture takes one file and one line in the registry", of="checkpoints")
 def test_one_file_and_one_line_each() -> None:
     """What an architecture needs: a file that fits on a few screens, and its line in the registry."""
     folder = Path(registry.__file__).parent

@@ -19,6 +19,7 @@ from accuracy_ours import Loaded, instruction_sets
 
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.tests.claims import claim
 
 HEAD_DIMS = (6, 10, 80, 96, 256)
 HALF_TURNED = (16, 80, 96, 256)  # where half of a head is rotated
@@ -95,6 +96,11 @@ def disturbed(loaded: Loaded, tokens: list[int], draw: random.Random) -> torch.T
     return torch.cat(found)
 
 
+@claim(
+    "The same request gives the same bits in any batch, with any chunk and page size and any number of threads",
+    of="numerics",
+    headline=True,
+)
 @pytest.mark.parametrize(("number", "instruction_set", "dtype"), CASES)
 def test_nothing_else_changes_a_bit(folders: Folders, number: int, instruction_set: str, dtype: str) -> None:
     draw = random.Random(f"{number} {instruction_set} {dtype}")

@@ -13,6 +13,7 @@ from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.reference.backend import TorchBackend
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, bottleneck_model, confirm, make_adapter, make_bottleneck, peft_model
+from blockwright.tests.claims import claim
 
 from .native_oracle import instruction_sets
 from .tenant_rig import TenantRig
@@ -35,6 +36,7 @@ def prompt(seed: int, length: int = 24) -> list[int]:
     return [chance.randrange(3, 384) for _ in range(length)]
 
 
+@claim("Bottleneck adapters answer as the same computation in torch", of="fine-tunes")
 @BACKENDS
 @pytest.mark.parametrize(
     ("architecture", "kind"),

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from blockwright.gpu.native import library as native
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,7 @@ def module() -> dict[str, list[str]]:
     return found
 
 
+@claim("Bits do not depend on the flags of the compiler", of="numerics")
 def test_no_flag_lets_the_compiler_round_otherwise() -> None:
     flags = module()["extra-compile-args"]
     assert "-ffp-contract=off" in flags
@@ -60,6 +62,7 @@ def logits(shape: Shape, dtype: torch.dtype) -> list[torch.Tensor]:
     return [*found, NativeRig(chain, **sizes).in_chunks(0, 300, 1), NativeRig(chain, **sizes).logits([(0, 0, 300)])]
 
 
+@claim("Bits do not depend on the flags of the compiler", of="numerics")
 @pytest.mark.nightly
 @pytest.mark.usefixtures("every_instruction_set")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

@@ -16,6 +16,7 @@ from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.policies.plan.sweep_plan import Arrival, Departure, Edit, Step
 from blockwright.tests.checkpoints import PRESETS
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.rig import Rig
 
@@ -34,6 +35,11 @@ def assert_near(rig: Rig, path: Path, architecture: str, tokens: list[int], give
     assert float((ours - exact).abs().max()) < TOLERANCE[architecture]
 
 
+@claim(
+    "Llama, Mistral, Qwen 2 and 3, Gemma 1 and 2, Phi-3, GLM-4, OLMo-2, Granite and GPT-NeoX are served",
+    of="checkpoints",
+    headline=True,
+)
 @pytest.mark.best  # the others compute the same logits, below
 @pytest.mark.parametrize("architecture", list(PRESETS))
 def test_greedy_tokens(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str) -> None:
@@ -43,12 +49,14 @@ def test_greedy_tokens(make_backend: Make, checkpoint: MakeCheckpoint, architect
     assert Rig(make_backend(), path).generate(0, prompt, 64)[: len(want)] == want
 
 
+@claim("Logits in float32 equal those of transformers, whatever the chunk", of="numerics")
 @pytest.mark.parametrize("architecture", list(PRESETS))
 def test_logits_of_chunked_prefill_and_decode(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str) -> None:
     path = checkpoint(architecture)
     assert_near(Rig(make_backend(), path), path, architecture, list(reference.prompt_of(40)), 29, 7)
 
 
+@claim("Logits in float32 equal those of transformers, whatever the chunk", of="numerics")
 @pytest.mark.best  # that chunks change no bit on any of them: test_bits.py
 @pytest.mark.parametrize("architecture", list(PRESETS))
 @pytest.mark.parametrize("chunk", [1, 512])
@@ -71,6 +79,7 @@ def test_prompt_lengths(make_backend: Make, checkpoint: MakeCheckpoint, length: 
     assert Rig(make_backend(), path).generate(0, prompt, 10, chunk=32)[: len(want)] == want
 
 
+@claim("Prompts are prefilled in chunks beside sequences that decode", of="serving")
 @pytest.mark.parametrize("architecture", ["llama3", "qwen2-windows"])
 def test_batches_of_prefill_and_decode(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str) -> None:
     """Six sequences of different lengths that join one by one: each gets the tokens that it gets alone."""
@@ -98,6 +107,7 @@ def test_batches_of_prefill_and_decode(make_backend: Make, checkpoint: MakeCheck
         assert out[row][: len(want)] == want
 
 
+@claim("A cut of the chain into blocks changes no bit", of="numerics")
 @pytest.mark.parametrize("architecture", ["llama-biases", "mistral-window", "gemma2", "gpt-neox"])
 def test_cutting_the_chain_changes_no_bit(make_backend: Make, checkpoint: MakeCheckpoint, architecture: str) -> None:
     path, tokens = checkpoint(architecture), list(reference.prompt_of(30))

@@ -14,6 +14,7 @@ from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.reference.backend import TorchBackend
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, confirm, make_adapter, peft_model
+from blockwright.tests.claims import claim
 
 from .native_oracle import instruction_sets
 from .rig import load
@@ -46,6 +47,9 @@ def prompt(seed: int, length: int = 24) -> list[int]:
     return [chance.randrange(3, 384) for _ in range(length)]
 
 
+@claim(
+    "LoRA adapters answer as peft does, alone and beside twenty other tenants in one batch", of="fine-tunes", headline=True
+)
 @BACKENDS
 @pytest.mark.parametrize("name", CONFIGS)
 def test_each_kind_of_lora_equals_peft(make: type, name: str, checkpoint: Checkpoints, tmp_path: Path) -> None:
@@ -89,6 +93,7 @@ def test_the_head_of_gpt_neox_has_two_names(
         confirm(peft_model(base, now), prompt(1), rig.generate(0, prompt(1), 16))
 
 
+@claim("BitFit, prefix tuning and prompt tuning answer as peft does", of="fine-tunes")
 @BACKENDS
 @pytest.mark.parametrize("architecture", ["llama", "llama-biases", "gpt-neox", "phi3"])
 @pytest.mark.parametrize("form", ["beft", "bias-all"])

@@ -10,6 +10,7 @@ import torch
 from blockwright.gpu.model.config import HeadConfig, NormConfig, RopeConfig
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.gpu.tables import Tables
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape, difference, instruction_sets, pack_whole, spec_of
 
 BASE = Shape()
@@ -69,6 +70,7 @@ def test_page_sizes_match_dense_torch(page_size: int, window: int | None, dtype:
     assert difference(ours, rig.chain.logits(rig.tokens(0, 300))) < TOLERANCE[dtype]
 
 
+@claim("Every instruction set of the processor gives the logits of dense torch within one tolerance", of="numerics")
 @EACH_SET
 @pytest.mark.parametrize("name", ["base", "odd-widths", "head-128", "head-24", "window", "capped-window", "long-products"])
 def test_instruction_sets_match_dense_torch(instruction_set: str, dtype: torch.dtype, name: str) -> None:

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.native_oracle import Chain, NativeRig, Shape
 
 pytestmark = pytest.mark.usefixtures("every_instruction_set")
@@ -41,6 +42,11 @@ def test_chunks_of_any_length(name: str, dtype: torch.dtype) -> None:
         assert torch.equal(NativeRig(chain, **LONG).in_chunks(0, 560, chunk), whole), f"chunks of {chunk}"
 
 
+@claim(
+    "The same request gives the same bits in any batch, with any chunk and page size and any number of threads",
+    of="numerics",
+    headline=True,
+)
 @BOTH
 @pytest.mark.parametrize("name", SHAPES)
 def test_alone_and_in_a_mixed_batch(name: str, dtype: torch.dtype) -> None:
@@ -54,6 +60,11 @@ def test_alone_and_in_a_mixed_batch(name: str, dtype: torch.dtype) -> None:
     assert torch.equal(torch.cat((alone[0][199:], alone[1][93:200])), mixed)
 
 
+@claim(
+    "The same request gives the same bits in any batch, with any chunk and page size and any number of threads",
+    of="numerics",
+    headline=True,
+)
 @BOTH
 @pytest.mark.parametrize("threads", [2, 3, 5])
 def test_threads(threads: int, dtype: torch.dtype) -> None:

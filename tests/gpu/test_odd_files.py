@@ -15,6 +15,7 @@ import pytest
 from blockwright.gpu.model.fields import Fields
 from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
 from blockwright.tests.checkpoints import PRESETS
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
 MakeCheckpoint = Callable[..., Path]
@@ -65,6 +66,7 @@ def opened(folder: Path) -> str:
     return ""
 
 
+@claim("A checkpoint with wrong values in any key of its configuration is refused in one sentence", of="checkpoints")
 @pytest.mark.parametrize("half", parts(2, daily=1))
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_any_value_of_any_key_of_the_configuration(
@@ -232,6 +234,7 @@ def test_a_configuration_without_end(checkpoint: MakeCheckpoint, tmp_path: Path)
     assert "too long" in opened(folder)
 
 
+@claim("A checkpoint with wrong values in any key of its configuration is refused in one sentence", of="checkpoints")
 @pytest.mark.parametrize("seed", range(20))
 def test_bytes_changed_at_random(checkpoint: MakeCheckpoint, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -25,6 +25,7 @@ from blockwright.policies.memory.residence import Residence
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.cap import CAP
 from blockwright.tests.checkpoints import PRESETS, fused_as_phi3, with_tensors
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.rig import placing
 
 MakeCheckpoint = Callable[..., Path]
@@ -101,6 +102,7 @@ def test_a_tensor_without_a_hash_is_shared_with_nothing(checkpoint: MakeCheckpoi
     assert backend.parts(nameless[0])[0].id != backend.parts(found[0])[0].id
 
 
+@claim("The memory of weights is within 2 % of the sum of distinct tensors", of="fine-tunes")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @BACKENDS
 def test_memory_is_within_two_percent_of_the_raw_tensors(checkpoint: MakeCheckpoint, name: str, dtype: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 KERNELS = Path(__file__).parents[2] / "gpu" / "kernels"
@@ -79,6 +80,7 @@ def run(binary: Path, *arguments: int) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@claim("The kernels have no data races, and planted ones are found", of="numerics")
 def test_there_are_no_races(tmp_path: Path) -> None:
     binary = build(tmp_path)
     for arguments in DELAYS:
@@ -86,6 +88,7 @@ def test_there_are_no_races(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{arguments}: {done.stderr[:4000]}"
 
 
+@claim("The kernels have no data races, and planted ones are found", of="numerics")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_found(tmp_path: Path, fault: str) -> None:
     binary = build(tmp_path, FAULTS[fault])

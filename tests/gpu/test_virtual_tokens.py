@@ -13,6 +13,7 @@ from blockwright.gpu.reference.backend import TorchBackend
 from blockwright.policies.model.chain import VIRTUAL_TOKEN
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, confirm, greedy, make_adapter, peft_model
+from blockwright.tests.claims import claim
 
 from .native_oracle import instruction_sets
 from .tenant_rig import TenantRig
@@ -32,6 +33,7 @@ def tuned(base: Path, folder: Path, kind: str, virtual: int, seed: int = 0) -> P
     return make_adapter(base, folder, seed, 0.6, KINDS[kind], num_virtual_tokens=virtual)
 
 
+@claim("BitFit, prefix tuning and prompt tuning answer as peft does", of="fine-tunes")
 @BACKENDS
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blockwright.policies.binary_size import binary_size
+from blockwright.policies.binary_size import binary_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -14,3 +14,15 @@ from blockwright.policies.binary_size import binary_size
 )  # fmt: skip
 def test_units(amount: int, text: str) -> None:
     assert binary_size(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("0", 0), (" 4096 ", 4096), ("2GiB", 2 << 30), ("1.5 gib", 3 << 29), ("2GB", 2_000_000_000), ("1_000 kB", 1_000_000),
+        ("7B", 7), ("9007199254740993", (1 << 53) + 1), ("", None), ("GiB", None), ("-1", None), ("2 giga", None),
+        ("1e9", None), ("9" * 5000, None), ("\u0663", None),
+    ],
+)  # fmt: skip
+def test_written_sizes(text: str, amount: int | None) -> None:
+    assert parse_size(text) == amount

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.claims import claim
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "policies/sweep").glob("*.py"), *(ROOT / "policies/memory").glob("*.py")])
 MUTATING = {
@@ -129,6 +131,7 @@ def _of_machine(node: ast.expr) -> bool:
     return bool({name, *attributes} & HELD) and (name, attributes) != ("queue", [])  # the library's
 
 
+@claim("Every input of the scheduler is an event", of="serving")
 def test_the_worker_only_applies_events_and_ends_plans() -> None:
     found = {path.name: bad for path in (ROOT / "actors/worker").glob("*.py") if (bad := bypassing(path.read_text()))}
     assert found == {}

@@ -11,6 +11,7 @@ import pytest
 
 from blockwright.policies import COMPILED
 from blockwright.policies.compiled import ROOMS, compiled_folder, fingerprint, use_compiled
+from blockwright.tests.claims import claim
 
 ROOT = Path(__file__).parents[2]
 WORLD = """
@@ -35,6 +36,7 @@ def test_it_is_used_while_the_sources_are_the_same(sources: Path) -> None:
     assert compiled_folder(sources) == sources / "_compiled"
 
 
+@claim("Compiled policies come to the same state as their sources and never shadow an edited one", of="code-and-tests")
 @pytest.mark.parametrize("room", ROOMS)
 def test_an_edited_source_is_never_shadowed(sources: Path, room: str) -> None:
     (sources / room / "state.py").write_text("edited = True\n")
@@ -61,6 +63,7 @@ def test_without_a_compiled_form_the_sources_run(sources: Path) -> None:
     assert compiled_folder(sources) is None
 
 
+@claim("Compiled policies come to the same state as their sources and never shadow an edited one", of="code-and-tests")
 @pytest.mark.skipif(not COMPILED, reason="the policies are not compiled here")
 def test_both_forms_come_to_the_same_state() -> None:
     """A busy world of two workers: the same events, and digests over all state that agree."""

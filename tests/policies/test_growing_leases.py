@@ -15,6 +15,7 @@ from blockwright.policies.model.chain import Route
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import GrowthWanted, LeaseRevoked
 from blockwright.policies.sweep.preemption import ages
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
 from .fake_device import CHUNK
@@ -93,6 +94,7 @@ class Crowd:
         return sum(worker.state.counters["preemptions"] for worker in self.world.workers.values())
 
 
+@claim("Pipelines over workers with tight memory do not wait for each other in a circle", of="serving")
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_every_sequence_ends_whoever_needs_memory_first(part: int) -> None:
     messages: Counter[str] = Counter()

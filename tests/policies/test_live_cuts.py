@@ -12,6 +12,7 @@ import pytest
 
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
 from .sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission
@@ -119,12 +120,14 @@ def one_move(each: World, kind: str, what: object) -> bool:
     return each._move(kind, what)
 
 
+@claim("Running sequences and cached pages survive a new cut of their model", of="fine-tunes")
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_who_is_cut_notices_nothing(part: int) -> None:
     for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
         Shadow(seed).play()
 
 
+@claim("Variants share the KV cache below the first layer in which they differ", of="fine-tunes")
 def test_a_sibling_finds_the_pages_below_its_first_own_layer() -> None:
     sibling = chain("sibling", LAYERS, own_from=5)  # embedding and two layers are the base's
     one = World(["w0"], [BASE], [replica("w0", BASE)])

@@ -13,6 +13,7 @@ from blockwright.policies.plan.lookahead import ChunkCost
 from blockwright.policies.sweep.columns import Place
 from blockwright.policies.sweep.events import CostsLearned
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 
 from .sweep_world import FakeWorker, World, chain, generate, pipeline, submission
 
@@ -197,6 +198,7 @@ def cuts(world: World, home: FakeWorker, length: int) -> list[list[tuple[int, in
     return [some for some in found if some]
 
 
+@claim("Pipelines of prompts are cut into microbatches of equal time", of="serving")
 def test_prompts_that_wait_are_cut_so_that_one_microbatch_takes_as_long_as_the_next() -> None:
     """By the cost model that an event brings; what it brings is in snapshots, and forks go on alike."""
     world, home, route = piped(2, chunk_size=64, sweep_tokens=128)

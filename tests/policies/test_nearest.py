@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from blockwright.policies.nearest import edits, nearest, suggestion
+from blockwright.tests.claims import claim
 
 KNOWN = ["Qwen/Qwen3-0.6B", "tiny", "serve"]
 
 
+@claim("A misspelt command, flag, setting or model is answered with its closest match", of="command-line")
 @pytest.mark.parametrize(
     ("name", "meant"),
     [("TINY", "tiny"), ("qwen/qwen3-0.6b", "Qwen/Qwen3-0.6B"), ("serv", "serve"), ("", ""), ("x" * 100_000, "")],

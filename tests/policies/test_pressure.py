@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockwright.tests.claims import claim
+
 from .fake_device import CHUNK
 from .sweep_world import World, chain, generate, pipeline, replica, submission
 
@@ -71,6 +73,7 @@ def test_several_homes_share_a_host_whose_memory_is_tight(seed: int, budget: int
     assert_all(world, expected)
 
 
+@claim("Pipelines over workers with tight memory do not wait for each other in a circle", of="serving")
 @pytest.mark.parametrize(("budget", "rows"), [(11, 8), (16, 8), (64, 1)])
 @pytest.mark.parametrize("seed", range(4))
 def test_pipelines_of_different_length_over_the_same_workers_do_not_wait_in_a_circle(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.runtime.safety.players import Game
 
 pytestmark = pytest.mark.nightly
@@ -28,6 +29,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
+@claim("The safety properties of the runtime hold for random kills, partitions and losses", of="actor-runtime")
 def test_the_safety_properties_hold(seeds: range) -> None:
     for seed in seeds:
         try:

@@ -2,8 +2,10 @@ import subprocess
 import sys
 
 from blockwright.policies.compiled import LIBRARY
+from blockwright.tests.claims import claim
 
 
+@claim("The runtime imports neither torch nor aiohttp", of="actor-runtime")
 def test_the_runtime_imports_nothing_heavy():
     code = (
         "import sys, blockwright.runtime, blockwright.runtime.cluster.cluster, blockwright.runtime.cluster.processes;"

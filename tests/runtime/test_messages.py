@@ -16,6 +16,7 @@ from blockwright.runtime import Actor, DeadlineExceeded, EncodeError, NodeDown, 
 from blockwright.runtime.base import envelope
 from blockwright.runtime.base.codec import pack
 from blockwright.runtime.supervisor import Child
+from blockwright.tests.claims import claim
 from blockwright.transport.errors import QueueFull
 
 
@@ -73,6 +74,7 @@ class Log(Actor):
         self.task = asyncio.create_task(later())
 
 
+@claim("Messages keep their order for each sender and lane, and urgent ones overtake", of="actor-runtime")
 async def test_first_in_first_out_per_sender_and_lane(sides):
     log = Log()
     await sides.spawn(log)
@@ -94,6 +96,7 @@ async def test_first_in_first_out_per_sender_and_lane(sides):
         assert numbers == sorted(numbers)
 
 
+@claim("A message is handled at most once", of="actor-runtime")
 @pytest.mark.parametrize("sides", ["remote"], indirect=True)
 async def test_what_a_transport_repeats_is_handled_once(sides):
     log = Log()
@@ -111,6 +114,7 @@ async def test_what_a_transport_repeats_is_handled_once(sides):
     assert sides.callee.table.current["a"].casts_seen == 1
 
 
+@claim("Messages that reach no receiver are counted by cause and logged", of="actor-runtime")
 @pytest.mark.parametrize("sides", ["remote"], indirect=True)
 @pytest.mark.parametrize("leaving", [False, True])
 async def test_casts_to_a_peer_that_dies_are_counted_unless_it_confirmed_them(sides, leaving, caplog):
@@ -129,6 +133,7 @@ async def test_casts_to_a_peer_that_dies_are_counted_unless_it_confirmed_them(si
     assert ("4 casts to" in caplog.text) is not leaving, "who stops does not warn that others go"
 
 
+@claim("A call ends in its value or a typed error, whenever the peer dies", of="actor-runtime", headline=True)
 @pytest.mark.parametrize("sides", ["remote"], indirect=True)
 async def test_every_call_ends_whenever_the_peer_dies(sides):
     """Cut at each moment of a call's life, also between the break and its declaration."""
@@ -235,6 +240,7 @@ async def test_a_caller_that_changes_what_it_sent_is_found_out(sides, changed):
     assert not any(log.kept[2])
 
 
+@claim("Arrays and tensors travel out of band, and on one host in shared memory", of="actor-runtime")
 async def test_tensors_are_arguments_and_answers(sides):
     ref = await sides.spawn(Log())
     tensor = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)

@@ -16,6 +16,7 @@ import pytest
 
 from blockwright.runtime.testing import seeds
 from blockwright.runtime.testing.faults import Fault
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 from blockwright.tests.runtime.safety.players import FAULTS, LINK_FAULTS, PLACES, Game
 
@@ -32,6 +33,8 @@ def quiet():
     logger.setLevel(level)
 
 
+@claim("A call ends in its value or a typed error, whenever the peer dies", of="actor-runtime", headline=True)
+@claim("The safety properties of the runtime hold for random kills, partitions and losses", of="actor-runtime")
 @pytest.mark.parametrize("chunk", parts(CHUNKS, DAILY))
 def test_the_safety_properties_hold(chunk: int) -> None:
     for seed in seeds(CHUNK, first=chunk * CHUNK):

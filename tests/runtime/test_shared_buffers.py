@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from blockwright.runtime import Actor, Node, endpoint
+from blockwright.tests.claims import claim
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone
 from blockwright.transport.handshake import Lane
@@ -57,6 +58,7 @@ async def pair(tmp_path, until):
     await made.b.stop()
 
 
+@claim("Arrays and tensors travel out of band, and on one host in shared memory", of="actor-runtime")
 async def test_large_arguments_and_answers_are_read_in_place(pair, until):
     free = pair.a.tensor_links.inspect()["slots_free_bytes"]
     array, small = np.arange(LARGE // 8), np.arange(3)
@@ -121,6 +123,7 @@ async def test_places_from_the_wire_are_checked(pair, until):
     assert await pair.ref.keep(np.arange(LARGE), np.arange(3)) == (np.arange(LARGE).sum(), 3)
 
 
+@claim("A transfer survives broken connections and delivers nothing twice", of="actor-runtime")
 @pytest.mark.parametrize("share", [True, False])
 async def test_a_transfer_survives_a_broken_connection_of_real_sockets(tmp_path, until, share):
     pair = Pair(tmp_path)

@@ -26,6 +26,7 @@ from blockwright.runtime.testing import (
     Unhandled,
     seeds,
 )
+from blockwright.tests.claims import claim
 from blockwright.transport.handshake import Lane
 from blockwright.transport.wire import Traffic
 
@@ -85,6 +86,7 @@ def run_mixed(seed: int) -> str:
     return rig.sim.trace.digest
 
 
+@claim("A cluster under virtual time replays a seed, here and in another process", of="actor-runtime")
 def test_a_seed_replays_here_and_in_another_process():
     here = [run_mixed(seed) for seed in range(6)]
     assert [run_mixed(seed) for seed in reversed(range(6))] == here[::-1]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,10 +27,25 @@ from blockwright.runtime import (
     endpoint,
 )
 from blockwright.runtime.base.errors import RuntimeFault
+from blockwright.tests.claims import claim
 from blockwright.tests.runtime.lives import turns
 
 
+@dataclass(frozen=True)
+class Word:
+    text: str
+
+
 class Teller(Actor):
+    @endpoint
+    async def tell(self, count: int) -> AsyncIterator[Word]:
+        for number in range(count):
+            yield Word(str(number))
+
+    @endpoint
+    async def last(self) -> Word:
+        return Word("last")
+
     @endpoint
     async def where(self) -> str:
         return self.node.name
@@ -47,6 +65,7 @@ async def other(nodes, node):
     return await nodes.add("b")
 
 
+@claim("A supervised reference follows its actor through restarts and moves", of="actor-runtime")
 async def test_it_follows_a_restart(nodes, node, other):
     sup = await boss(node, Child(name="t", actor=Teller, on="b"))
     child = Supervised(node, sup, "t", Teller)
@@ -66,6 +85,28 @@ async def test_a_reference_that_is_asked_for_is_of_the_life_of_now(nodes, node, 
     await nodes.advance(0.5)
     assert str(await child.ref()) == "b/t#1.2"
     assert await (await child.ref()).where() == "b"
+
+
+@pytest.mark.parametrize("actor", [Teller, f"{__name__}:Teller"])
+async def test_it_knows_the_types_of_its_child_by_itself(nodes, node, other, actor):
+    sup = await boss(node, Child(name="t", actor=actor, on="b"))
+    child = Supervised(node, sup, "t")
+    assert [word async for word in (await child.ref()).tell(2)] == [Word("0"), Word("1")]
+    assert await child.last() == Word("last")
+
+
+async def test_without_an_importable_class_the_types_are_given(node, other, monkeypatch):
+    class Local(Teller):
+        pass
+
+    monkeypatch.setitem(sys.modules, "no_such_module", None)
+    sup = await boss(node, Child(name="here", actor=Local), Child(name="t", actor=Teller, on="b"))
+    assert await sup.class_of("here") == ""
+    assert await Supervised(node, sup, "here").last() == Word("last")
+    monkeypatch.setattr("blockwright.runtime.supervisor.import_name", lambda actor: "no_such_module:Teller")
+    child = Supervised(node, sup, "t")
+    assert await child.last(returns=Word) == Word("last")
+    assert await child.where() == "b"
 
 
 async def test_a_name_that_is_no_childs_is_told(node):
@@ -96,6 +137,7 @@ def test_away_is_above_what_means_that_nobody_is_there():
     assert set(Away.__subclasses__()) == {NodeDown, ActorDied, NoSuchActor}
 
 
+@claim("A supervised reference follows its actor through restarts and moves", of="actor-runtime")
 async def test_it_follows_a_move_to_another_node(nodes, node, other):
     await nodes.add("c")
     sup = await boss(node, Child(name="t", actor=Teller, on=["b", "c"]))

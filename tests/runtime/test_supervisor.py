@@ -9,6 +9,7 @@ import pytest
 from blockwright.policies.cluster.restart_policy import Backoff, Strategy
 from blockwright.runtime import Actor, ActorDied, Down, ManualClock, NodeDown, NoSuchActor, RemoteError, endpoint
 from blockwright.runtime.supervisor import Child, ChildState, Supervisor
+from blockwright.tests.claims import claim
 from blockwright.tests.runtime.lives import Mortal, Placed, Spot, turns
 
 SOON = Backoff(initial=0.0)
@@ -72,6 +73,7 @@ async def states(sup) -> dict[str, tuple[str, str, int]]:
     return {s.name: (s.state, s.address, s.restarts) for s in found}
 
 
+@claim("Children start in order and stop in reverse, and none outlives its supervisor", of="actor-runtime")
 async def test_children_start_in_order_and_stop_in_reverse(node, other, log):
     sup = await supervise(node, child("x"), child("y", on="b"), child("z"))
     assert log == ["+x", "+y", "+z"]
@@ -83,6 +85,7 @@ async def test_children_start_in_order_and_stop_in_reverse(node, other, log):
             await node.ref(address).echo(1)
 
 
+@claim("Supervisors restart children by three strategies, with limits and growing pauses", of="actor-runtime")
 @pytest.mark.parametrize(
     ("strategy", "then"),
     [
@@ -144,6 +147,7 @@ async def test_a_first_start_that_fails_undoes_those_before(node, log):
     assert set(node.actors.current) == {"$node"}
 
 
+@claim("Supervisors restart children by three strategies, with limits and growing pauses", of="actor-runtime")
 async def test_too_many_restarts_are_given_up(nodes, node, log, caplog):
     sup = await supervise(node, child("x"), child("y"), intensity=2, period=5.0)
     downs: list[Down] = []
@@ -239,6 +243,7 @@ async def test_a_nested_supervisor_that_gives_up_is_its_parents_business(nodes, 
     assert log[7:] == ["-z", "-y", "-x"]
 
 
+@claim("Children start in order and stop in reverse, and none outlives its supervisor", of="actor-runtime")
 @pytest.mark.parametrize("end", ["kill", "node"])
 async def test_no_child_outlives_its_supervisor(nodes, node, other, log, end):
     inner = Child(name="inner", actor=Supervisor, args=([child("y"), child("z", on="a")],), on="b")

@@ -25,6 +25,7 @@ from blockwright.runtime import (
     RemoteError,
     endpoint,
 )
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 
@@ -77,6 +78,7 @@ class Thing(Actor):
         raise ValueError("nobody waits for this")
 
 
+@claim("Known traps of Ray, OTP, Akka, Orleans, Thespian, Monarch and xoscar do not occur", of="actor-runtime")
 async def test_ray_54033_async_actors_keep_submission_order(sides):
     ref = await sides.spawn(thing := Thing())
     await asyncio.gather(*[ref.note(number) for number in range(100)])
@@ -110,6 +112,7 @@ async def test_ray_38591_calls_leave_nothing_behind(sides):
     assert sum(len(p.pending) + len(p.inbound) for p in peers) == 0
 
 
+@claim("Known traps of Ray, OTP, Akka, Orleans, Thespian, Monarch and xoscar do not occur", of="actor-runtime")
 async def test_otp_1693_messages_whose_caller_gave_up_do_not_fill_the_mailbox(sides):
     ref = await sides.spawn(thing := Thing(), mailbox=4)
     held = asyncio.create_task(ref.hold(timeout=500.0))
@@ -132,6 +135,7 @@ async def test_otp_1693_messages_whose_caller_gave_up_do_not_fill_the_mailbox(si
     assert thing.seen == [3]
 
 
+@claim("Known traps of Ray, OTP, Akka, Orleans, Thespian, Monarch and xoscar do not occur", of="actor-runtime")
 async def test_akka_two_actors_with_full_mailboxes_do_not_deadlock(sides):
     a = await sides.spawn(one := Thing(), "one", mailbox=3)
     b = await sides.spawn(two := Thing(), "two", mailbox=3)
@@ -146,6 +150,7 @@ async def test_akka_two_actors_with_full_mailboxes_do_not_deadlock(sides):
     assert len(one.seen) == len(two.seen) == 3
 
 
+@claim("Known traps of Ray, OTP, Akka, Orleans, Thespian, Monarch and xoscar do not occur", of="actor-runtime")
 async def test_orleans_and_xoscar_57_a_cycle_of_calls_ends_with_its_deadline(sides):
     """One message at a time means that a cycle waits for itself: it ends when the first caller's time is up, no later."""
     a = await sides.spawn(one := Thing(), "one")
@@ -162,6 +167,7 @@ async def test_orleans_and_xoscar_57_a_cycle_of_calls_ends_with_its_deadline(sid
     assert one.seen == [7]
 
 
+@claim("Known traps of Ray, OTP, Akka, Orleans, Thespian, Monarch and xoscar do not occur", of="actor-runtime")
 async def test_thespian_messages_leave_while_the_handler_runs(sides):
     a = await sides.spawn(Thing(), "one")
     await sides.spawn(Thing(), "two")
@@ -169,6 +175,7 @@ async def test_thespian_messages_leave_while_the_handler_runs(sides):
     await asyncio.wait_for(a.tell_and_wait(f"{here}/two", f"{here}/one"), PATIENCE)
 
 
+@claim("Messages that reach no receiver are counted by cause and logged", of="actor-runtime")
 async def test_thespian_nothing_is_dropped_in_silence(sides):
     """Thespian drops beyond 1,050 queued messages; here each is handled or counted."""
     ref = await sides.spawn(thing := Thing(), mailbox=100)
@@ -184,6 +191,7 @@ async def test_thespian_nothing_is_dropped_in_silence(sides):
     assert sides.callee.dead_letters["MailboxFull"] == 1400
 
 
+@claim("Known traps of Ray, OTP, Akka, Orleans, Thespian, Monarch and xoscar do not occur", of="actor-runtime")
 async def test_monarch_1628_a_failure_nobody_awaits_is_seen(sides, caplog):
     ref = await sides.spawn(Thing())
     with caplog.at_level(logging.ERROR):

@@ -13,6 +13,7 @@ from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.launcher import LaunchError
 from blockwright.runtime.cluster.process import Process
 from blockwright.runtime.tree import Branch, ProcessSpec, lines, start_inside, start_tree
+from blockwright.tests.claims import claim
 from blockwright.tests.runtime.lives import Mortal
 from blockwright.transport.address import PeerId
 
@@ -125,6 +126,7 @@ async def test_everything_is_started_and_knows_its_supervisor(rig):
     assert rig.launched == [("n0", 1, ""), ("n1", 1, "")]
 
 
+@claim("Processes are restarted at once, then with growing pauses, by one restart policy", of="faults")
 async def test_a_process_that_dies_is_started_at_once_then_with_growing_pauses(rig):
     node = await rig.start()
     for life, pause in ((2, 0.0), (3, 1.0), (4, 2.0)):

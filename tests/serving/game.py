@@ -5,6 +5,7 @@ Owns the record of what clients were given. A violated property raises ``Violati
     device   a position that attention reads is not what its sequence wrote there, or a plan does not fit the device
     tokens   a client got a token that is wrong, repeated, or out of order; or an end too early or too late
     ended    a request has neither ended with its tokens nor with a typed error within ``PATIENCE``
+    late     an answer of an attempt, a hold, a lease or a life that is over has changed something (``late.py``)
     leak     when nothing is asked any more, a gateway or a worker still holds something of what is over
     serves   after all faults, a planned route does not come into force within ``WHOLE``, or an application is not served
 """
@@ -33,6 +34,7 @@ from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Fault, FaultPlan, Kill, Pause
 from blockwright.tests.serving.device import CHUNK, VOCABULARY, answer
 from blockwright.tests.serving.house import HEAD, House, Plan, chain
+from blockwright.tests.serving.late import LateAnswer
 from blockwright.tests.serving.strikes import ACTIONS, ASKED, KINDS, Strike, Strikes
 
 REQUESTS = 10
@@ -228,9 +230,10 @@ class Game:
             raise Violation("tokens", f"{request} ended without an end")
 
     def _broken(self, error: BaseException) -> None:
-        """Of a device or a client: the scenario raises it."""
+        """Keep what a device or a client found wrong, or a late answer changed: the scenario raises it."""
         if self.violation is None:
-            self.violation = error if isinstance(error, Violation) else Violation("device", repr(error))
+            what = "late" if isinstance(error, LateAnswer) else "device"
+            self.violation = error if isinstance(error, Violation) else Violation(what, repr(error))
             self.violation.__cause__ = None if self.violation is error else error
 
     # the scenario, on the head

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,6 @@ from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.cost_file import read_costs
 from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import ModelInfo
-from blockwright.actors.gateway.state import GatewayState
 from blockwright.actors.predictor.main import start_in_process as start_predictors
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
@@ -38,6 +38,7 @@ from blockwright.runtime.testing import FaultPlan, Simulation
 from blockwright.runtime.testing import simulation as entrance
 from blockwright.runtime.tree import start_inside, start_tree
 from blockwright.tests.serving.device import SWEEP, TOKEN, SimulatedBackend, SimulatedDevice, Spec
+from blockwright.tests.serving.late import LateAnswer, LateGateway, before_machine
 
 HEAD = "head"
 ENTRY = f"{entrance.__name__}:enter"
@@ -113,6 +114,7 @@ class House:
     devices: dict[str, SimulatedDevice] = field(default_factory=dict)
     gateways: dict[str, Gateway] = field(default_factory=dict)
     state: ControllerState = field(init=False)  # the controller's, for the properties
+    late: Counter[str] = field(default_factory=Counter)  # answers that were planted
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -180,6 +182,7 @@ class House:
         backend: Any = SimulatedBackend()
         here = {"open_device": open_device, "read_specs": self._read, "aside": _at_once}
         worker = Worker(self._config(node.name), backend, self.failed, **here)
+        before_machine(worker, Random(f"{self.seed} {node.id} late"), self._late, self.late)
         inside = inside_worker(overload=self.plan.overload)
         await start_inside(node, inside, {"worker": worker, "blocks": (f"{HEAD}/controller",)})
         self.workers[node.name] = worker
@@ -191,12 +194,17 @@ class House:
     def _gateway(self, node: str, others: list[str]) -> Gateway:
         models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
         asked = list(dispatchers(self.plan.settings).values())
-        state = GatewayState(
+        state = LateGateway(
             "", models, page_size=PAGE, worker_wait=20.0, max_waiting=1000, gateways=1 + len(self.plan.gateways),
             asks=bool(asked),
         )  # fmt: skip
+        state.doubt(Random(f"{self.seed} {node} late"), self._late, self.late)
         name, controller = "g0" if node == HEAD else node, f"{HEAD}/controller"
         return Gateway(state, name=name, controller=controller, limiter=f"{HEAD}/limiter", others=others, dispatchers=asked)
+
+    def _late(self, text: str) -> None:
+        """A late answer has changed something."""
+        self.failed(LateAnswer(text))
 
     def _serve_clients(self, gateway: Gateway) -> None:
         self.gateways[gateway.node.name] = gateway

@@ -33,12 +33,15 @@ def test_every_request_ends_whichever_policy_chooses(profile: str, part: int) ->
     counters: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     seen: Counter[str] = Counter()
+    planted: Counter[str] = Counter()
     for seed in seeds(len(POLICIES), first=5000 + part * len(POLICIES)):
         game = Game(seed, dispatch=[*POLICIES][seed % len(POLICIES)], profile=profile).play()
         assert sum(game.outcomes.values()) == REQUESTS, seed
         counters += game.counters
         outcomes += game.outcomes
         seen.update(hit.kind for hit in game.strikes.hits)
+        planted += game.house.late
+    assert planted["chosen, asked again"] > 0, planted
     assert counters["asked"] > counters["fell back"] > 0, counters
     assert counters["forecasts"] > 0, counters
     assert outcomes["done"] + outcomes["cancelled"] >= 0.9 * sum(outcomes.values()), outcomes

@@ -11,6 +11,7 @@ import pytest
 
 from blockwright.actors.config import OUTSTANDING
 from blockwright.policies.prediction.dispatching import POLICIES
+from blockwright.tests.claims import claim
 from blockwright.tests.serving.game import Game
 from blockwright.tests.serving.house import write_profile
 
@@ -23,6 +24,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("part", [range(at, min(at + PART, first + count)) for at in range(first, first + count, PART)])
 
 
+@claim(
+    "Every request ends with the right tokens or a typed error under random kills, losses, delays and duplicates",
+    of="faults",
+)
 def test_every_request_ends_with_the_right_tokens_or_a_typed_error(part: range, tmp_path: Path) -> None:
     """One in four with dispatchers, of all policies by turns."""
     policies, profile = [*POLICIES], write_profile(tmp_path)

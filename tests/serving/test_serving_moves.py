@@ -15,9 +15,11 @@ from blockwright.actors.controller.actor import Controller
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import seeds
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, STRIKES, Game
 from blockwright.tests.serving.house import HEAD
+from blockwright.tests.serving.late import OF_ATTEMPTS, OF_LIVES
 from blockwright.tests.serving.strikes import ACTIONS, MOVED, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
 
@@ -70,15 +72,19 @@ class Unrest(Game):
             self.counters.update(gateway.moves().outcomes)
 
 
+@claim("Requests that move keep their tokens under random faults and kill -9 of source or target", of="faults")
 @pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
 def test_every_request_ends_with_the_right_tokens_however_often_it_moves(span: range) -> None:
     counters: Counter[str] = Counter()
     hits: Counter[tuple[str, str]] = Counter()
+    planted = set[str]()
     for seed in seeds(len(span), first=5000 + span.start):
         game = Unrest(seed).play()
         assert sum(game.outcomes.values()) == REQUESTS, seed
         counters += game.counters
         hits.update((hit.kind, hit.action) for hit in game.strikes.hits if hit.kind in MOVED)
+        planted |= game.house.late.keys()
+    assert planted >= OF_ATTEMPTS | OF_LIVES, (OF_ATTEMPTS | OF_LIVES) - planted
     assert all(counters[name] > 0 for name in ("copied", "recomputed", "abandoned", "imported_pages")), counters
     assert len(hits) > len(MOVED) * len(ACTIONS) // 3, hits
 

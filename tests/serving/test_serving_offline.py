@@ -11,6 +11,7 @@ import pytest
 
 from blockwright.actors.gateway.port import Generation
 from blockwright.runtime.testing import seeds
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, Game, Request
 
@@ -33,6 +34,7 @@ class Blended(Game):
         return Random(f"{self.seed}/{request.id}").random() < 0.5
 
 
+@claim("No offline request is lost or doubled under random faults", of="offline")
 @pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
 def test_every_offline_request_ends_with_the_right_tokens_or_a_typed_error(span: range) -> None:
     counters: Counter[str] = Counter()

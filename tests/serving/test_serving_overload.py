@@ -26,6 +26,7 @@ from blockwright.actors.controller.overload_messages import (
 from blockwright.policies.model.chain import Hop
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import Kill, Pause, seeds
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import spans
 from blockwright.tests.serving.device import CHUNK
 from blockwright.tests.serving.game import LONGEST, REQUESTS, WITHIN, Game, Request
@@ -154,6 +155,7 @@ class Swapping(Dropping):
         self.groups |= {name_of(group.served) for group in self.house.state.overload.groups.values()}
 
 
+@claim("No token is lost over drops and restores under random faults", of="parameter-dropping")
 @pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
 @pytest.mark.parametrize("kind", [Dropping, Together, Swapping])
 def test_every_request_ends_with_the_right_tokens_through_drops_and_restores(kind: type[Dropping], span: range) -> None:

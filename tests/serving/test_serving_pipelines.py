@@ -17,6 +17,7 @@ from blockwright.policies.prediction.pipeline_instance import PipelineInstance
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission, TokensEmitted
 from blockwright.runtime import endpoint
+from blockwright.tests.claims import claim
 from blockwright.tests.serving import device
 from blockwright.tests.serving.test_serving_predictors import COSTS, Listener, QuietCluster
 
@@ -83,6 +84,7 @@ def simulated(live: LivePipeline) -> list[Token]:
     return told
 
 
+@claim("A simulated pipeline draws every token when the live one does", of="simulator")
 def test_a_simulated_pipeline_draws_every_token_when_the_live_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from blockwright.policies.sweep.events import Submission, TokensEmitted
 from blockwright.runtime.actor.actor import Actor
 from blockwright.runtime.actor.endpoint import endpoint
 from blockwright.runtime.testing import Kill
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 from blockwright.tests.policies.sweep_world import submission
 from blockwright.tests.serving.device import CHUNK, SWEEP, TOKEN, VOCABULARY
@@ -51,6 +52,7 @@ class Followed(Game):
             self.figures.update(predictor.figures())
 
 
+@claim("A predictor's replica is the state of its worker, under random faults", of="prediction")
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_replicas_are_what_the_workers_are(part: int) -> None:
     """Through preemptions, requests over several workers, kills, lost messages, blocks that are loaded."""
@@ -144,6 +146,7 @@ class QuietCluster:
         return found
 
 
+@claim("A forecast is what the scheduler then does", of="prediction")
 @pytest.mark.parametrize(("span", "rows", "room"), [(1, 3, 100), (1, 6, 12), (2, 3, 100)])
 def test_a_forecast_is_what_then_happens(span: int, rows: int, room: int, tmp_path: Path) -> None:
     """Where rows are few, where memory is short, and over two workers, with what links take."""

@@ -19,8 +19,10 @@ from blockwright.actors.worker import reports
 from blockwright.actors.worker.held_news import HeldNews
 from blockwright.actors.worker.messages import GatewayNews
 from blockwright.runtime.testing import seeds
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts, spans
 from blockwright.tests.serving.game import REQUESTS, Game
+from blockwright.tests.serving.late import OF_LEASES
 from blockwright.tests.serving.strikes import ACTIONS, KINDS, Coverage
 
 CELLS = [(kind, action) for kind in KINDS for action in ACTIONS]  # the first seeds strike at one each
@@ -29,6 +31,10 @@ PART, PARTS, DAILY = 12, 74, 1
 SOON = 3.0  # virtual seconds
 
 
+@claim(
+    "Every request ends with the right tokens or a typed error under random kills, losses, delays and duplicates",
+    of="faults",
+)
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_every_request_ends_with_the_right_tokens_or_a_typed_error(part: int) -> None:
     for seed in seeds(PART, first=len(CELLS) + part * PART):
@@ -45,6 +51,7 @@ def test_every_kind_of_message_was_hit_errors_are_the_exception_and_memory_is_sc
     outcomes: Counter[str] = Counter()
     counters: Counter[str] = Counter()
     attempts: Counter[int] = Counter()
+    planted = set[str]()
     while (missing := coverage.missing_kinds(turn) if each == "kind" else coverage.missing()) and turn < TURNS:
         for cell in missing:
             if each != "own" and coverage.hit(cell, any_action=each == "kind"):
@@ -56,8 +63,10 @@ def test_every_kind_of_message_was_hit_errors_are_the_exception_and_memory_is_sc
             outcomes += game.outcomes
             counters += game.counters
             attempts += game.attempts
+            planted |= game.house.late.keys()
         turn += 1
     assert not missing, f"in {turn} turns never: {missing}\n{coverage.table()}"
+    assert planted >= OF_LEASES, OF_LEASES - planted
     assert len(KINDS) * len(ACTIONS) >= 100
     well = outcomes["done"] + outcomes["cancelled"]
     assert well >= 0.9 * sum(outcomes.values()), outcomes

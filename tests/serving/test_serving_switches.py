@@ -15,8 +15,10 @@ from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.switch_messages import SwitchFigures, SwitchRoutes
 from blockwright.runtime import RuntimeFault
 from blockwright.runtime.testing import seeds
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import spans
 from blockwright.tests.serving.game import REQUESTS, STRIKES, Game, Violation
+from blockwright.tests.serving.late import OF_HOLDS
 from blockwright.tests.serving.strikes import ACTIONS, HELD, Strike
 from blockwright.tests.serving.test_serving_predictors import Followed
 
@@ -81,15 +83,19 @@ class Switches(Game):
             self.counters.update(stale=figures.stale, copied=figures.copied, recomputed=figures.recomputed)
 
 
+@claim("Sequences that pause keep their pages and go on with them", of="parameter-dropping")
 @pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
 def test_every_request_ends_with_the_right_tokens_however_often_its_route_ends(span: range) -> None:
     counters: Counter[str] = Counter()
     hits: Counter[tuple[str, str]] = Counter()
+    planted = set[str]()
     for seed in seeds(len(span), first=9000 + span.start):
         game = Switches(seed).play()
         assert sum(game.outcomes.values()) == REQUESTS, seed
         counters += game.counters
         hits.update((hit.kind, hit.action) for hit in game.strikes.hits if hit.kind in HELD)
+        planted |= game.house.late.keys()
+    assert planted >= OF_HOLDS, OF_HOLDS - planted
     assert all(counters[name] > 0 for name in ("stale", "copied", "recomputed", "imported_pages")), counters
     assert len(hits) > len(HELD) * len(ACTIONS) // 3, hits
 

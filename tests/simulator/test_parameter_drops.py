@@ -14,6 +14,7 @@ from blockwright.simulator.description import DescriptionError, DescriptionSourc
 from blockwright.simulator.parameter_drops import OverloadSimulation, simulation_of
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import Demand
+from blockwright.tests.claims import claim
 
 COSTS = Coefficients(base=0.002, read=0.01, beyond=1e-4, context=1e-7)
 PAGE = 4 * 64  # bytes, on all layers
@@ -73,6 +74,7 @@ def whats(simulation: OverloadSimulation) -> list[str]:
 LATER = [Demand(30 + n, 3.0 + 0.4 * n, "m", 8, 60) for n in range(20)]  # somebody has to be there while it is quiet
 
 
+@claim("The simulator drops and restores by the code of the live cluster", of="parameter-dropping")
 def test_a_burst_drops_and_quiet_restores() -> None:
     simulation = run(described(), burst(0.0, 30) + LATER)
     assert whats(simulation) == ["drop", "dropped", "exchanged", "restore", "restored", "exchanged"]

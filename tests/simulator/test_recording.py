@@ -12,6 +12,7 @@ from blockwright.simulator.description import DescriptionError, DescriptionSourc
 from blockwright.simulator.recording import Recording
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.traces import TraceError
+from blockwright.tests.claims import claim
 from blockwright.tests.policies.event_tape import Driver, Tape, drive, make_state
 from blockwright.tests.policies.sweep_world import submission
 
@@ -89,6 +90,7 @@ def test_a_log_of_few_sweeps_is_fitted_with_fewer_terms(turns: int, says: str) -
     assert all(request.ended > 0 for request in simulation.requests)
 
 
+@claim("Event logs of a production run are simulated again, also with other settings", of="simulator")
 def test_what_was_is_what_is_simulated() -> None:
     """Requests that come in the middle of sweeps, of two priorities: their first and last tokens come when they did, but for
     parts of sweeps."""
@@ -113,6 +115,7 @@ def test_what_was_is_what_is_simulated() -> None:
     assert max(last) > 9
 
 
+@claim("Event logs of a production run are simulated again, also with other settings", of="simulator")
 def test_what_another_setting_would_have_done(recording: Recording) -> None:
     """One row at a time instead of four: the last request ends later."""
     ended = []

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from blockwright.simulator.description import DISPATCH
 from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, NoRoomError, sample_count, sweep_configs
 from blockwright.simulator.workload import Demand
+from blockwright.tests.claims import claim
 
 from .clusters import described, run
 
@@ -25,6 +26,7 @@ def rounded(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**entry, "at": round(entry["at"], 6)} for entry in log]
 
 
+@claim("Simulated jumps equal single steps, and a seed gives the same outcome everywhere", of="simulator")
 @given(
     seed=st.integers(0, 1000), ahead=st.booleans(), policy=st.sampled_from(HEURISTICS), models=st.sampled_from([1, 2]),
     blocks=st.sampled_from([31, 60, 200]), cache=st.booleans(), latency=st.sampled_from([0.0, 0.015]),
@@ -101,6 +103,7 @@ def test_memory_that_runs_out_preempts() -> None:
     simulation, log = run(described(instances={"blocks": 32}, workload={"rate": 1000.0}))
     assert sum(request.preemptions for request in simulation.requests) > 0
     assert sum(entry["what"] == "preempted" for entry in log) == sum(r.preemptions for r in simulation.requests)
+    assert sum(instance.preemptions for instance in simulation.instances) == sum(r.preemptions for r in simulation.requests)
     assert not any(request.failed for request in simulation.requests)
 
 
@@ -140,6 +143,7 @@ for policy in ("random", "llumnix-minus-code"):
 """
 
 
+@claim("Simulated jumps equal single steps, and a seed gives the same outcome everywhere", of="simulator")
 def test_equal_seeds_give_equal_outcomes_whatever_hashes_are() -> None:
     told = [
         subprocess.run(

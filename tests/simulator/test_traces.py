@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.simulator.traces import WINDOW, Clients, TraceError, TraceRequest, cut, read_trace
+from blockwright.tests.claims import claim
 
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 RATES = "model,client,window_start_s,rate_rps,iat_cv,iat_dist,iat_shape,iat_scale\n"
@@ -20,6 +21,7 @@ for _client in (0, 1):
         QUANTILES += f"m-a,{_client},9,{_field},{','.join(str(_base * (place + 1)) for place in range(14))}\n"
 
 
+@claim("Traces in CSV with times, in the columns of BurstGPT and in JSON lines with prefix hashes are read", of="simulator")
 def test_rows_with_times(tmp_path: Path) -> None:
     file = tmp_path / "t.csv.gz"
     file.write_bytes(gzip.compress(b"arrival_s,input_tokens,output_tokens\n0.000000,374,44\n4.314579,396,109\n"))
@@ -32,6 +34,7 @@ def test_rows_without_times(tmp_path: Path) -> None:
     assert read_trace(file) == [TraceRequest(None, 42, 285), TraceRequest(None, 19, 1)]
 
 
+@claim("Traces in CSV with times, in the columns of BurstGPT and in JSON lines with prefix hashes are read", of="simulator")
 def test_rows_of_burstgpt_without_those_that_failed(tmp_path: Path) -> None:
     file = tmp_path / "b.csv"
     file.write_text(BURST + "45,ChatGPT,472,18,490,API log\n46,GPT-4,10,0,10,API log\n52.5,GPT-4,87,230,317,API log\n")
@@ -73,6 +76,7 @@ def test_ids_of_blocks_may_be_of_any_size(tmp_path: Path) -> None:
     assert [one.blocks for one in read_trace(file)] == [(0, 1), (0, 2)]
 
 
+@claim("Traces in CSV with times, in the columns of BurstGPT and in JSON lines with prefix hashes are read", of="simulator")
 def test_json_lines_with_blocks(tmp_path: Path) -> None:
     file = tmp_path / "t.jsonl"
     file.write_text('{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[0,1]}\n{"timestamp":1500,')
@@ -102,6 +106,7 @@ def test_rates_of_clients_give_their_requests_within_their_windows(tmp_path: Pat
     assert min(one.at or 0.0 for one in later) >= WINDOW
 
 
+@claim("A wrong trace or description is refused with file, line and field", of="simulator")
 @pytest.mark.parametrize(
     ("text", "clients", "says"),
     [

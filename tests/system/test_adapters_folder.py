@@ -13,6 +13,7 @@ import pytest
 
 from blockwright.api.commands.cli import main
 from blockwright.tests.adapters import greedy, make_adapter, peft_model
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.client import Client, body
@@ -98,6 +99,7 @@ async def refuses_to_guess(client: Client, root: Path, url: list[str], capsys: p
         assert re.search(says + r" \(base_model_name\)$", error["message"])
 
 
+@claim("All adapters of a folder are served on demand, and changes survive a restart", of="fine-tunes")
 async def test_adapters_belong_where_they_belong_and_stay_there(
     root: Path, expected: Expected, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from blockwright.api.commands.cli import main
 from blockwright.tests.adapters import greedy as peft_greedy
 from blockwright.tests.adapters import make_adapter, peft_model
 from blockwright.tests.checkpoints import make_checkpoint
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.system.client import Client, body
@@ -65,6 +66,7 @@ async def parameters(client: Client) -> dict[str, int]:
     return {name: worker["memory"]["parameters"] for name, worker in (await client.workers()).items()}
 
 
+@claim("Models are added and removed while the server runs, and no running request fails", of="fine-tunes", headline=True)
 async def test_an_application_comes_and_goes_while_others_run(server: Server, model: Path, roots: Path) -> None:
     expected, base = greedy(roots / "tuned", tuple(PROMPT), 12), greedy(model, tuple(PROMPT), 12)
     assert expected != base
@@ -151,6 +153,7 @@ async def test_a_longer_and_deeper_model_of_another_shape_can_come(server: Serve
         assert (await change(client, "DELETE", "/admin/apps/deep"))[0] == 200
 
 
+@claim("A new version of a model takes over without a failed request, and old requests end on the old one", of="fine-tunes")
 async def test_a_new_version_takes_over_and_no_request_fails(server: Server, model: Path, roots: Path) -> None:
     old, new = (list(greedy(roots / name, tuple(PROMPT), 12)) for name in ("tuned", "other"))
     assert old != new
@@ -174,6 +177,7 @@ async def test_a_new_version_takes_over_and_no_request_fails(server: Server, mod
         await until(lambda: parameters_now(server) == before, "the old version's blocks are unloaded")
 
 
+@claim("Models are added and removed while the server runs, and no running request fails", of="fine-tunes", headline=True)
 async def test_adapters_come_and_go_by_both_endpoints(server: Server, model: Path, roots: Path) -> None:
     """What they answer is what peft computes; one that is of another base is refused."""
     for name, seed in (("ann", 1), ("bob", 2)):
@@ -204,6 +208,7 @@ async def test_adapters_come_and_go_by_both_endpoints(server: Server, model: Pat
         assert await parameters(client) == before
 
 
+@claim("Deaths of workers during an addition lose no request", of="fine-tunes")
 async def test_kills_during_an_addition(server: Server, roots: Path) -> None:
     """It is there afterwards, on both workers."""
     async with Client(server) as client:
@@ -235,6 +240,7 @@ async def test_two_at_once(server: Server, roots: Path) -> None:
         await change(client, "DELETE", "/admin/apps/x")
 
 
+@claim("`apps add` and `zoo add` say how much a model shares and how many bytes it adds", of="command-line")
 def test_the_commands(server: Server, model: Path, roots: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url, tuned = ["--url", server.url], str(roots / "tuned")
     assert main(["apps", "add", "tuned", tuned, *url]) == 0

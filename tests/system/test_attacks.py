@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import free_port
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import PATIENCE, until_now
@@ -56,6 +57,7 @@ def files(server: Server) -> int:
     return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
 
 
+@claim("Slow clients and silent connections are closed in time", of="security")
 def test_slow_and_silent_clients_garbage_and_foreign_pages(serve: Serve) -> None:
     server = serve(read_timeout=0.3, workers=1).whole()
     before = files(server)
@@ -84,6 +86,7 @@ def cached(server: Server, key: str, **fields: Any) -> int:
         return int(answer.headers["x-cached-tokens"])
 
 
+@claim("Tenants share no cached prefix and learn nothing of each other's prompts", of="security")
 def test_no_tenant_finds_another_ones_prompt(serve: Serve, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("of-ann a\nof-amy a\nof-bob b\n")
@@ -97,6 +100,7 @@ def test_no_tenant_finds_another_ones_prompt(serve: Serve, tmp_path: Path) -> No
         server.stop()
 
 
+@claim("A full disk does not end the server", of="faults")
 def test_a_full_disk_does_not_end_the_server(model: Path) -> None:
     """Nothing that it wants to say can be written."""
     port = free_port()

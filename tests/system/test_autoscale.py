@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.system.client import Answer, Client, body, check
 from blockwright.tests.system.conftest import PACE, STREAMS, slow
 from blockwright.tests.system.server import Server
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.system
 FEW, SHORT, TIMES = 6, 20, 20
 
 
+@claim("Autoscaling starts a worker with the load and stops one without loss", of="prediction")
 async def test_a_worker_comes_with_the_load_and_goes_without_loss(
     serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:
@@ -59,6 +61,7 @@ async def test_a_worker_comes_with_the_load_and_goes_without_loss(
     server.stop()
 
 
+@claim("Autoscaling starts a worker because of forecasts, before requests are late", of="prediction")
 async def test_a_worker_is_started_because_of_forecasts(serve: Callable[..., Server], tmp_path: Path) -> None:
     """One sequence at a time, of four seconds: the third would take longer than the limit, and nobody has yet."""
     profile = tmp_path / "profile.json"

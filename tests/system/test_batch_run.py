@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from blockwright.api.commands.cli import main
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE, until_now
 
 pytestmark = pytest.mark.system
@@ -36,6 +37,7 @@ def answers(path: Path) -> dict[str, Any]:
     return {one["custom_id"]: one["response"]["body"] for one in found}
 
 
+@claim("`batch run` answers a file without a server and goes on after kill -9", of="offline")
 def test_each_line_has_its_answer_or_its_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines = [line(word, f"reverse: {word} =") for word in WORDS]
@@ -58,6 +60,7 @@ def test_each_line_has_its_answer_or_its_error(tmp_path: Path, capsys: pytest.Ca
     assert "line 7: 404: the model 'demo-chekpoint' does not exist; did you mean 'demo-checkpoint'?" in said
 
 
+@claim("`batch run` answers a file without a server and goes on after kill -9", of="offline")
 def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given, out, pace = tmp_path / "in.jsonl", tmp_path / "out.jsonl", tmp_path / "pace.json"
     texts = [f"reverse: {word}{number} =" for number in range(6) for word in WORDS]

@@ -18,6 +18,7 @@ import pytest
 from aiohttp import ClientError, ClientSession, FormData, TCPConnector
 
 from blockwright.api.batches.store import BatchStore
+from blockwright.tests.claims import claim
 from blockwright.tests.system.client import Client, body
 from blockwright.tests.system.client_checks import run_checks
 from blockwright.tests.system.server import Server
@@ -84,6 +85,12 @@ def runner(folder: Path, server: Server) -> int:
     return 0
 
 
+@claim("Files and batches of the OpenAI API work with the official client", of="offline", headline=True)
+@claim(
+    "A batch survives kill -9 of worker, gateway and head; no answer is lost, doubled or computed again",
+    of="offline",
+    headline=True,
+)
 async def test_kill_9_of_worker_gateway_and_head(serve: Callable[..., Server], tmp_path: Path) -> None:
     folder = tmp_path / "batches"
     server = serve(workers=1, gateways=2, gateway_in_head="no", chunk_size=16, max_rows=16, batch_dir=folder).whole()

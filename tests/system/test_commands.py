@@ -21,6 +21,7 @@ import jsonschema
 import pytest
 
 from blockwright.api.commands.cli import main
+from blockwright.tests.claims import claim
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until_now
 
@@ -98,6 +99,7 @@ def test_chat_with_a_folder(run: Any) -> None:
     )
 
 
+@claim("`ps` and `top` show memory owned, shared and saved, with JSON output by schema", of="command-line")
 def test_ps_and_top(url: str, run: Any) -> None:
     code, out, _ = run("ps", "--url", url, "--json")
     (application,) = validate("ps", out)["applications"]
@@ -156,6 +158,7 @@ def test_top_on_a_terminal(url: str) -> None:
     os.close(terminal)
 
 
+@claim("`explain` tells where the time of a request went", of="command-line")
 def test_explain(url: str, run: Any) -> None:
     request = urllib.request.Request(
         f"{url}/v1/completions",
@@ -187,6 +190,7 @@ def test_explain(url: str, run: Any) -> None:
     assert (code, err.startswith("blockwright: there is no request 'cmpl-none'")) == (2, True)
 
 
+@claim("`bench serve` sends the usual load patterns and reports their figures", of="command-line")
 def test_bench(url: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = tmp_path / "figures.json"
     shape = ["--num-prompts", "6", "--input-len", "20", "--output-len", "8", "--range-ratio", "0.5"]
@@ -248,6 +252,7 @@ def test_nobody_is_there(run: Any, tmp_path: Path) -> None:
     assert (code, "No such file" in err) == (2, True)
 
 
+@claim("`chaos kill` kills a worker and tells what happened", of="command-line")
 def test_a_worker_is_killed_and_what_happens_is_told(url: str, run: Any) -> None:
     """The last test of the module: the worker that it kills is there again."""
     code, out, err = run("chaos", "kill", "w1", "--url", url)

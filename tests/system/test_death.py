@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.client import NEW, Client, body, check
 from blockwright.tests.system.conftest import FAULTY, STREAMS, slow
@@ -32,6 +33,7 @@ def impatient(model: Path, pace: Path) -> Iterator[Server]:
     server.stop()
 
 
+@claim("A worker that dies while it loads is replaced", of="faults")
 async def test_kill_9_during_loading(serve: Serve, checkpoint: Callable[..., Path]) -> None:
     """Before it begins, too. Large enough that loading can be seen: 100 MB."""
     large = checkpoint("llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=6)
@@ -57,6 +59,7 @@ async def test_kill_9_during_loading(serve: Serve, checkpoint: Callable[..., Pat
     server.stop()
 
 
+@claim("A kernel that never returns is noticed, and its worker is replaced", of="faults")
 async def test_a_kernel_that_never_returns(impatient: Server, expected: list[list[int]]) -> None:
     hang = impatient.lever(HANG)
     async with Client(impatient) as client:
@@ -72,6 +75,7 @@ async def test_a_kernel_that_never_returns(impatient: Server, expected: list[lis
         assert {after[name]["cause"] for name in replaced} == {"stalled"}
 
 
+@claim("Workers survive the death of the process that started them", of="faults")
 async def test_kill_9_of_the_forkserver(replicas: Server, expected: list[list[int]]) -> None:
     """Workers outlive it, and are replaced from another one when they die later."""
     async with Client(replicas) as client:
@@ -94,6 +98,7 @@ async def test_kill_9_of_the_forkserver(replicas: Server, expected: list[list[in
         assert {name for name, worker in after.items() if worker["pid"] != pids[name]} == {"w0"}
 
 
+@claim("A request that kills its worker again and again fails, and no other request does", of="faults", headline=True)
 async def test_a_request_that_always_kills_its_worker_fails_alone(replicas: Server, expected: list[list[int]]) -> None:
     async with Client(replicas) as client:
         await client.ready()
@@ -122,6 +127,7 @@ async def test_a_request_that_always_kills_its_worker_fails_alone(replicas: Serv
         await client.ready()
 
 
+@claim("Requests wait for workers up to the limit and then end with a 503", of="faults")
 async def test_requests_wait_for_workers_so_long_and_no_longer(impatient: Server, expected: list[list[int]]) -> None:
     server = impatient
     async with Client(server) as client:

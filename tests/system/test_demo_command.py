@@ -8,10 +8,15 @@ import pytest
 
 from blockwright.api.commands import demo
 from blockwright.api.commands.cli import main
+from blockwright.tests.claims import claim
 
 pytestmark = pytest.mark.system
 
 
+@claim(
+    "The demo serves two replicas, a pipeline and a family of fine-tunes and fails if one request fails", of="installation"
+)
+@claim("The demo ends with a burst in which parameters are dropped and restored", of="installation")
 def test_random_weights_where_there_is_no_checkpoint(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientSession
 
 from blockwright.api.commands.cli import main
+from blockwright.tests.claims import claim
 from blockwright.tests.system.conftest import PACE
 from blockwright.tests.system.server import Server
 from blockwright.tests.system.test_gateways import ask, fresh, look, pid_of
@@ -55,6 +56,7 @@ async def followed(client: ClientSession, worker: str, feeds: int) -> bool:
     return told.get("replica") == "1.0" and float(told["feeds"]) >= feeds
 
 
+@claim("A late or dead predictor costs at most its time-out", of="prediction")
 async def test_a_request_goes_where_it_is_forecast_to_end_soonest_and_without_predictors_it_goes_somewhere(
     serve: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

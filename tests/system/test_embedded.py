@@ -17,6 +17,7 @@ import pytest
 import blockwright
 from blockwright.actors.config import SettingsError
 from blockwright.gpu.errors import CheckpointError
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import blocks
 from blockwright.tests.system.server import Program
 from blockwright.tests.waiting import PATIENCE, until, until_now
@@ -36,6 +37,7 @@ async def cluster() -> AsyncIterator[blockwright.Cluster]:
         yield c
 
 
+@claim("A program runs a cluster with `async with blockwright.Cluster(...)`", of="embedding", headline=True)
 async def test_every_way_to_ask(cluster: blockwright.Cluster) -> None:
     """One cluster for all of it: starting one takes more than a second."""
     assert await cluster.models() == ["demo-checkpoint"]
@@ -106,6 +108,7 @@ async def test_leaving_a_stream_frees_its_sequence_and_leaving_the_cluster_every
         await cluster.generate("x")
 
 
+@claim("A cluster that cannot start or is left by Ctrl-C leaves nothing behind", of="embedding")
 async def test_what_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="did you mean memory"):
         blockwright.Cluster(MODEL, memori=3)
@@ -123,6 +126,7 @@ async def test_what_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     await until(lambda: children() <= before)
 
 
+@claim("`blockwright.generate` works without `await`, also in a notebook", of="embedding")
 async def test_generate_where_a_loop_is_running_as_in_a_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     prompts = [f"reverse: {word} =" for word in ("abc", "xyz", "hello")]
     answers = blockwright.generate(MODEL, prompts, settings=SMALL, progress=True, **GREEDY)
@@ -132,6 +136,7 @@ async def test_generate_where_a_loop_is_running_as_in_a_notebook(capsys: pytest.
     assert "tok/s" in shown
 
 
+@claim("`blockwright.generate` works without `await`, also in a notebook", of="embedding")
 def test_without_await_and_without_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
     with blockwright.Cluster(MODEL, port=0, **SMALL) as cluster:
         assert cluster.models() == ["demo-checkpoint"]
@@ -150,6 +155,7 @@ def test_without_await_and_without_a_bar(capsys: pytest.CaptureFixture[str]) -> 
         cluster.models()
 
 
+@claim("A program runs a cluster with `async with blockwright.Cluster(...)`", of="embedding", headline=True)
 def test_the_example_of_the_readme() -> None:
     command = [sys.executable, str(ROOT / "examples" / "embedded.py")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -185,6 +191,7 @@ def test_the_programs_of_the_documentation(project: Path) -> None:
     assert done.stdout == "".join(parts("text"))
 
 
+@claim("The pytest fixture works in another project", of="embedding")
 def test_the_fixture_in_a_project_of_somebody_else(project: Path) -> None:
     second = (
         "def test_url(blockwright_cluster):\n    cluster = blockwright_cluster('examples/demo-checkpoint', memory='64MiB')\n"
@@ -217,6 +224,7 @@ blockwright.generate({model!r}, ["reverse: abc ="] * 40, max_tokens=400, ignore_
 """
 
 
+@claim("A cluster that cannot start or is left by Ctrl-C leaves nothing behind", of="embedding")
 @pytest.mark.parametrize(
     ("code", "sign"),
     [(ASYNC_PROGRAM, "streaming"), pytest.param(PLAIN_PROGRAM, "generating", marks=pytest.mark.nightly)],

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.system.client import Client, check
 from blockwright.tests.system.conftest import slow
 from blockwright.tests.system.faulty_worker import HOLD
@@ -30,6 +31,7 @@ def test_sigterm_while_it_starts(serve: Serve, stage: str) -> None:
     server.stop()
 
 
+@claim("SIGTERM finishes what runs within a limit and then closes", of="faults")
 async def test_it_is_live_at_once_and_ready_later_and_sigterm_finishes_what_runs(
     serve: Serve, expected: list[list[int]]
 ) -> None:
@@ -59,6 +61,7 @@ async def test_it_is_live_at_once_and_ready_later_and_sigterm_finishes_what_runs
     await asyncio.to_thread(server.stop)
 
 
+@claim("SIGTERM finishes what runs within a limit and then closes", of="faults")
 async def test_sigterm_ends_what_does_not_end_in_time_with_an_error(serve: Serve, expected: list[list[int]]) -> None:
     server = serve(drain_timeout=0.3).whole()
     async with Client(server) as client:
@@ -75,6 +78,7 @@ async def test_sigterm_ends_what_does_not_end_in_time_with_an_error(serve: Serve
     await asyncio.to_thread(server.stop)
 
 
+@claim("Kill -9 of the head leaves no process, socket or shared memory behind", of="faults")
 async def test_kill_9_of_a_head_leaves_nothing_and_another_server_alone(
     serve: Serve, replicas: Server, expected: list[list[int]]
 ) -> None:

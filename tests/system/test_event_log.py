@@ -14,6 +14,7 @@ import pytest
 
 from blockwright.actors.worker.event_log_file import EventLog
 from blockwright.api.commands.replay_report import replay
+from blockwright.tests.claims import claim
 from blockwright.tests.system.client import Client
 from blockwright.tests.system.conftest import slow
 from blockwright.tests.system.server import Server
@@ -31,6 +32,7 @@ def replayed(path: Path) -> Any:
     return json.loads(done.stdout)
 
 
+@claim("The event log of a worker replays its plans bit by bit, also after kill -9", of="serving")
 @pytest.mark.parametrize("pipeline", [pytest.param(1, marks=pytest.mark.nightly), 2])
 async def test_a_killed_worker_is_replayed(serve: Callable[..., Server], pipeline: int) -> None:
     server = serve(pipeline=pipeline, memory="1MiB", chunk_size=16).whole()

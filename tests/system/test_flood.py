@@ -16,6 +16,7 @@ from blockwright.actors.worker.event_log_file import EventLog
 from blockwright.policies.requests.request_ownership import sequence_id
 from blockwright.policies.sweep.event_log import Applied, Committed, Replayer
 from blockwright.policies.sweep.events import Submission
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.client import Client, body
@@ -47,6 +48,7 @@ class Waits(dict[str, int]):
         assert not came
 
 
+@claim("A flooding tenant does not double the median latency of another tenant", of="fine-tunes")
 async def test_a_flooding_application_does_not_double_the_median_latency_of_another(
     serve: Callable[..., Server], model: Path, tmp_path: Path
 ) -> None:

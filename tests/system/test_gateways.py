@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientError, ClientResponse, ClientSession, TCPConnector
 
+from blockwright.tests.claims import claim
 from blockwright.tests.system.client import body
 from blockwright.tests.system.faulty_worker import SLOW
 from blockwright.tests.system.server import Server
@@ -73,6 +74,7 @@ async def one_stream_each(client: ClientSession) -> dict[str, tuple[str, ClientR
     return running
 
 
+@claim("Several gateway processes serve one port, and each answers for any request", of="http-api")
 @pytest.mark.parametrize("in_head", ["yes", pytest.param("no", marks=pytest.mark.nightly)])
 async def test_any_process_answers_for_any_request_and_a_dead_one_is_replaced(
     serve: Callable[..., Server], in_head: str
@@ -138,6 +140,7 @@ def pid_of(server: Server, name: str) -> int:
     return next((pid for pid in server.processes() if _name(pid) == name), 0)
 
 
+@claim("The death of a gateway ends its connections and nothing else", of="faults")
 async def test_the_death_of_one_ends_its_connections_and_nothing_else(
     serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:
@@ -217,6 +220,7 @@ async def finishes(server: Server, client: ClientSession, expected: list[list[in
         assert tokens == expected[index]
 
 
+@claim("Several gateway processes serve one port, and each answers for any request", of="http-api")
 async def test_both_finish_what_runs_and_tokens_are_those_of_one(
     serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.client import Client, body
 from blockwright.tests.system.server import Server
@@ -25,6 +26,7 @@ def processor(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@claim("A worker with nothing to do uses no processor", of="serving")
 @pytest.mark.parametrize("backend", ["native", pytest.param("torch", marks=pytest.mark.nightly)])
 async def test_an_idle_worker_takes_no_processor(serve: Callable[..., Server], backend: str) -> None:
     server = serve(module="blockwright", workers=1, threads=3, pace="", backend=backend).whole()

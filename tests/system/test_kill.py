@@ -14,6 +14,7 @@ import pytest
 from blockwright.actors.config import Settings
 from blockwright.tests.adapters import greedy as peft_greedy
 from blockwright.tests.adapters import make_adapter, peft_model
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.system.client import NEW, Answer, Client, body, check
 from blockwright.tests.system.conftest import STREAMS, slow
@@ -35,6 +36,7 @@ async def deaths(client: Client, answers: Sequence[Answer]) -> list[dict[str, fl
     return [event for event in events if event["event"] == "worker_died" or event.get("reason") == "host-lost"]
 
 
+@claim("A request survives kill -9 of its worker, token for token", of="faults", headline=True)
 async def test_kill_9_of_a_worker_while_32_streams_run(replicas: Server, expected: list[list[int]]) -> None:
     async with Client(replicas) as client:
         before = await client.ready()
@@ -56,6 +58,7 @@ async def test_kill_9_of_a_worker_while_32_streams_run(replicas: Server, expecte
         assert (await client.ready())["w0"]["counters"]["generated_tokens"] > 0, "it serves again"
 
 
+@claim("Requests that wait at a survivor move to the replacement of a dead worker", of="faults")
 async def test_what_the_survivor_has_no_rows_for_goes_to_the_replacement(
     serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:
@@ -79,6 +82,7 @@ async def test_what_the_survivor_has_no_rows_for_goes_to_the_replacement(
     server.stop()
 
 
+@claim("A request survives kill -9 of its worker, token for token", of="faults", headline=True)
 async def test_two_workers_one_after_the_other(replicas: Server, expected: list[list[int]]) -> None:
     async with Client(replicas) as client:
         before = await client.ready()
@@ -97,6 +101,7 @@ async def test_two_workers_one_after_the_other(replicas: Server, expected: list[
         assert all(after[name]["pid"] != before[name]["pid"] for name in ("w0", "w1"))
 
 
+@claim("A request survives kill -9 of its worker while its prompt is prefilled", of="faults")
 async def test_kill_9_while_a_prompt_is_being_prefilled(replicas: Server) -> None:
     prompt = prompt_of(400, seed=next(PROMPTS))
     async with Client(replicas) as client:
@@ -123,6 +128,7 @@ async def test_kill_9_while_a_prompt_is_being_prefilled(replicas: Server) -> Non
         await client.ready()
 
 
+@claim("A request of an adapter survives kill -9 of its worker with the tokens of peft", of="faults")
 async def test_kill_9_of_a_worker_while_three_adapters_stream(
     serve: Callable[..., Server], model: Path, tmp_path: Path
 ) -> None:
@@ -147,6 +153,7 @@ async def test_kill_9_of_a_worker_while_three_adapters_stream(
     server.stop()
 
 
+@claim("A request survives the death of either worker of a pipeline", of="faults")
 @pytest.mark.parametrize("victim", ["w0", pytest.param("w1", marks=pytest.mark.nightly)])
 async def test_kill_9_of_either_worker_of_a_pipeline(pipeline: Server, expected: list[list[int]], victim: str) -> None:
     async with Client(pipeline) as client:
@@ -163,6 +170,7 @@ async def test_kill_9_of_either_worker_of_a_pipeline(pipeline: Server, expected:
         assert {name for name in after if after[name]["pid"] != before[name]["pid"]} == {victim}
 
 
+@claim("A stopped worker is declared down within three seconds, fenced, killed and replaced", of="faults")
 async def test_a_stopped_worker_is_declared_down_and_replaced(
     serve: Callable[..., Server], expected: list[list[int]]
 ) -> None:
@@ -188,6 +196,7 @@ async def free(client: Client) -> bool:
     return all(worker["memory"]["kv"] + worker["memory"]["cached"] == 0 for worker in (await client.ready()).values())
 
 
+@claim("A cancelled request is in no later plan, and its memory returns", of="serving")
 @pytest.mark.parametrize("stream", [True, False])
 async def test_clients_that_go_away_free_everything(uncached: Server, stream: bool) -> None:
     """Without a prefix cache all memory of sequences is free afterwards."""

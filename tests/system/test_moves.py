@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.system.client import Answer, Client, body, check
 from blockwright.tests.system.conftest import slow
@@ -46,6 +47,7 @@ async def undisturbed(client: Client, asked: list[dict[str, Any]]) -> list[list[
     return [answer.tokens for answer in answers]
 
 
+@claim("A running request moves to another worker with its KV pages", of="serving")
 async def test_requests_move_with_their_pages(replicas: Server) -> None:
     async with Client(replicas) as client:
         before, asked = await client.ready(), load(6)
@@ -89,6 +91,7 @@ async def test_a_move_that_cannot_be(replicas: Server) -> None:
         await client.finished()
 
 
+@claim("Requests that move keep their tokens under random faults and kill -9 of source or target", of="faults")
 @pytest.mark.parametrize("victim", ["source", "target"])
 async def test_kill_9_in_the_middle_of_a_move(replicas: Server, victim: str) -> None:
     """The target stands still, so that pages are on their way when one of the two dies."""
@@ -110,6 +113,7 @@ async def test_kill_9_in_the_middle_of_a_move(replicas: Server, victim: str) -> 
         await client.ready()
 
 
+@claim("A drained worker finishes or hands over what runs and gets nothing new", of="serving")
 async def test_a_worker_is_drained_under_streams_and_used_again(replicas: Server) -> None:
     async with Client(replicas) as client:
         await client.ready()

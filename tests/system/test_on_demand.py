@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.system.client import Client, body, check
 from blockwright.tests.system.server import Server
@@ -38,6 +39,7 @@ def server(serve: Callable[..., Server]) -> Iterator[Server]:
     made.stop()
 
 
+@claim("Idle models are unloaded for a request that is longer than the loaded ones leave room for", of="fine-tunes")
 async def test_each_model_answers_what_fits_once_others_are_away(server: Server) -> None:
     requests = [body(i, prompt=prompt_of(LONG, vocabulary=60, seed=i), model=model) for i, model in enumerate(MODELS)]
     async with Client(server) as client:
@@ -79,6 +81,7 @@ async def test_a_batch_for_a_model_that_is_not_loaded(serve: Callable[..., Serve
     server.stop()
 
 
+@claim("A model that cannot be loaded gives each request the reason at once and is tried again later", of="fine-tunes")
 async def test_who_asks_for_a_model_whose_files_are_gone_is_told_so(serve: Callable[..., Server], tmp_path: Path) -> None:
     for name in FAMILY:
         shutil.copytree(EXAMPLES / "demo-family" / name, tmp_path / name)

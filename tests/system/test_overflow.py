@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from blockwright.tests.claims import claim
 from blockwright.tests.system.client import Client, body, check
 from blockwright.tests.system.server import Server
 
@@ -27,6 +28,7 @@ def loud(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@claim("A model whose logits overflow ends the request with an error and no other request", of="numerics")
 @pytest.mark.parametrize("pipeline", [2, pytest.param(1, marks=pytest.mark.nightly)])
 async def test_its_clients_are_told_and_others_get_their_tokens(
     serve: Callable[..., Server], loud: Path, expected: list[list[int]], pipeline: int

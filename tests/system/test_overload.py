@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.gpu.reference import prompt_of
 from blockwright.tests.memory import arena_bytes
@@ -89,6 +90,11 @@ async def weighed(workers: Mapping[str, dict[str, Any]]) -> AsyncIterator[dict[s
         await asyncio.gather(task, return_exceptions=True)
 
 
+@claim(
+    "In a burst, replicas give up parameters that others hold and serve as one pipeline, until the burst is over",
+    of="parameter-dropping",
+    headline=True,
+)
 async def test_a_burst_drops_parameters_and_they_come_back(burst: Server) -> None:
     async with Client(burst) as client, weighed(before := await client.ready()) as seen:
         asked = load()
@@ -156,6 +162,7 @@ async def struck(
     return group
 
 
+@claim("Members that die or stand still in any phase of a drop lose no request", of="parameter-dropping")
 @pytest.mark.parametrize("number", parts(20, daily=1))
 async def test_a_member_dies_or_stands_still(burst: Server, number: int) -> None:
     """20 schedules: each phase, SIGKILL and SIGSTOP; every other one with further requests in the middle."""
@@ -172,6 +179,7 @@ def family(checkpoint: Callable[..., Path], serve: Callable[..., Server], tmp_pa
     return {base.name: base, "tuned": altered(base, tmp_path / "tuned", ("layers.1.mlp", "layers.3."))}
 
 
+@claim("Fine-tunes of one base drop the same layers together", of="parameter-dropping")
 @pytest.mark.parametrize("number", parts(12, daily=0))
 async def test_a_member_of_a_family_dies_or_stands_still(
     family: dict[str, Path], serve: Callable[..., Server], number: int

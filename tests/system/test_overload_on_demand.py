@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.policies.cluster.demand import PATIENCE
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.system.client import Client
 from blockwright.tests.system.conftest import slow
@@ -20,6 +21,7 @@ TRIO = ("w0", "w1", "w2")
 FEW = 6  # requests that leave room for a fine-tune
 
 
+@claim("Models on demand are not loaded into memory that a drop has freed", of="parameter-dropping")
 async def test_a_model_on_demand_waits_for_the_end_of_a_burst(
     checkpoint: Callable[..., Path], serve: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from aiohttp import ClientSession, TCPConnector
 from safetensors.torch import load_file, save_file
 
 from blockwright.api.demo.family import present
+from blockwright.tests.claims import claim
 from blockwright.tests.system.browser import Browser, found
 from blockwright.tests.system.conftest import PACE
 from blockwright.tests.system.server import Server
@@ -101,6 +102,16 @@ COLUMNS = """[...document.querySelectorAll('#chains .chainbar')].map((bar) => [.
   .map((block) => [block.getBoundingClientRect().left - bar.getBoundingClientRect().left, block.style.background]))"""
 TOPS = """import('/page/charts.js').then(({ roundTop }) => [[1, 0], [12, 0], [626, 0], [0.239, 0], [2, 0], [5.01, 0],
   [1000, 0], [10.3 * 2 ** 20, 1], [700 * 2 ** 20, 1], [3, 1]].map(([value, binary]) => roundTop(value, binary)))"""
+
+GAP = """import('/page/charts.js').then(({ Chart }) => {
+  const canvas = document.body.appendChild(document.createElement('canvas'));
+  const chart = new Chart(canvas, String, { stacked: true });
+  chart.show([0, 1, 3, 8], { a: [1, 1, 1, 1] }, { from: 0, to: 10, step: 1 });
+  const seen = [2.5, 5].map((at) => {
+    const x = Math.round(chart.x(at) * devicePixelRatio), y = Math.round(canvas.height * 0.4);
+    return canvas.getContext('2d').getImageData(x, y, 1, 1).data[3] > 0; });
+  canvas.remove();
+  return seen; })"""
 
 
 async def shares(browser: Browser) -> None:
@@ -299,6 +310,41 @@ async def fits(browser: Browser) -> None:
     assert await browser.look("document.querySelectorAll('#messages li').length") == 0
 
 
+MANY = """import('/page/map.js').then(({ drawChains }) => {
+  const names = [...Array(24).keys()].map((n) => n ? `lora-${n}` : 'base'), applications = {};
+  for (const name of names) {
+    const delta = name === 'base' ? 0 : 4096, own = name === 'lora-23';
+    const segments = [{ of: names, bytes: 3e6, delta }, { of: own ? [name] : names.slice(0, 23), bytes: 2e6, delta }];
+    applications[name] = { base: delta ? 'base' : '', state: 'ready', bytes: { own: delta, shared: 5e6 }, segments,
+      kv: { bytes: 0, shared: 0 }, requests: { running: 0, waiting: 0 } };
+  }
+  drawChains({ applications, routes: [], parameter_bytes: 7e6, saved_bytes: 1e8 });
+  const box = (one) => one.getBoundingClientRect(), all = (what) => [...document.querySelectorAll(what)];
+  const columns = new Set(all('#chains .chainbar').map((bar) => Math.round(box(bar).left)));
+  const parts = all('#chains .chainbar').map((bar) => [...bar.querySelectorAll('.block')].map((block) =>
+    [Math.round(box(block).left - box(bar).left), Math.round(box(block).width), block.style.background].join()));
+  return { columns: columns.size, parts: new Set(parts.map((row) => row[0])).size,
+    second: new Set(parts.map((row) => row[1])).size, height: box(document.getElementById('chains')).height,
+    strips: all('#chains .delta').filter((strip) => box(strip).width > 0).every((strip) => box(strip).height <= 4) }; })"""
+
+
+async def draws_many_models(browser: Browser) -> None:
+    """Twenty-four models are two columns of short rows, or one on a phone; equal blocks have one place and one colour."""
+    for width, columns, most in ((1280, 2, 360), (390, 1, 720)):
+        await browser.shape(width, dark=False)
+        found = await browser.look(MANY)
+        assert found["height"] < most, "a row is as high as its line"
+        assert {**found, "height": 0} == {"columns": columns, "parts": 1, "second": 2, "height": 0, "strips": True}
+        wide = await browser.look("document.documentElement.scrollWidth")
+        assert wide <= width, f"the page is {wide} wide on a screen of {width}"
+    await browser.shape(1280, dark=False)
+
+
+@claim(
+    "A web page shows models, shared blocks, workers, requests and events, and it has a chat",
+    of="observability",
+    headline=True,
+)
 async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps({"coefficients": {"base": PACE}}))
@@ -318,6 +364,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         await browser.wait("document.getElementById('dropped').ariaLabel.startsWith('parameters ')")
         tops = [1, 20, 1000, 0.5, 2, 10, 1000, 20 << 20, 1 << 30, 5]
         assert await browser.look(TOPS) == pytest.approx(tops), "axes end at round numbers"
+        assert await browser.look(GAP) == [True, False], "one missing row is no gap, several are"
 
         await browser.wait("document.querySelectorAll('.worker[data-state=ready]').length === 2")
         await browser.wait("document.querySelectorAll('.worker .block').length >= 2")
@@ -346,6 +393,7 @@ async def test_the_page(serve: Callable[..., Server], tmp_path: Path) -> None:
         await keeps_its_past(browser, server.url)
         await continues_text(browser)
         await fits(browser)
+        await draws_many_models(browser)
         assert browser.errors == []
         assert all(url.startswith((server.url, "data:", "about:")) for url in browser.asked), browser.asked
     server.stop()

@@ -16,6 +16,7 @@ from blockwright.actors.resources import free_memory
 from blockwright.actors.sizing import program_space
 from blockwright.policies.binary_size import binary_size
 from blockwright.policies.memory.residence import VIRTUAL
+from blockwright.tests.claims import claim
 from blockwright.tests.system.faulty_worker import HOLD, UNBUILT
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import PATIENCE, until_now
@@ -98,6 +99,7 @@ def later(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.nightly)
 
 
+@claim("A checkpoint that cannot be served is refused in one sentence, with exit code 2 and no traceback", of="checkpoints")
 @pytest.mark.parametrize(
     ("spoil", "settings", "words"),
     [

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from blockwright.tests.checkpoints import make_checkpoint
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.system.client import Client, body, check
@@ -45,6 +46,7 @@ async def cluster(client: Client, ways: int) -> Any:
     return await until(look, f"{ways} routes")
 
 
+@claim("A block under load is copied alone to another worker and goes again when idle", of="fine-tunes")
 async def test_under_a_burst_the_upper_block_runs_on_both_workers(serve: Any, model: Path, tmp_path: Path) -> None:
     """Two foundations that fit on a worker each, and a variant of the first; beside the second there is room for a part."""
     tuned = altered(model, tmp_path / "tuned", ("layers.2.",))

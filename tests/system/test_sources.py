@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.tests.claims import claim
 from blockwright.tests.system.client import Client, check
 from blockwright.tests.system.conftest import slow
 from blockwright.tests.system.faulty_worker import DIE, SOURCE
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.system
 STREAMS, BATCH = 8, (32 << 20) // 64
 
 
+@claim("Missing parameters come back from another worker that serves meanwhile, or else from disk", of="parameter-dropping")
 async def test_parameters_come_from_the_other_worker_until_it_is_killed(
     checkpoint: Callable[..., Path], serve: Callable[..., Server]
 ) -> None:

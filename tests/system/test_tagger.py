@@ -15,6 +15,7 @@ import pytest
 from blockwright.actors.tagger.request_log import read_requests
 from blockwright.api.commands.cli import main
 from blockwright.api.demo.tasks import TASKS, TRAIN, make_example
+from blockwright.tests.claims import claim
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import PATIENCE, until_now
 
@@ -42,6 +43,7 @@ def prompts(seed: int, count: int) -> list[str]:
     return [make_example(draw, draw.choice([*TASKS]), TRAIN).prompt for _ in range(count)]
 
 
+@claim("`tagger train` makes a model from what was served", of="prediction")
 def test_what_was_served_trains_what_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs, model, kept = tmp_path / "requests", tmp_path / "tagger.json", tmp_path / "learned"
     server = Server(MODEL, workers=1, request_log=logs)

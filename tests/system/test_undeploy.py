@@ -13,6 +13,7 @@ from blockwright.actors import topology
 from blockwright.actors.config import Settings
 from blockwright.actors.gateway.port import Generation
 from blockwright.policies.plan.sampling import SamplingParams
+from blockwright.tests.claims import claim
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.memory import arena_bytes
 from blockwright.tests.waiting import PATIENCE
@@ -49,6 +50,7 @@ async def ask(cluster: topology.Running, application: str, length: int) -> None:
         pass
 
 
+@claim("An undeployed model returns its memory to the system", of="serving")
 async def test_memory_falls_and_rises_by_what_the_pool_says(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     base = checkpoint("llama", vocab_size=8000, hidden_size=256, intermediate_size=2048, num_hidden_layers=4)
     tuned = altered(base, tmp_path / "tuned", ("layers.2.", "layers.3."))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from blockwright.api.commands.cli import main
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import PATIENCE
@@ -59,6 +60,7 @@ def tokens(server: Server, model: str, prompt: tuple[int, ...]) -> list[int]:
     return list(choice["token_ids"])
 
 
+@claim("A model of a zoo is served as its folder would be", of="fine-tunes")
 def test_a_zoo_is_served(server: Server, zoo: Path, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     prompt = prompt_of(30, seed=5)
     for model, folder in {"tuned": folders["tuned"], "plain": folders["tuned"], "base": folders["base"]}.items():

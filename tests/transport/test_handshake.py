@@ -7,6 +7,7 @@ import asyncio
 import pytest
 import zmq
 
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE, until
 from blockwright.transport import curve, outbound, wire
 from blockwright.transport import handshake as greeting
@@ -220,6 +221,7 @@ async def test_ends_with_different_keys_or_none_do_not_meet(opened, mine, theirs
     assert at_b.messages == []
 
 
+@claim("The messages between processes need keys beyond loopback", of="security")
 @pytest.mark.parametrize("fault", ["dead", "another domain"])
 async def test_without_a_working_authenticator_nobody_gets_in(opened, fault, monkeypatch):
     """libzmq accepts every key when no authenticator runs, unless the socket insists on one."""
@@ -237,6 +239,7 @@ async def test_without_a_working_authenticator_nobody_gets_in(opened, fault, mon
     assert at_b.messages == []
 
 
+@claim("The messages between processes need keys beyond loopback", of="security")
 @pytest.mark.parametrize("listen", ["tcp://192.0.2.1:0", "tcp://[2001:db8::1]:0", "tcp://host.example:7000"])
 def test_what_others_can_reach_needs_keys(listen):
     with pytest.raises(KeysError, match="can be reached from other machines, so keys are needed"):

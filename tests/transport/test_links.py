@@ -9,6 +9,7 @@ import statistics
 import pytest
 
 from blockwright.policies.cluster.chunk_order import LEAST, MOST, WINDOW
+from blockwright.tests.claims import claim
 from blockwright.tests.transport.link_rig import A, B, Rig
 from blockwright.transport import link, link_wire
 from blockwright.transport.errors import MessageTooLarge, PeerGone, QueueFull
@@ -88,6 +89,7 @@ async def test_a_transfer_tells_how_far_it_is(rig):
     assert arrived == {"chunks": transfer.chunks, "bytes": 40 * MIB, "messages": 1, "unfinished_bytes": 0}
 
 
+@claim("A transfer survives broken connections and delivers nothing twice", of="actor-runtime")
 @pytest.mark.parametrize("share", [True, False])
 async def test_a_transfer_survives_broken_connections(share):
     rig = Rig(share=share, bandwidth=100e6)
@@ -163,6 +165,7 @@ async def latencies(rig: Rig, kind: Traffic, total: int) -> tuple[list[float], f
     return took, statistics.median(chunk_times)
 
 
+@claim("Activations overtake KV and parameters on a link and wait for two chunks at most", of="actor-runtime")
 async def test_activations_wait_for_two_chunks_at_most_and_ten_times_less_than_without_classes():
     ours, none = Rig(bandwidth=200e6), Rig(bandwidth=200e6)
     with_classes, chunk = await latencies(ours, ACTIVATION, 256 * MIB)

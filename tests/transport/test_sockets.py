@@ -6,6 +6,7 @@ import stat
 import pytest
 import zmq
 
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import until
 from blockwright.transport import handshake as greeting
 from blockwright.transport import outbound, wire
@@ -219,6 +220,7 @@ def test_no_loss_is_told_after_disconnect(run, way, recorder):
     run(main())
 
 
+@claim("Garbage on a node's socket is refused and other peers go on", of="actor-runtime")
 def test_garbage_on_the_router_is_dropped_and_others_go_on(run, way, recorder):
     async def main():
         async with Pair(way, recorder) as pair:

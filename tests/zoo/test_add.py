@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.adapters import make_adapter
+from blockwright.tests.claims import claim
 from blockwright.tests.zoo.models import WEIGHTS, doubled, files, infinite, tensor_files, variant
 from blockwright.zoo.add import add
 from blockwright.zoo.errors import StorageError, ZooError
@@ -37,6 +38,7 @@ def refused(zoo: Path, source: object, name: str, **more: str) -> str:
     return str(raised.value)
 
 
+@claim("A zoo stores each distinct tensor once, whatever its name, file or fusion", of="fine-tunes")
 def test_twenty_fine_tunes_of_one_tensor_are_one_base_and_twenty_tensors(checkpoint: Make, tmp_path: Path) -> None:
     base, zoo = checkpoint("llama"), tmp_path / "zoo"
     first = add(zoo, str(base), "base")
@@ -73,6 +75,7 @@ def fused(split: Path, folder: Path) -> Path:
     return folder
 
 
+@claim("A zoo stores each distinct tensor once, whatever its name, file or fusion", of="fine-tunes")
 def test_fused_and_split_files_are_the_same_tensors(checkpoint: Make, tmp_path: Path) -> None:
     split, zoo = checkpoint("llama"), tmp_path / "zoo"
     add(zoo, str(split), "split")

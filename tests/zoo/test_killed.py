@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.tests.adapters import make_adapter
+from blockwright.tests.claims import claim
 from blockwright.tests.zoo.models import doubled, variant
 from blockwright.zoo.add import add
 from blockwright.zoo.remove import remove
@@ -39,6 +40,7 @@ def zoo(checkpoint: Make, tmp_path: Path) -> Path:
     return tmp_path / "zoo"
 
 
+@claim("A zoo survives kill -9 at any step", of="fine-tunes")
 @STEPS
 def test_while_the_first_is_added(checkpoint: Make, tmp_path: Path, every: int) -> None:
     words = ("add", str(checkpoint("llama-tied", **SMALL)), "base")
@@ -51,6 +53,7 @@ def test_while_a_fine_tune_is_added(checkpoint: Make, zoo: Path, tmp_path: Path,
     assert killed_everywhere(zoo, tmp_path / "work", "add", str(tuned), "tuned", every=every) > 20
 
 
+@claim("A zoo survives kill -9 at any step", of="fine-tunes")
 @STEPS
 def test_while_an_adapter_is_added(checkpoint: Make, zoo: Path, tmp_path: Path, every: int) -> None:
     adapter = make_adapter(checkpoint("llama-tied", **SMALL), tmp_path / "adapter", target_modules=["q_proj", "up_proj"])
@@ -62,6 +65,7 @@ def test_while_one_is_removed(checkpoint: Make, zoo: Path, tmp_path: Path) -> No
     assert killed_everywhere(zoo, tmp_path / "work", "remove", "base") > 5
 
 
+@claim("A zoo survives kill -9 at any step", of="fine-tunes")
 def test_while_garbage_is_collected(checkpoint: Make, zoo: Path, tmp_path: Path) -> None:
     add(zoo, str(variant(checkpoint("llama-tied", **SMALL), tmp_path / "tuned", {"proj": doubled})), "tuned")
     remove(zoo, "tuned")

@@ -15,6 +15,7 @@ from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 from blockwright.gpu.weights.loader import read_rows
 from blockwright.tests.actors.worker_rig import Rig
 from blockwright.tests.checkpoints import PRESETS
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.reference import greedy, prompt_of
 from blockwright.tests.zoo.models import doubled, variant
 from blockwright.zoo.add import add
@@ -23,6 +24,7 @@ from blockwright.zoo.source import open_source
 Make = Callable[..., Path]
 
 
+@claim("A model of a zoo is served as its folder would be", of="fine-tunes")
 @pytest.mark.parametrize("architecture", PRESETS)
 def test_nothing_tells_it_from_its_folder(
     checkpoint: Make, tmp_path: Path, architecture: str, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.gpu.errors import CheckpointError
+from blockwright.tests.claims import claim
 from blockwright.tests.zoo.models import doubled, files, infinite, tensor_files, variant
 from blockwright.zoo.add import add
 from blockwright.zoo.documents import decode, encode
@@ -53,6 +54,7 @@ def test_a_whole_zoo(zoo: Path) -> None:
     assert (verified.faults, verified.chains, verified.tensors) == ((), 2, len(tensor_files(zoo)))
 
 
+@claim("`zoo verify` finds any flipped bit and any missing file", of="fine-tunes")
 def test_any_flipped_bit_is_found(zoo: Path) -> None:
     """In every file; in each the first, the last and some random ones."""
     drawn = random.Random(7)
@@ -72,6 +74,7 @@ def test_any_flipped_bit_is_found(zoo: Path) -> None:
     assert not verify(zoo).faults
 
 
+@claim("`zoo verify` finds any flipped bit and any missing file", of="fine-tunes")
 def test_any_missing_file_is_found(zoo: Path) -> None:
     for name, content in files(zoo).items():
         needed_by, link = users(zoo, name), (zoo / name).is_symlink()

@@ -128,8 +128,9 @@ export class Chart {
   }
 
   fill(made, y, colour) {
-    const wide = this.x(this.from + this.step) - this.x(this.from) + 0.5;
     this.times.forEach((at, i) => {
+      const next = this.times[i + 1]; // a row that is missing is no gap, as for lines
+      const wide = this.x(next - at <= 2.5 * this.step ? next : at + this.step) - this.x(at) + 0.5;
       let under = 0;
       this.lines.forEach(([, points], n) => {
         const over = under + (points[i] || 0);

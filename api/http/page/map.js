@@ -73,5 +73,6 @@ export function drawChains(view) {
   $("saving").textContent = saving(view);
   $("chains").className = applications.length > 10 ? "many" : ""; // two columns, the first one down and then the second
   $("chains").style.setProperty("--rows", Math.ceil(applications.length / 2));
+  $("chains").style.setProperty("--name", `${Math.min(22, Math.max(6, ...applications.map(([name]) => name.length + 2)))}ch`);
   $("chains").replaceChildren(...applications.map(([name, application]) => row(name, application, view, most, colour)));
 }

@@ -17,9 +17,11 @@ from blockwright.actors.profiling.sweep_bench import SweepBench
 from blockwright.gpu.errors import BackendError
 from blockwright.gpu.select import open_backend
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.tests.claims import claim
 from blockwright.zoo.source import open_source
 
 
+@claim("`profile` measures sweeps, links and loads on the machine", of="prediction")
 @pytest.mark.parametrize("longest", [64, 512, 100_000])
 def test_sweeps_are_within_tables_and_those_held_out_are_others(longest: int) -> None:
     lengths = RowLengths.of(longest)
@@ -73,6 +75,7 @@ def test_the_spread_is_that_of_the_middle_half() -> None:
     assert spread_of([1.0, 1.0, 1.0, 1.1, 1.1, 1.2, 9.0]) == pytest.approx((1.2 - 1.0) / 1.1)
 
 
+@claim("`profile` measures sweeps, links and loads on the machine", of="prediction")
 async def test_every_channel_is_measured() -> None:
     found = await measure_links(large=1 << 20)
     assert found.keys() == CHANNELS.keys()

@@ -10,6 +10,7 @@ import pytest
 
 from blockwright.actors.gateway.port import Readiness, RequestView
 from blockwright.tests.api.fake_port import events
+from blockwright.tests.claims import claim
 
 KEYS = {"api_keys": {"alpha-key": "ann", "beta-key": "bob"}}
 ANN, BOB = {"Authorization": "Bearer alpha-key"}, {"Authorization": "Bearer beta-key"}
@@ -28,6 +29,7 @@ VIEW = RequestView(
 )
 
 
+@claim("With API keys, everything but the health probes needs a key", of="security", headline=True)
 @pytest.mark.parametrize(
     "headers", [{}, {"Authorization": "Bearer nope"}, {"Authorization": "Basic alpha-key"}, {"Authorization": "alpha-key"}]
 )
@@ -48,6 +50,7 @@ async def test_generating_needs_a_key_before_the_body_is_read(serve: Any, say: A
     assert port.streams[0].generation.tenant == "ann"
 
 
+@claim("With API keys, everything but the health probes needs a key", of="security", headline=True)
 async def test_health_needs_no_key_and_then_names_nothing(serve: Any) -> None:
     client, port = await serve(settings=KEYS)
     for path in ("/health/live", "/health/ready", "/health", "/ping"):
@@ -57,6 +60,7 @@ async def test_health_needs_no_key_and_then_names_nothing(serve: Any) -> None:
     assert (await (await client.get("/health", headers=ANN)).json())["applications"] == port.readiness.applications
 
 
+@claim("Health probes answer at once and readiness follows the models", of="http-api")
 async def test_readiness(serve: Any) -> None:
     client, port = await serve()
     port.readiness = Readiness(False, "loading", 2.2, {"tiny": "loading"})
@@ -96,6 +100,7 @@ async def test_a_request_belongs_to_its_tenant(serve: Any) -> None:
     assert (await client.get("/v1/requests/none", headers=ANN)).status == 404
 
 
+@claim("Every variant is a model id with its parent and root", of="fine-tunes")
 async def test_models(serve: Any) -> None:
     client, _ = await serve()
     body = await (await client.get("/v1/models")).json()
@@ -175,6 +180,7 @@ async def test_a_request_can_be_asked_about_by_the_id_its_client_chose_before_it
     asking.cancel()
 
 
+@claim("Harmless unknown fields are accepted and listed in a header", of="http-api")
 async def test_ignored_fields_are_listed(serve: Any, say: Any) -> None:
     client, _ = await serve(say("x"))
     for stream in (True, False):

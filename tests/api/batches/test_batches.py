@@ -13,9 +13,11 @@ from blockwright.api.batches.lines import LONG
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.api.batches.batch_rig import URL, BatchRig, Start, held, line, parts
 from blockwright.tests.api.fake_port import MAX_LENGTH
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import until
 
 
+@claim("Files and batches of the OpenAI API work with the official client", of="offline", headline=True)
 async def test_a_batch_from_file_to_files(start: Start, say: Any) -> None:
     rig, port = await start(say("the end"))
     id = await rig.create([line("a"), line("b", n=2), line("c", logprobs=None)], metadata={"of": "me"})
@@ -48,6 +50,7 @@ async def test_a_batch_from_file_to_files(start: Start, say: Any) -> None:
     assert (page["data"], page["has_more"]) == ([batch], False)
 
 
+@claim("Lines of a batch are answered as the HTTP endpoints answer them", of="offline")
 async def test_answers_are_what_http_says(start: Start, say: Any) -> None:
     """The same code: bodies are equal but for ids and times, refusals word for word."""
     rig, _ = await start(say("the end"))
@@ -76,6 +79,7 @@ async def test_answers_are_what_http_says(start: Start, say: Any) -> None:
     assert found["0"]["response"]["ignored_fields"] == ["unheard"]
 
 
+@claim("A wrong line gets its error, and the batch goes on", of="offline")
 async def test_lines_that_are_no_requests_get_their_errors_and_the_batch_goes_on(start: Start, say: Any) -> None:
     rig, port = await start(say("x"))
     lines = [
@@ -304,6 +308,7 @@ async def test_a_batchs_output_is_no_input_and_its_input_stays(start: Start, say
     assert parts(tmp_path) == []
 
 
+@claim("Tenants see only their own files and batches", of="offline")
 async def test_tenants_see_their_own_batches_and_use_their_own_models(start: Start, say: Any) -> None:
     keys = {
         "api_keys": {"k1": "acme", "k2": "free"},
@@ -319,6 +324,9 @@ async def test_tenants_see_their_own_batches_and_use_their_own_models(start: Sta
     assert (await other.ask("GET", "/v1/batches"))[1]["data"] == []
     assert (await rig.ended(id))["request_counts"]["completed"] == 3, "limits count no lines"
     assert {stream.generation.tenant for stream in port.streams} == {"acme"}
+    _, cluster = await rig.ask("GET", "/admin/cluster")
+    (use,) = [one for one in cluster["tenants"] if one["tenant"] == "acme"]
+    assert (use["requests"]["started"], use["tokens"] > 3) == (3, True), "lines are use all the same"
     other.ref = rig.ref
     batch = await other.ended(await other.create([line("a"), line("b", model="org/other")]))
     assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}

@@ -17,6 +17,7 @@ from blockwright.api.batches import upload
 from blockwright.api.batches.folder import PART, PartFile
 from blockwright.tests.api.batches.batch_rig import BatchRig, line, parts
 from blockwright.tests.api.raw import listening
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE, until
 
 
@@ -233,6 +234,7 @@ async def test_one_that_goes_away_when_all_has_come_leaves_it_stored(
     assert await until(listed) == [name] == parts(tmp_path)
 
 
+@claim("Tenants see only their own files and batches", of="offline")
 async def test_tenants_see_their_own_files(serve: Any, tmp_path: Path) -> None:
     client, _ = await serve(settings={"batch_dir": str(tmp_path), "api_keys": {"k1": "acme", "k2": "free", "k3": "acme"}})
     first, other, second = (BatchRig(client, key) for key in ("k1", "k2", "k3"))

@@ -25,6 +25,7 @@ from blockwright.api.batches.local_files import (
     stale_sentence,
     summary,
 )
+from blockwright.tests.claims import claim
 
 MODELS = {"tiny": "11", "other": "22"}  # identities, the default one first
 
@@ -68,6 +69,7 @@ def test_lines_are_read_again_by_their_number(given: Callable[..., BatchInput]) 
     assert found.good() == [0, 1, 2]
 
 
+@claim("A wrong line gets its error, and the batch goes on", of="offline")
 def test_each_wrong_line_is_refused_alone(given: Callable[..., BatchInput]) -> None:
     found = given(line("a"), "{broken", line("a"), line("b", url="/v1/nothing"), line("c", method="GET"), line("d"))
     assert {n: error.code for n, error in found.refused.items()} == {
@@ -148,6 +150,7 @@ CHANGED = "line 2 of in.jsonl ('a') has changed since out.jsonl got its answer"
 REMEDY = "; give --redo to drop it and answer what is left, or name another output"
 
 
+@claim("Answers of `batch run` belong to their request and to the model that gave them", of="offline")
 @pytest.mark.parametrize(
     ("now", "said"),
     [
@@ -174,6 +177,7 @@ def test_of_two_lines_with_one_id_the_first_is_answered(tmp_path: Path, given: C
     assert said.startswith("line 1 of in.jsonl ('a') has changed")
 
 
+@claim("Answers of `batch run` belong to their request and to the model that gave them", of="offline")
 def test_an_answer_of_another_model_of_that_name_is_refused(tmp_path: Path, given: Callable[..., BatchInput]) -> None:
     a, b, c = line("a"), line("b", body={"prompt": "x", "model": "other"}), line("c", body={"prompt": "x", "model": "gone"})
     answers = answered("a", 3, a, "10"), answered("b", 4, b, "20"), answered("c", 5, c, "30")

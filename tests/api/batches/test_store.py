@@ -17,6 +17,7 @@ from blockwright.api.batches.records import INPUT, BatchRecord, FileRecord, Resu
 from blockwright.api.batches.results import write_files
 from blockwright.api.batches.status import BatchStatus
 from blockwright.api.batches.store import DATABASE, BatchStore, FileInUse
+from blockwright.tests.claims import claim
 
 FILE = "file-in"
 
@@ -193,6 +194,7 @@ def test_files_are_written_again_after_a_death_in_the_middle(store: BatchStore, 
     assert store.path(ended.output_file).read_bytes() == b"0 done\n1 done\n"
 
 
+@claim("A full disk loses no answer, and the batch goes on when there is room", of="offline")
 def test_a_full_disk_leaves_what_was_there(store: BatchStore) -> None:
     put(store, data=b"{}\n{}\n")
     store.add_batch(made())
@@ -241,6 +243,11 @@ for line in range(10_000):
 """
 
 
+@claim(
+    "A batch survives kill -9 of worker, gateway and head; no answer is lost, doubled or computed again",
+    of="offline",
+    headline=True,
+)
 def test_kill_9_at_any_moment_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """A process that answers line after line is killed again and again, at moments that nobody chooses."""
     folder = tmp_path / "batches"

@@ -11,9 +11,11 @@ import pytest
 
 from blockwright.tests.api.batches.batch_rig import BatchRig, Start, held, line, parts
 from blockwright.tests.api.fake_port import tokens_emitted
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import until
 
 
+@claim("A full disk loses no answer, and the batch goes on when there is room", of="offline")
 async def test_a_full_disk_keeps_answers_until_there_is_room(
     start: Start, say: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

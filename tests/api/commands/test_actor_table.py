@@ -11,6 +11,7 @@ from rich.console import Console
 
 from blockwright.api.commands.actor_table import actors_tables, actors_view
 from blockwright.runtime import Actor, Backoff, Child, Crash, ManualClock, Node, Supervisor, endpoint
+from blockwright.tests.claims import claim
 
 
 class Fragile(Actor):
@@ -60,6 +61,7 @@ async def test_what_a_node_does_is_seen(serve: Any, say: Any) -> None:
     await node.stop()
 
 
+@claim("`ps --actors` shows actors below their supervisors, with or without a server", of="actor-runtime")
 async def test_actors_are_shown_below_their_supervisors() -> None:
     clock = ManualClock()
     node = Node("head", listen=False, clock=clock)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from blockwright.api.commands.cli import main
+from blockwright.tests.claims import claim
 
 
 def line(n: int, model: str, url: str = "/v1/completions", **body: Any) -> str:
@@ -38,6 +39,7 @@ def batch(checkpoint: Callable[..., Path], tmp_path: Path) -> tuple[Path, Path]:
     return model, file
 
 
+@claim("`batch plan` shows compute and memory for each order before anything runs", of="offline")
 def test_a_plan(batch: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     model, file = batch
     assert main(["batch", "plan", str(file), "--model", str(model), "--set", "memory=8MB"]) == 0

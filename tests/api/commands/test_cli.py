@@ -8,6 +8,7 @@ import pytest
 
 from blockwright.api.commands import COMMANDS
 from blockwright.api.commands.cli import flags_of, main, make_parser
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -55,7 +56,7 @@ FLAGS = {
     },
     "profile": {"--device", "--dtype", "--output", "--repeats", "--threads", "--zoo"},
     "node": {"--join", "--listen", "--name"},
-    "simulate": {"--from", "--json", "--log", "--set", "--target"},
+    "simulate": {"--from", "--json", "--log", "--set", "--svg", "--target"},
     "trace": {"--trace"},
     "trace replay": {"--json", "--show", "--until"},
     "version": set(),
@@ -76,12 +77,14 @@ def exit_code(arguments: list[str]) -> int:
         return int(error.code or 0)
 
 
+@claim("No new flag appears without a change of the list in its test", of="command-line")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_there_is_no_new_flag(name: str) -> None:
     """New knobs are fields of Settings, reached by --set; this list does not grow without a reason."""
     assert set(flags_of(make_parser(name, COMMANDS[name].load()))) == FLAGS[name] | {"--help"}
 
 
+@claim("A misspelt command, flag, setting or model is answered with its closest match", of="command-line")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -172,6 +175,7 @@ def test_version(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.startswith("blockwright 0.")
 
 
+@claim("`--help` loads neither torch nor aiohttp and fits 80 columns", of="command-line")
 @pytest.mark.parametrize(
     "arguments", [["--help"], *([*name.split(), "--help"] for name in COMMANDS)], ids=lambda a: " ".join(a)
 )
@@ -185,6 +189,7 @@ def test_help_is_light(arguments: list[str]) -> None:
     assert f"usage: blockwright {' '.join(arguments[:-1]) or 'COMMAND'}" in said
 
 
+@claim("`--help` loads neither torch nor aiohttp and fits 80 columns", of="command-line")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -219,17 +224,22 @@ def test_a_checkpoint_that_cannot_be_served(tmp_path: Path) -> None:
 
 
 def test_commands_that_only_ask_a_server_import_nothing_of_a_cluster() -> None:
-    """So that ``ps`` answers in some tenths of a second."""
+    """So that ``ps`` and ``apps`` answer in some tenths of a second."""
     code = (
-        "import sys\n"
+        "import resource, sys\n"
         "from blockwright.api.commands.cli import main\n"
-        "assert main(['ps', '--once', '--url', 'http://127.0.0.1:9']) == 1\n"
-        "heavy = {'torch', 'numpy', 'zmq', 'blockwright.actors.topology', 'blockwright.actors.controller.state'}\n"
+        "for command in (['apps'], ['explain', '--last'], ['apps', 'remove', 'a'], ['ps', '--once']):\n"
+        "    assert main([*command, '--url', 'http://127.0.0.1:9']) == 1\n"
+        "heavy = {'torch', 'numpy', 'zmq', 'uvloop', 'aiohttp', 'asyncio', 'prometheus_client',\n"
+        "    'blockwright.api.program.client', 'blockwright.actors.config', 'blockwright.actors.topology'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(used.ru_utime + used.ru_stime)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "nothing answers at 127.0.0.1:9" in done.stderr
+    assert done.stderr.count("nothing answers at 127.0.0.1:9") == 4
+    assert float(done.stdout) < 1.0, "seconds of processor time; 0.4 of them are the aim"
 
 
 def test_a_server_is_named_in_one_of_two_ways(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from blockwright.api.commands.dispatch_story import decision
 from blockwright.api.commands.request_story import report
 from blockwright.tests.api.commands.test_request_story import VIEW
+from blockwright.tests.claims import claim
 
 LOAD = {"waiting_blocks": 0, "total_blocks": 64, "sent_last_minute": 3, "in_flight": 1}
 TAKEN = {
@@ -24,6 +25,7 @@ DISPATCH: dict[str, Any] = {
 }  # fmt: skip
 
 
+@claim("A request tells its candidates, forecasts, choice and what happened", of="prediction")
 def test_candidates_the_choice_and_what_happened() -> None:
     story = report({**VIEW, "dispatch": DISPATCH})
     assert story[story.index("route m@w1, chosen by ours in 4.2 ms, rank 1 of 3") :] == [
@@ -46,6 +48,8 @@ def test_while_it_runs_without_forecasts_and_when_nobody_answered() -> None:
         "  route  load  running  waiting  free  cached  in flight  first token  last token  others lose",
         "* m@w1      3        -        -     -       -          -            -           -            -",
     ]
+    replaced = {**plain, "route": "m@x~3@w1", "candidates": [{**TAKEN, **nothing, "route": "m@x~3@w1", "load": [3]}]}
+    assert [line.split()[1] for line in decision(replaced)] == ["m@x@w1,", "load", "m@x@w1"], "no version's name is shown"
     silent = {**DISPATCH, "policy": "", "fell_back": "dispatcher_late", "candidates": [], "rank": 0, "unanswered": {}}
     assert decision(silent) == [
         "route m@w1, chosen in 4.2 ms",

@@ -18,6 +18,7 @@ import pytest
 from blockwright.api.commands import doctor_checks as doctor
 from blockwright.api.commands.cli import main
 from blockwright.gpu.errors import BackendError
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -46,6 +47,7 @@ def test_this_machine_can_serve_and_says_what_computes(capsys: pytest.CaptureFix
     assert [check for check in body["checks"] if (check["status"] == "ok") != (check["fix"] == "")] == []
 
 
+@claim("`doctor` exits with 1 and prints a fix where the machine cannot serve", of="command-line")
 def test_what_will_not_work_is_exit_code_one_with_a_fix(taken: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--port", str(taken)]) == 1
     out = capsys.readouterr().out
@@ -127,3 +129,25 @@ def test_numerics_without_kernels_and_without_anything(monkeypatch: pytest.Monke
     assert "were not built" in found.text
     monkeypatch.setattr(select, "open_backend", refuse)
     assert doctor.check_numerics("float32").status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("checkout", "unwanted", "status", "words"),
+    [
+        (True, False, "ok", "'make setup' here compiles it for a server"),
+        (False, False, "warning", "install it again, with a C compiler"),
+        (True, True, "warning", "unset BLOCKWRIGHT_COMPILED"),
+    ],
+)
+def test_an_interpreted_scheduler_is_a_warning_where_a_server_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: bool, unwanted: bool, status: str, words: str
+) -> None:
+    monkeypatch.setattr("blockwright.policies.COMPILED", False)
+    monkeypatch.setattr(doctor, "CHECKOUT", tmp_path)
+    monkeypatch.setenv("BLOCKWRIGHT_COMPILED", "0" if unwanted else "1")
+    if checkout:
+        (tmp_path / "Makefile").touch()
+    check = doctor.check_scheduler()
+    assert (check.status, bool(check.fix)) == (status, status == "warning")
+    assert words in (check.fix or check.text)
+    assert "takes twice as long" in check.text

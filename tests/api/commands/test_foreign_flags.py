@@ -9,10 +9,12 @@ import pytest
 from blockwright.api.commands import COMMANDS
 from blockwright.api.commands.cli import flags_of, main, make_parser
 from blockwright.api.commands.foreign_flags import _BY_SIGN, WORDS
+from blockwright.tests.claims import claim
 
 SERVE = "blockwright serve"
 
 
+@claim("Flags of other servers are answered with the one that does the same here", of="command-line")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

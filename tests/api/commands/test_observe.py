@@ -19,6 +19,7 @@ from blockwright.api.http.metrics import Metrics
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
 from blockwright.policies.offline.prefix_tree import packed
+from blockwright.tests.claims import claim
 
 
 def application(blocks: list[str], own: int, shared: int, base: str | None = None) -> dict[str, Any]:
@@ -85,6 +86,7 @@ def metrics(tokens: int, times: list[float]) -> str:
     return generate_latest(registry).decode()
 
 
+@claim("`ps` and `top` show memory owned, shared and saved, with JSON output by schema", of="command-line")
 def test_ps() -> None:
     view = ps_view(CLUSTER)
     head = ps_tables(view).head
@@ -161,6 +163,7 @@ DROPPED = CLUSTER | {
 }
 
 
+@claim("Drops and restores are shown in `/admin/cluster`, `ps`, `top` and `explain`", of="parameter-dropping")
 def test_dropped_parameters_in_ps_and_top() -> None:
     schemas = Path(__file__).parents[3] / "docs" / "schemas"
     look = read_sample(0.0, DROPPED, metrics(1, []))
@@ -180,7 +183,8 @@ def test_dropped_parameters_in_ps_and_top() -> None:
     [
         (
             {},
-            "drop of w0+w1, 1.5 GiB freed, took 800 ms; 12 requests left, and paused 3100 ms in all, 400 ms at worst: w0",
+            "drop of w0+w1, 1.5 GiB freed, took 800 ms; 12 requests moved to other routes, "
+            "and paused 3100 ms in all, 400 ms at worst: w0",
         ),
         ({"what": "restore", "bytes": 0, "seconds": None, "requests": 0}, "restore of w0+w1, under way: w0 50"),
     ],

@@ -11,6 +11,7 @@ import pytest
 
 from blockwright.api.commands.cli import main
 from blockwright.runtime import Actor, Down, LocalCluster, endpoint
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE, until
 
 
@@ -28,6 +29,7 @@ async def _ps(*arguments: str) -> tuple[int | None, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
+@claim("`ps --actors` shows actors below their supervisors, with or without a server", of="actor-runtime")
 @pytest.mark.system
 @pytest.mark.parametrize("listen", ["", "tcp://127.0.0.1:0"], ids=["ipc", "tcp"])
 async def test_a_cluster_without_a_server(listen: str) -> None:

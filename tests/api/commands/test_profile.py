@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blockwright.api.commands.cli import main
-from blockwright.api.commands.profile import HEIGHT, TERMS, WIDTH, _show, plot
+from blockwright.api.commands.profile import HEIGHT, TERMS, WIDTH, _show, picture, picture_beside, plot
 from blockwright.policies.plan.coefficients import TERMS as KNOWN
 from blockwright.policies.plan.coefficients import Coefficients
 
@@ -47,6 +47,13 @@ def test_the_plot_has_points_where_they_belong() -> None:
     }  # fmt: skip
     assert "1 ms" in lines[-1]
     assert "100 ms" in lines[-1]
+
+
+def test_the_picture_of_a_profile_tells_its_error() -> None:
+    svg = picture(document())
+    assert "2 steps that were not fitted; mean error 5.0%" in svg
+    assert svg.count("<circle") == 2
+    assert [picture_beside(name) for name in ("a/p.json", "p.svg", "p")] == ["a/p.svg", "p.svg.svg", "p.svg"]
 
 
 def test_repeats_are_within_bounds(capsys: pytest.CaptureFixture[str]) -> None:

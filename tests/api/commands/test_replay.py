@@ -13,6 +13,7 @@ from blockwright.actors.worker.event_log_file import MAGIC, Header, encode_heade
 from blockwright.api.commands.cli import main
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.sweep.event_log import Applied, Began, Committed, Entry, Failed, Planned
+from blockwright.tests.claims import claim
 from blockwright.tests.policies.event_tape import Tape, drive, make_state
 
 ROOT = Path(__file__).parents[3]
@@ -75,6 +76,7 @@ def test_one_sweep_is_shown_and_the_replay_stops_where_it_should(tape, tmp_path,
     assert shown["state"]["number"] == 8
 
 
+@claim("`trace replay` finds the first field in which a replay differs from the log", of="command-line")
 def test_a_difference_is_shown_field_by_field(tape, tmp_path, capsys):
     entries = list(tape.entries)
     place, entry = next((i, e) for i, e in enumerate(entries) if isinstance(e, Planned) and e.plan and e.plan.number == 5)

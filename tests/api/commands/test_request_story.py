@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blockwright.api.commands.request_story import phases, report
+from blockwright.tests.claims import claim
 
 HOPS = [{"worker": "w0", "first": 0, "last": 3}, {"worker": "w1", "first": 3, "last": 8}]
 EVENTS = [
@@ -34,6 +35,7 @@ VIEW = {
 }
 
 
+@claim("A request explains its route, its waits, its prefill and its failovers without any text", of="observability")
 def test_every_event_is_a_sentence() -> None:
     lines = report(VIEW)
     assert lines[:2] == ["cmpl-1: finished", "  1,200 prompt tokens, 40 emitted, 3 attempts"]
@@ -90,6 +92,7 @@ def test_how_long_a_dispatcher_was_asked_is_told() -> None:
     ]
 
 
+@claim("`explain` tells where the time of a request went", of="command-line")
 def test_the_phases_add_up() -> None:
     assert phases(EVENTS) == [("queue", 1.5), ("prefill", 1.0), ("decode", 3.5), ("failover", 1.0)]
 
@@ -109,6 +112,7 @@ def test_stories_that_end_elsewhere(names: list[str], spent: list[tuple[str, flo
     assert phases(events) == wanted
 
 
+@claim("Drops and restores are shown in `/admin/cluster`, `ps`, `top` and `explain`", of="parameter-dropping")
 def test_a_pause_is_a_phase_and_a_move_without_one_is_none() -> None:
     names = [
         "arrived",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import jsonschema
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from blockwright.actors.worker.event_log_file import Header, encode_header, entry_encoder
 from blockwright.api.commands.cli import main
 from blockwright.api.commands.simulate_report import WIDTH, cumulative, plot
+from blockwright.api.commands.simulate_sweep import parse_target, verdict
 from blockwright.policies.sweep.event_log import Began
+from blockwright.tests.claims import claim
 from blockwright.tests.policies.event_tape import Driver, Tape, make_state
 
 ROOT = Path(__file__).parents[3]
@@ -83,6 +86,25 @@ def test_kv_that_moves_is_reported(mode: str, what: str, tmp_path: Path, capsys:
     assert (code, found["failed"], f" {what}" in out) == (0, 0, True)
     moves = [entry for entry in map(json.loads, log.read_text().splitlines()) if entry["what"] == what]
     assert len(moves) == [change["what"] for change in found["overload"]["changes"]].count(what) > 0
+
+
+def test_the_course_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = tmp_path / "course.svg"
+    code, out, _ = simulate(capsys, EXAMPLE, "--set", "workload.count=40", "--svg", drawn, "--json", "-")
+    root = ElementTree.fromstring(drawn.read_text())
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert (code, texts[:2]) == (0, ["A simulated run while requests arrive", "40 requests answered, 0 not"])
+    assert {"running", "waiting", "KV memory used", "time to first token, mean by arrival"} < {*texts}
+    course, figures = json.loads(out)["course"], json.loads(out)["figures"]
+    assert 0 < max(one["ttft"] for one in course if one["ttft"] is not None) <= figures["ttft"]["max"]
+    assert course[0]["ttft"] is None or course[0]["at"] == 0
+
+
+def test_a_picture_is_of_one_run_and_has_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = simulate(capsys, EXAMPLE, "--set", "workload.count=1,2", "--svg", tmp_path / "a.svg")
+    assert (code, out, "--svg draws one simulation; give one value to each --set" in err) == (2, "", True)
+    code, out, err = simulate(capsys, EXAMPLE, "--svg", tmp_path / "no" / "a.svg")
+    assert (code, out, "lies in no folder" in err) == (2, "", True)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +227,7 @@ def test_plots() -> None:
     assert (len(rising), rising[-1]) == (WIDTH, pytest.approx(100 / 101))
 
 
+@claim("`simulate` prints a row for each combination of settings and names the smallest that meets a target", of="simulator")
 def test_lists_are_a_row_for_each_combination_and_targets_name_the_smallest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,3 +266,11 @@ def test_mistakes_of_targets_and_lists(words: list[str], says: str, capsys: pyte
     code, _, err = simulate(capsys, EXAMPLE, *words)
     assert code == 2
     assert says in err
+
+
+def test_sizes_with_units_are_compared_as_sizes() -> None:
+    """The smallest that meets a target is none of the alphabet."""
+    combined = [["instances.0.memory=2GiB"], ["instances.0.memory=512MiB"], ["instances.0.memory=1GiB"]]
+    found = [{"failed": failed} for failed in (0, 1, 0)]
+    told = verdict(combined, found, [parse_target("failed <= 0")])
+    assert told == "smallest that meets failed <= 0: instances.0.memory=1GiB"

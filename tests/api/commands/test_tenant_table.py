@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from blockwright.api.commands.tenant_table import tenant_tables, tenant_view
+from blockwright.tests.claims import claim
 
 
 def tenant(name: str, **more: Any) -> dict[str, Any]:
@@ -22,6 +23,7 @@ def printed(tenants: list[dict[str, Any]], width: int) -> list[str]:
     return [line.rstrip() for line in paper.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
 
+@claim("Tenants' weights, use and limits are the same in `/admin`, metrics and commands", of="observability")
 def test_use_of_what_is_allowed() -> None:
     busy = tenant(
         "team-b", weight=3, requests={"running": 2, "waiting": 1, "started": 1234}, tokens=56789, refused={"a": 4, "b": 1},

@@ -18,6 +18,7 @@ from blockwright.api.commands.cli import main
 from blockwright.api.commands.zoo_tables import added_line, list_table, list_view
 from blockwright.api.settings.options import make_settings
 from blockwright.tests.adapters import make_adapter
+from blockwright.tests.claims import claim
 from blockwright.tests.zoo.models import doubled, tensor_files, variant
 from blockwright.zoo.add import AddedModel
 from blockwright.zoo.profiles import add_profile
@@ -58,6 +59,7 @@ def zoo(checkpoint: Make, tmp_path: Path, run: Any) -> Path:
     return tmp_path / "zoo"
 
 
+@claim("`apps add` and `zoo add` say how much a model shares and how many bytes it adds", of="command-line")
 def test_what_is_said_of_what_was_added() -> None:
     added = AddedModel("t", "base", 1000 << 20, 21 << 20, 3, False)
     assert added_line(added) == "t: shares 98% of its blocks with base, +21.0 MiB"

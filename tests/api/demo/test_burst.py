@@ -15,6 +15,7 @@ from blockwright.api.demo import burst
 from blockwright.api.demo.burst import STREAMS, TOKENS, command, show_burst
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.tests.api.demo.fake_http import served
+from blockwright.tests.claims import claim
 
 DROP = {"what": "drop", "group": "w0+w1", "seconds": 0.4, "bytes": 3_600_000, "requests": 4, "stall": 2.0, "at": 1.0}
 LACKING = {**DROP, "what": "lacking"}
@@ -71,6 +72,7 @@ async def test_each_change_is_told_once(capsys: pytest.CaptureFixture[str]) -> N
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@claim("The demo ends with a burst in which parameters are dropped and restored", of="installation")
 async def test_a_burst_that_changes_nothing_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(burst, "BACK_SECONDS", 0.05)
     for changes in ([], [DROP]):

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from blockwright.api.demo.recovery import NAP, STREAMS, KilledStream, Standstill, judge, pause_table, show_recovery
 from blockwright.tests.api.demo.fake_http import served
+from blockwright.tests.claims import claim
 
 
 class FakeServer:
@@ -69,6 +70,7 @@ def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.Client
     )
 
 
+@claim("The demo kills a worker under streams and fails if a token is lost", of="installation")
 async def test_a_worker_is_killed_under_streams_and_each_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
     server = FakeServer()
     async with session_to(server) as session:
@@ -111,6 +113,7 @@ def test_a_machine_that_stands_still_is_measured() -> None:
     assert still.seconds == pytest.approx(0.995 - NAP), "from 1.005 to 2.0"
 
 
+@claim("The demo kills a worker under streams and fails if a token is lost", of="installation")
 async def test_a_token_that_is_lost_fails_the_demo() -> None:
     server = FakeServer(lose=True)
     async with session_to(server) as session:

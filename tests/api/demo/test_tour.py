@@ -19,6 +19,7 @@ from blockwright.api.demo.client import ExampleOutcome
 from blockwright.api.demo.tasks import HELD_OUT, LONGER, Example
 from blockwright.api.demo.tenants import HOT
 from blockwright.tests.api.demo.fake_http import served
+from blockwright.tests.claims import claim
 
 ANSWERS = {item.prompt: item.answer for seed in range(6, 12) for item in demo.examination(seed, 3)}
 ANSWERS |= {item.prompt: item.answer for seed in range(6, 12) for item in demo.examination(seed, 1, (HELD_OUT,))}
@@ -78,6 +79,9 @@ def session_to(server: FakeServer) -> AbstractAsyncContextManager[aiohttp.Client
     return served(server.routes())
 
 
+@claim(
+    "The demo serves two replicas, a pipeline and a family of fine-tunes and fails if one request fails", of="installation"
+)
 async def test_the_tour_streams_everything_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
     server = FakeServer()
     async with session_to(server) as session:
@@ -100,6 +104,9 @@ async def test_noise_is_shown_and_not_judged(capsys: pytest.CaptureFixture[str])
     assert "the text is noise" in capsys.readouterr().out
 
 
+@claim(
+    "The demo serves two replicas, a pipeline and a family of fine-tunes and fails if one request fails", of="installation"
+)
 async def test_one_failed_request_fails_the_tour() -> None:
     server = FakeServer()
     server.fail = demo.examination(demo.SEED, 1, (HELD_OUT,))[0].prompt

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from blockwright.tests.claims import claim
+
 KEYS = {"api_keys": {"alpha-key": "ann"}}
 PAGE = "https://page.example"
 ASK = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
@@ -63,6 +65,7 @@ FOREIGN = [
 ]
 
 
+@claim("DNS rebinding and requests of foreign pages start nothing", of="security")
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "/v1/completions"), ("POST", "/admin/undeploy"), ("DELETE", "/v1/requests/r1")]

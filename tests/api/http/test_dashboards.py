@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from blockwright.api.http.metrics import Metrics
+from blockwright.tests.claims import claim
 from blockwright.tests.docs.metrics_page import PAGE
 
 LATENCIES = ("_bucket", "_sum", "_count")
@@ -58,6 +59,7 @@ def dashboard() -> dict[str, Any]:
     return body
 
 
+@claim("The Grafana panels of vLLM find their series", of="observability")
 @pytest.mark.parametrize("title", VLLM_PANELS)
 def test_a_panel_of_vllm_finds_its_series(title: str) -> None:
     seen = scrape()
@@ -65,6 +67,7 @@ def test_a_panel_of_vllm_finds_its_series(title: str) -> None:
         assert any(labels.get("model_name") == "tiny" for labels in seen.get(name, ())), name
 
 
+@claim("Every panel of the shipped Grafana file finds its series", of="observability")
 @pytest.mark.parametrize("panel", dashboard()["panels"], ids=lambda panel: panel["title"])
 def test_a_panel_of_ours_finds_its_series(panel: dict[str, Any]) -> None:
     """Those that a server without requests does not have yet are told by docs/metrics.md, which is as exported."""

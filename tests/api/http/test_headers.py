@@ -9,11 +9,13 @@ import pytest
 from blockwright.actors.gateway.port import StreamProgress
 from blockwright.api.errors import ApiError
 from blockwright.tests.api.fake_port import tokens_emitted
+from blockwright.tests.claims import claim
 
 URL = "/v1/completions"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
+@claim("Rate limits, times and retry advice are told in headers", of="http-api")
 @pytest.mark.parametrize("stream", [True, False])
 async def test_times_of_an_answer(serve: Any, stream: bool) -> None:
     gate = asyncio.Event()
@@ -38,6 +40,7 @@ async def test_what_is_not_known_is_not_told(serve: Any, say: Any) -> None:
         assert "openai-processing-ms" in answer.headers
 
 
+@claim("A W3C trace context goes from the client to the workers", of="observability")
 async def test_a_trace_is_handed_on(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"))
     answer = await client.post(URL, json={"prompt": "a"}, headers={"traceparent": PARENT})
@@ -52,6 +55,7 @@ async def test_a_trace_is_handed_on(serve: Any, say: Any) -> None:
         assert port.streams[-1].generation.trace == ""
 
 
+@claim("Rate limits, times and retry advice are told in headers", of="http-api")
 @pytest.mark.parametrize(
     ("error", "again", "seconds", "millis"),
     [

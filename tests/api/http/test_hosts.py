@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from blockwright.tests.claims import claim
+
 OWN = [
     "localhost",
     "LOCALHOST:8000",
@@ -54,6 +56,7 @@ async def test_on_loopback_only_own_names_are_answered(serve: Any, bound: str) -
             assert "--set allowed_hosts" in body["error"]["message"]
 
 
+@claim("DNS rebinding and requests of foreign pages start nothing", of="security")
 async def test_a_page_that_was_rebound_starts_nothing(serve: Any, say: Any) -> None:
     client, port = await serve(say("x"), settings={"cors_origins": "*"})
     headers = {"Host": "evil.example", "Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"}

@@ -11,12 +11,14 @@ from blockwright.api.http.auth import ApiCaller
 from blockwright.api.http.limits import TenantLimits
 from blockwright.policies.requests.rate_limit import Limits, Quotas, Verdict
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.tests.claims import claim
 
 KEYS = {"api_keys": {"alpha-key": "ann", "beta-key": "bob"}}
 ANN, BOB = {"Authorization": "Bearer alpha-key"}, {"Authorization": "Bearer beta-key"}
 ASK = {"prompt": "abc", "max_tokens": 5}
 
 
+@claim("A tenant sees and uses only its own models", of="security")
 async def test_a_tenant_sees_and_uses_its_models_alone(serve: Any, say: Any, folder: Any) -> None:
     applications = {"applications": {"tiny": str(folder), "org/other": str(folder)}}
     client, _ = await serve(
@@ -34,6 +36,7 @@ async def test_a_tenant_sees_and_uses_its_models_alone(serve: Any, say: Any, fol
     assert (await client.get("/v1/models/org/other", headers=ANN)).status == 200
 
 
+@claim("Rate limits, times and retry advice are told in headers", of="http-api")
 async def test_a_spent_quota_is_a_429_with_what_to_wait_for(serve: Any, say: Any) -> None:
     client, port = await serve(say("xy"), settings=KEYS)
     port.quotas = Quotas({"ann": Limits(requests_per_minute=2, tokens_per_minute=100)})

@@ -6,8 +6,10 @@ import dataclasses
 from typing import Any
 
 from blockwright.tests.api.app.test_application import ANN, BOB, KEYS, VIEW
+from blockwright.tests.claims import claim
 
 
+@claim("`/v1/requests` lists requests with their place, prefill and worker", of="http-api")
 async def test_a_key_sees_its_own(serve: Any) -> None:
     client, port = await serve(settings=KEYS)
     port.views = {str(n): dataclasses.replace(VIEW, id=f"cmpl-gw0-{n}", model="tiny") for n in range(3)}

@@ -46,6 +46,21 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     }
 
 
+@pytest.mark.parametrize("tenant", ["acme", ""])
+def test_lines_of_batches_are_a_tenants_use_and_none_of_its_waiting(tenant: str) -> None:
+    metrics = Metrics(dict)
+    for offline, prompt in ((False, 10), (True, 20), (True, 30)):
+        meter = metrics.begin("tiny", prompt, 1, None, tenant, offline=offline)
+        meter.began(StreamProgress(prompt=prompt, queue_seconds=4.0), looked=True, first=True)
+        meter.tokens(5)
+    account = tenant or "tiny"
+    use = metrics.tenant_uses()[account]
+    assert (use.requests, use.tokens) == (3, 10 + 20 + 30 + 3 * 5)
+    seen = samples(metrics.render({}).decode())
+    names = ("requests", "queue_seconds", "batch_requests", "tokens")
+    assert [seen[f"blockwright:tenant_{name}_total", account] for name in names] == [1, 4.0, 2, 75]
+
+
 async def test_a_request_is_counted(serve: Any, say: Any) -> None:
     client, port = await serve(say("abc"))
     port.body = CLUSTER

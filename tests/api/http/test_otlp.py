@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.api.app.application import _spans
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.tests.claims import claim
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otlp is not installed")
 ROOT = Path(__file__).parents[3]
@@ -58,6 +59,7 @@ def attributes(span: Any) -> dict[str, Any]:
     return {one.key: value(one.value) for one in span.attributes}
 
 
+@claim("Requests are exported as OTLP spans of the client's trace", of="observability")
 async def test_a_request_is_a_span_of_its_clients_trace(serve: Any, say: Any, collector: Collector) -> None:
     endpoint = str(collector.server.make_url("/v1/traces"))
     client, port = await serve(say("abcd"), settings={"otlp_traces_endpoint": endpoint, "api_keys": {"secret": "ann"}})

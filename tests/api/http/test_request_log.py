@@ -9,10 +9,12 @@ import pytest
 from blockwright.actors.gateway.port import Census, StreamProgress
 from blockwright.api.http.metrics import TokenCounts
 from blockwright.api.http.throughput import line
+from blockwright.tests.claims import claim
 
 LOG = "blockwright.api.http.request_log"
 
 
+@claim("Each answer is one line of the log with its figures", of="observability")
 async def test_an_answer_is_one_line_with_its_figures(serve: Any, say: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger=LOG)
     client, port = await serve(say("abcd"), settings={"api_keys": {"secret": "ann"}})

@@ -12,6 +12,7 @@ from blockwright.actors.gateway.peers import TenantUse
 from blockwright.actors.gateway.port import Census
 from blockwright.api.http.tenants import tenants_view
 from blockwright.policies.requests.rate_limit import Limits, Quotas
+from blockwright.tests.claims import claim
 
 ROOT = {"Authorization": "Bearer of-root"}
 SETTINGS = {
@@ -37,6 +38,7 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
     return found
 
 
+@claim("Tenants' weights, use and limits are the same in `/admin`, metrics and commands", of="observability")
 async def test_admin_cluster_and_metrics_tell_the_same_of_each_tenant(serve: Any, say: Any) -> None:
     client, port = await serve(say("xy"), settings=SETTINGS)
     port.body = {"workers": [{"id": "w0", **WORKER}, {"id": "w1", **WORKER}], "applications": {"tiny": {"model": "tiny"}}}

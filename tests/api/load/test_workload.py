@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from blockwright.api.load.workload import BLOCK, Vocabulary, arrivals, clip, random_lengths, requests
 from blockwright.simulator.traces import TraceRequest
+from blockwright.tests.claims import claim
 
 WORDS = Vocabulary(tuple(range(40, 90)), 4.0)
 
 
+@claim("`bench serve` sends the usual load patterns and reports their figures", of="command-line")
 def test_arrivals() -> None:
     assert arrivals(3, None, "poisson", random.Random(1)) == [0.0, 0.0, 0.0]
     assert arrivals(3, 4.0, "constant", random.Random(1)) == [0.0, 0.25, 0.5]

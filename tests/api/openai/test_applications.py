@@ -9,6 +9,7 @@ import pytest
 
 from blockwright.actors.gateway.port import NewApplication
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
+from blockwright.tests.claims import claim
 
 
 @pytest.fixture
@@ -94,6 +95,7 @@ async def test_nothing_is_said_of_what_is_not_known_yet(serve: Any, folder: Path
     assert (await answer.json())["summary"] == "shares 99.99% of its blocks, +384 B"
 
 
+@claim("The vLLM endpoints for adapters load and unload them", of="fine-tunes")
 async def test_vllms_endpoints_do_the_same(serve: Any, adapter: Path, roots: dict[str, str]) -> None:
     folder = adapter
     client, port = await serve(settings=roots)
@@ -172,6 +174,7 @@ async def test_without_roots_the_remedy_is_said(serve: Any, folder: Path) -> Non
     assert port.added == []
 
 
+@claim("Only admin keys change models where admin keys exist", of="security")
 async def test_only_keys_that_are_marked_admin_may_change_anything(
     serve: Any, folder: Path, adapter: Path, roots: dict[str, str]
 ) -> None:

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from blockwright.tests.api.fake_port import EOS, events, make_folder, one_by_one, with_logprobs
+from blockwright.tests.claims import claim
 
 URL = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hi"}]
 
 
+@claim("`/v1/completions` and `/v1/chat/completions` answer whole and streamed with usage", of="http-api")
 async def test_a_whole_answer(serve: Any, say: Any, codec: Any) -> None:
     client, port = await serve(say("the end"))
     answer = await client.post(URL, json={"model": "tiny", "messages": HELLO})
@@ -28,6 +30,7 @@ async def test_a_whole_answer(serve: Any, say: Any, codec: Any) -> None:
     assert body["usage"]["prompt_tokens"] == len(prompt)
 
 
+@claim("`/v1/completions` and `/v1/chat/completions` answer whole and streamed with usage", of="http-api")
 async def test_chunks(serve: Any, codec: Any) -> None:
     tokens = [*codec.encode("a🙂", special=False), EOS]
     client, _ = await serve(lambda g: one_by_one(tokens, "stop"))

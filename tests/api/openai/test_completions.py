@@ -9,11 +9,13 @@ import pytest
 
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder, one_by_one, tokens_emitted, with_logprobs
+from blockwright.tests.claims import claim
 
 URL = "/v1/completions"
 FRESH = {"prompt_tokens_details": {"cached_tokens": 0}}  # nothing of the prompt was cached
 
 
+@claim("`/v1/completions` and `/v1/chat/completions` answer whole and streamed with usage", of="http-api")
 async def test_a_whole_answer(serve: Any, say: Any, codec: Any) -> None:
     client, port = await serve(say("the end"))
     answer = await client.post(URL, json={"model": "tiny", "prompt": "once", "max_tokens": 9})
@@ -67,6 +69,7 @@ async def test_defaults_of_the_checkpoint(serve: Any, say: Any, tmp_path: Any) -
     assert greedy.streams[0].generation.sampling.temperature == 0
 
 
+@claim("Several choices, log-probabilities, echo and all forms of prompts are served as documented", of="http-api")
 async def test_prompts_and_choices_in_order(serve: Any, codec: Any) -> None:
     client, port = await serve(lambda g: one_by_one([g.prompt[-1]] * (1 + g.sampling.choice)))
     answer = await client.post(URL, json={"prompt": [[10], [11]], "n": 2, "max_tokens": 2, "seed": 5})
@@ -80,6 +83,7 @@ async def test_prompts_and_choices_in_order(serve: Any, codec: Any) -> None:
     assert {stream.generation.sampling.seed for stream in port.streams} == {5}
 
 
+@claim("Stop strings are found over token borders and never shown half", of="http-api")
 async def test_a_stop_string_over_token_borders(serve: Any, say: Any) -> None:
     client, port = await serve(say("one two STOP three"))
     for stream in (False, True):
@@ -120,6 +124,7 @@ async def test_the_end_token_is_counted_but_not_shown(serve: Any, codec: Any) ->
         assert choice["prompt_token_ids"] == codec.encode("a", special=True)
 
 
+@claim("Several choices, log-probabilities, echo and all forms of prompts are served as documented", of="http-api")
 async def test_logprobs(serve: Any, codec: Any) -> None:
     tokens = codec.encode("a🙂b", special=False)
     client, port = await serve(lambda g: with_logprobs(tokens, max(0, g.sampling.logprobs)))
@@ -215,6 +220,7 @@ async def test_long_prompts_are_tokenized_on_a_thread(serve: Any, say: Any) -> N
     assert str(300_000) in error["message"]
 
 
+@claim("A checkpoint without a tokenizer is served with token ids", of="checkpoints")
 async def test_token_ids_are_served_without_a_tokenizer(serve: Any, say: Any, tmp_path: Any) -> None:
     folder = make_folder(tmp_path / "bare")
     (folder / "tokenizer.json").unlink()

@@ -10,6 +10,7 @@ from blockwright.policies.plan.sampling import TokenRules
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.urgency import TIERS, urgency
 from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder, one_by_one, prompt_scored, tokens_emitted
+from blockwright.tests.claims import claim
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hi"}]
@@ -163,6 +164,7 @@ async def test_special_tokens_around_the_prompt(serve: Any, say: Any, codec: Any
     assert port.streams[1].generation.prompt == codec.encode("<s><user>hi\n<assistant>", special=True)
 
 
+@claim("Several choices, log-probabilities, echo and all forms of prompts are served as documented", of="http-api")
 async def test_echo_of_texts_and_ids(serve: Any, say: Any, codec: Any) -> None:
     client, _ = await serve(say("!"))
     assert (await choice_of(client, prompt="once on", echo=True))["text"] == "once on!"

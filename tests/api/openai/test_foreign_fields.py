@@ -9,6 +9,7 @@ import pytest
 from blockwright.api.errors import ApiError
 from blockwright.api.openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS, parse_chat, parse_completion
 from blockwright.api.openai.foreign_fields import GENERATING
+from blockwright.tests.claims import claim
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -21,6 +22,7 @@ def chat(**fields: Any) -> Any:
     return parse_chat({"messages": HELLO, **fields}, "warn")
 
 
+@claim("Misspelt fields and fields of other servers are refused with the right name", of="http-api")
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
@@ -79,6 +81,7 @@ def test_what_asks_for_nothing_is_ignored_and_told(fields: dict[str, Any]) -> No
         assert parse(**fields).options.ignored == tuple(name for name in fields if name != "max_tokens")
 
 
+@claim("Misspelt fields and fields of other servers are refused with the right name", of="http-api")
 @pytest.mark.parametrize(
     ("name", "meant"),
     [

@@ -11,6 +11,7 @@ import pytest
 from blockwright.actors.gateway.port import NewApplication
 from blockwright.api.openai.model_defaults import checked_defaults
 from blockwright.tests.api.fake_port import FakePort
+from blockwright.tests.claims import claim
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hi"}]
@@ -24,6 +25,7 @@ async def told(serve: Any, say: Any) -> tuple[Any, FakePort]:
     return client, port
 
 
+@claim("Variants may have a system prompt and sampling defaults of their own", of="fine-tunes")
 async def test_a_request_that_says_nothing_gets_them(told: Any, codec: Any) -> None:
     client, port = told
     answer = await client.post(CHAT, json={"messages": HELLO})

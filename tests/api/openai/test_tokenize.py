@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from blockwright.tests.api.fake_port import make_folder
+from blockwright.tests.claims import claim
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo-checkpoint"
 TEXTS = ["", "once upon", "the <s>odd</s> one", "grüße 🙂\n", " 12 + 34 ="]
@@ -63,6 +64,7 @@ async def post(client: Any, path: str, **fields: Any) -> Any:
     return await answer.json()
 
 
+@claim("`/tokenize` and `/detokenize` give token ids and text", of="http-api")
 async def test_texts_and_back(serve: Any, tokenizer_folder: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -82,6 +84,7 @@ async def test_texts_and_back(serve: Any, tokenizer_folder: Path) -> None:
     assert plain["token_strs"] is None
 
 
+@claim("`/tokenize` and `/detokenize` give token ids and text", of="http-api")
 async def test_conversations(serve: Any, tokenizer_folder: Path) -> None:
     from transformers import AutoTokenizer
 

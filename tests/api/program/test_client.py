@@ -6,10 +6,8 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import aiohttp
 import numpy as np
 import pytest
 from aiohttp import web
@@ -17,9 +15,11 @@ from aiohttp.test_utils import TestServer
 
 import blockwright
 from blockwright.api.program.blocking import BlockingSession
-from blockwright.api.program.client import Client, _why
+from blockwright.api.program.client import Client
+from blockwright.api.program.exchange_errors import system_reason
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.api.fake_port import EOS, one_by_one
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 TLS = Path(__file__).parents[1] / "tls"
@@ -58,9 +58,8 @@ async def test_addresses_as_people_write_them(serve: Any) -> None:
 
 def test_a_name_that_is_not_found() -> None:
     """Its number is none of the system's."""
-    key: Any = SimpleNamespace(host="h", port=1, ssl=False)
-    error = aiohttp.ClientConnectorError(key, OSError(-2, "Name or service not known"))
-    assert _why(error) == "Name or service not known"
+    assert system_reason(-2, "Name or service not known") == "Name or service not known"
+    assert system_reason(111, "[Errno 111] Connect call failed") == "Connection refused"
 
 
 async def test_an_answer_is_the_same_whole_and_streamed(serve: Any, say: Any, codec: Any) -> None:
@@ -80,6 +79,7 @@ async def test_an_answer_is_the_same_whole_and_streamed(serve: Any, say: Any, co
         assert (await client.chat("hi")).text == "hello there"
 
 
+@claim("A list of prompts gives a list of answers in its order", of="embedding")
 async def test_a_list_of_prompts_gives_a_list_of_answers_in_its_order(serve: Any, codec: Any) -> None:
     """The same with and without await. One that fails ends the others."""
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from blockwright.api.program.job_bar import JobBar, in_words, told
+from blockwright.api.program.duration import duration
+from blockwright.api.program.job_bar import JobBar, told
 from blockwright.policies.offline.job_account import FeedProgress
 
 
@@ -30,7 +31,7 @@ def job(done_tokens: int, remaining: float | None) -> FeedProgress:
     [(None, ""), (0.4, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (200, "3 min 20 s"), (3900, "1 h 05 min")],
 )
 def test_times_are_told_as_people_say_them(seconds: float | None, text: str) -> None:
-    assert in_words(seconds) == text
+    assert duration(seconds) == text
 
 
 def test_jobs_of_several_models_are_told_together() -> None:

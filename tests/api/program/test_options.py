@@ -9,6 +9,7 @@ from blockwright.api.openai.field_types import Field, Only
 from blockwright.api.program.client import Client
 from blockwright.api.program.generate import generate
 from blockwright.api.program.options import OWN, ConversationOptions, GenerateOptions
+from blockwright.tests.claims import claim
 
 
 @pytest.mark.parametrize(("kind", "fields"), [(GenerateOptions, COMPLETION_FIELDS), (ConversationOptions, CHAT_FIELDS)])
@@ -18,6 +19,7 @@ def test_there_is_one_for_each_field(kind: type[GenerateOptions], fields: tuple[
     assert not kind.__required_keys__
 
 
+@claim("Options are typed, and a misspelt one raises where it stands", of="embedding")
 def test_a_misspelt_one_raises_where_it_stands() -> None:
     client = Client("http://127.0.0.1:1")
     with pytest.raises(TypeError, match=r"there is no option 'max_tokns'; did you mean max_tokens\?"):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from blockwright.gpu.weights.checkpoint import CheckpointError
 from blockwright.gpu.weights.hub import TOLD
 from blockwright.runtime import Measure
 from blockwright.tests.api.fake_port import FakePort, make_folder
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 
@@ -81,13 +83,14 @@ class FakeCluster:
 class Session:
     """A server under test, and the lines it says."""
 
-    def __init__(self, cluster: Any, **settings: Any) -> None:
+    def __init__(self, cluster: Any, *, warnings: Sequence[str] = (), **settings: Any) -> None:
         self.lines: list[str] = []
         self.heard = asyncio.Event()
         self.server = Server(
             Settings(**{"applications": {"tiny": "x"}, "port": 0, "gateway_in_head": "yes", **settings}),
             cluster.start,
             self._say,
+            warnings=warnings,
         )
         self.task = asyncio.create_task(self.server.run())
 
@@ -115,6 +118,7 @@ class Session:
             return await answer.json()
 
 
+@claim("Health probes answer at once and readiness follows the models", of="http-api")
 async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None:
     cluster = FakeCluster(folder)
     cluster.gateway.readiness = Readiness(False, "loading", applications={"tiny": "loading"})
@@ -131,7 +135,9 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
     cluster.gateway.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
     last = await session.until("ready at")
     room = "room for about 5 concurrent requests of 64 tokens of tiny, "
-    room += "or about 20 concurrent requests of 16 tokens of org/other"
+    room += (
+        "or about 20 concurrent requests of 16 tokens of org/other on the workers that have loaded, others are still loading"
+    )
     assert last.endswith(f"ready at {session.server.address}/v1 with models: tiny, org/other; {room}")
     assert await session.status("/health") == 200
     assert 'blockwright_runtime_loop_lag_seconds{node="head"} 0.5' in await session.text("/metrics")
@@ -147,6 +153,7 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
     assert cluster.stopped
 
 
+@claim("`serve` checks the checkpoint before the port and says once when it is ready", of="command-line")
 def test_the_path_is_looked_at_before_the_port(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +188,7 @@ async def test_how_far_a_fetch_is_is_a_stage_and_notes(folder: Path) -> None:
     assert any(line.endswith("s] o/m has 8.0 GiB") for line in session.lines)
     session.server.stop()
     assert await session.task == 0
+    assert session.lines[-1].endswith("no request was taken; what the hub has sent stays in its cache")
 
 
 async def test_models_with_equal_room_are_told_together(folder: Path) -> None:
@@ -194,6 +202,7 @@ async def test_models_with_equal_room_are_told_together(folder: Path) -> None:
     assert " of a" not in capacity(named, 8)
 
 
+@claim("`serve` checks the checkpoint before the port and says once when it is ready", of="command-line")
 async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
     """Also those that nobody had looked at when the models got ready."""
     cluster, lines = FakeCluster(folder), list[str]()
@@ -263,6 +272,32 @@ async def test_a_signal_while_starting(folder: Path) -> None:
     session.server.stop()
     assert await session.task == 0
     assert not cluster.stopped  # there was nothing to stop
+    assert session.lines[-1].endswith("s] stopped while starting: no request was taken")
+
+
+async def test_a_signal_while_models_load(folder: Path) -> None:
+    cluster = FakeCluster(folder)
+    cluster.gate.set()
+    cluster.gateway.readiness = Readiness(False, applications={"tiny": "loading"})
+    session = Session(cluster)
+    await session.until("tokenizers loaded")
+    session.server.stop()
+    assert await session.task == 0
+    assert (await session.until("draining")).endswith("draining: models were still loading, and no request is running")
+    assert session.lines[-1].endswith("stopped")
+    assert cluster.stopped
+
+
+@pytest.mark.parametrize(("level", "told"), [("info", 0), ("warning", 1)])
+async def test_a_model_is_told_to_be_ready_once(folder: Path, level: str, told: int) -> None:
+    """With log_level=info the log tells it."""
+    cluster = FakeCluster(folder)
+    cluster.gate.set()
+    session = Session(cluster, log_level=level)
+    await session.until("ready at")
+    session.server.stop()
+    assert await session.task == 0
+    assert sum("tiny is ready" in line for line in session.lines) == told
 
 
 @pytest.mark.parametrize("error", [SettingsError("memory is 3; give more"), CheckpointError("no such tensor; get it")])
@@ -297,6 +332,7 @@ async def test_a_checkpoint_with_a_broken_tokenizer(tmp_path: Path, capsys: pyte
     assert cluster.stopped
 
 
+@claim("One server uses a folder of batches; a second one is refused at its start", of="offline")
 async def test_one_server_uses_a_folder_of_batches(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster, batches = FakeCluster(folder), str(tmp_path / "batches")
     first = Session(cluster, batch_dir=batches)
@@ -313,6 +349,7 @@ async def test_one_server_uses_a_folder_of_batches(folder: Path, tmp_path: Path,
     assert await again.task == 0
 
 
+@claim("The server listens on loopback by default and does not share the port of another server", of="command-line")
 async def test_a_port_that_is_taken_and_an_open_host(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +413,7 @@ async def test_the_head_answers_only_while_no_gateway_does(folder: Path) -> None
     assert await session.task == 0
 
 
+@claim("The server listens on loopback by default and does not share the port of another server", of="command-line")
 async def test_a_port_of_another_server_is_not_shared_by_mistake(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both would take connections, if both only asked for SO_REUSEPORT."""
     with socket.socket() as taken:
@@ -385,3 +423,27 @@ async def test_a_port_of_another_server_is_not_shared_by_mistake(folder: Path, c
         settings = Settings(port=taken.getsockname()[1], gateways=2, gateway_in_head="no")
         assert await Server(settings, FakeCluster(folder).start, lambda line: None).run() == 2
     assert "Address already in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("stages", "states", "rest"),
+    [
+        (("hashed",), {"tiny": "ready"}, " on the workers that have loaded, others are still loading"),
+        (("hashed", "loaded"), {"tiny": "ready"}, ""),
+        (("hashed",), {"tiny": "ready", "org/other": "failed"}, ""),
+    ],
+)
+async def test_the_room_is_told_to_be_less_while_a_worker_loads(
+    folder: Path, stages: tuple[str, ...], states: dict[str, str], rest: str
+) -> None:
+    """Also where the only model is there on one of two workers, so that its room alone cannot tell."""
+    cluster, lines = FakeCluster(folder), list[str]()
+    cluster.stages = [(name, 0.1) for name in stages]
+    cluster.gateway.infos = cluster.gateway.infos[: len(states)]
+    cluster.gateway.readiness = Readiness(True, applications=states)
+    herald = Herald(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
+    await herald.announce(Catalog(cluster.gateway, 100), "http://there")
+    head, _, told = lines[-1].partition("; room for about ")
+    assert "ready at http://there/v1 with models: tiny" in head
+    both = " of tiny, or about 8 concurrent requests of 16 tokens of org/other" * (len(states) > 1)
+    assert told == f"5 concurrent requests of 64 tokens{both}{rest}"

@@ -11,6 +11,7 @@ import pytest
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.api.settings.options import make_settings
 from blockwright.api.settings.text import as_toml
+from blockwright.tests.claims import claim
 
 FILE = """
 [applications]
@@ -39,6 +40,7 @@ def defaults(settings: Settings) -> dict[str, Any]:
     return {name: json.loads(text) for name, text in settings.application_defaults.items()}
 
 
+@claim("Variants may have a system prompt and sampling defaults of their own", of="fine-tunes")
 def test_tables_of_a_file(tmp_path: Path) -> None:
     made = settings_of(tmp_path, FILE)
     paths = {"a": "/a", "a.b": "/ab", "short": "/a", "terse": "/a", "legal": "/adapters/legal"}

@@ -7,8 +7,10 @@ import pytest
 
 from blockwright.actors.config import Settings, SettingsError
 from blockwright.api.settings.options import convert, make_settings, model_id, read_keys
+from blockwright.tests.claims import claim
 
 
+@claim("Settings come from a file, from flags and from `--set`, and the later source wins", of="command-line")
 def test_later_sources_win(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text(
@@ -45,6 +47,7 @@ def test_conversions(name: str, text: Any, value: Any) -> None:
     assert type(made) is type(value)
 
 
+@claim("Wrong settings are refused in one sentence", of="command-line")
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -1,5 +1,7 @@
 """Settings as text: the file is a configuration, the table is that of the documentation, and nobody's key is shown."""
 
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from blockwright.actors.config import Settings
 from blockwright.api.commands.cli import main
 from blockwright.api.settings.options import make_settings, read_config
-from blockwright.api.settings.text import as_table, as_toml, entries
+from blockwright.api.settings.text import as_tables, as_toml, entries
 
 ROOT = Path(__file__).parents[3]
 CHANGED = Settings(
@@ -37,7 +39,20 @@ def test_it_tells_what_differs_and_no_keys() -> None:
 
 def test_every_setting_has_a_meaning() -> None:
     assert [entry.name for entry in entries() if len(entry.meaning) < 10] == []
-    assert f"\n{as_table()}\n" in (ROOT / "docs" / "serving.md").read_text()
+    assert f"\n{as_tables()}\n" in (ROOT / "docs" / "serving.md").read_text()
+
+
+def test_settings_are_in_short_groups() -> None:
+    groups = [(group, len([*members])) for group, members in groupby(entries(), attrgetter("group"))]
+    assert all(group for group, _ in groups)
+    assert len({group for group, _ in groups}) == len(groups) >= 10, "a group is in one piece"
+    assert max(size for _, size in groups) <= 14
+
+
+def test_the_file_has_the_groups_as_headings() -> None:
+    text = as_toml(Settings())
+    assert "\n\n# Overload\n# --------\n\n" in text
+    assert text.index("# Overload\n") < text.index("\noverload = ") < text.index("# Offline batches\n")
 
 
 def test_the_command_shows_what_is_in_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from blockwright.api.text.tokenizer import TextCodec
+from blockwright.tests.claims import claim
 
 
 def fallback_codec() -> TextCodec:
@@ -35,6 +36,7 @@ def test_byte_level_pieces_join_to_the_full_decode(codec: TextCodec, tokens: lis
     assert "".join(pieces) + together.flush() == codec.decode(tokens)
 
 
+@claim("Streams never show half a character", of="http-api")
 @given(st.text(max_size=20))
 def test_valid_text_never_shows_a_replacement(codec: TextCodec, text: str) -> None:
     text = text.replace("\ufffd", "")

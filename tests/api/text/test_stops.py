@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.api.text.stops import StopScanner
+from blockwright.tests.claims import claim
 
 SHORT = st.text(alphabet="abc", min_size=1, max_size=4)
 
@@ -24,6 +25,7 @@ def reference(stops: list[str], text: str) -> tuple[str, str | None]:
     return text, None
 
 
+@claim("Stop strings are found over token borders and never shown half", of="http-api")
 @given(st.lists(SHORT, min_size=1, max_size=4), st.lists(st.text(alphabet="abc", max_size=5), max_size=8))
 def test_the_cut_does_not_matter(stops: list[str], pieces: list[str]) -> None:
     text = "".join(pieces)

@@ -15,6 +15,7 @@ from blockwright.api.text.chat_template import LONGEST, ChatTemplate, Rendering
 from blockwright.api.text.template_budget import MOST_CHARACTERS, PER_MESSAGE, STEPS
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
+from blockwright.tests.claims import claim
 
 HI = [{"role": "user", "content": "hi"}]
 MOST = MOST_CHARACTERS
@@ -61,6 +62,7 @@ def test_a_huge_value_is_refused_before_it_is_made(source: str, size: str) -> No
     assert f"the chat template makes a value of {size}" in said
 
 
+@claim("Chat templates run in a sandbox, within a budget of steps", of="security")
 @pytest.mark.parametrize(
     "source",
     [
@@ -154,6 +156,7 @@ def test_compared_values_and_slices_are_those_of_jinja2() -> None:
     assert render(source) == jinja2.Environment().from_string(source).render(messages=HI)
 
 
+@claim("Chat templates run in a sandbox, within a budget of steps", of="security")
 @pytest.mark.parametrize(
     ("source", "says"),
     [

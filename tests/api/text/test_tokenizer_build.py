@@ -15,6 +15,7 @@ from blockwright.api.text.tokenizer_classes import _MISNAMED, _OF_MODELS, CLASSE
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 from blockwright.tests.checkpoints import write_tokenizer
+from blockwright.tests.claims import claim
 
 TEXTS = (
     "hello the end",
@@ -118,6 +119,7 @@ FLAGS: dict[str, dict[str, Any]] = {
 }
 
 
+@claim("Tokenizers are built as transformers builds them", of="checkpoints")
 @pytest.mark.parametrize("config", FLAGS.values(), ids=FLAGS)
 def test_what_the_configuration_says_of_tokens_counts(tmp_path: Path, config: dict[str, Any]) -> None:
     check(write_byte_level(tmp_path, **config))
@@ -187,6 +189,7 @@ def test_a_leading_space_is_as_the_class_has_it_and_an_operator_is_told(tmp_path
     assert "transformers 5 builds a T5Tokenizer anew" in note
 
 
+@claim("Tokenizers are built as transformers builds them", of="checkpoints")
 def test_the_tables_of_classes_are_those_of_transformers() -> None:
     from transformers import TokenizersBackend
     from transformers.models.auto.tokenization_auto import (

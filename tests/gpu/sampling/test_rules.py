@@ -27,6 +27,7 @@ from blockwright.gpu.sampling.sampler import sample
 from blockwright.gpu.tables import Tables
 from blockwright.policies.plan.sampling import SamplingParams, TokenRules
 from blockwright.policies.plan.sweep_plan import NOT_FINITE, SetSampling, WriteTokens
+from blockwright.tests.claims import claim
 
 V = 50
 PROMPT = [3, 4, 5, 6]
@@ -61,6 +62,7 @@ tokens = st.integers(0, V - 1)
 outputs = st.lists(st.integers(0, 5), max_size=12)
 
 
+@claim("Minimum probability, biases, bad words, minimum and allowed tokens give the logits of transformers", of="numerics")
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=6), outputs, st.integers(0, 99))
 def test_bad_words_as_transformers(banned: list[list[int]], output: list[int], seed: int) -> None:
     logits = np.random.default_rng(seed).normal(size=V).astype(np.float32)
@@ -68,6 +70,7 @@ def test_bad_words_as_transformers(banned: list[list[int]], output: list[int], s
     np.testing.assert_array_equal(applied(TokenRules(banned=banned), logits, output), expected)
 
 
+@claim("Minimum probability, biases, bad words, minimum and allowed tokens give the logits of transformers", of="numerics")
 @given(st.dictionaries(tokens, st.floats(-100, 100), min_size=1, max_size=9), st.integers(0, 99))
 def test_biases_as_transformers(bias: dict[int, float], seed: int) -> None:
     logits = np.random.default_rng(seed).normal(size=V).astype(np.float32)
@@ -75,6 +78,7 @@ def test_biases_as_transformers(bias: dict[int, float], seed: int) -> None:
     np.testing.assert_allclose(applied(TokenRules(bias=list(bias.items())), logits, [0]), expected, rtol=1e-6, atol=1e-6)
 
 
+@claim("Minimum probability, biases, bad words, minimum and allowed tokens give the logits of transformers", of="numerics")
 @given(st.integers(0, 6), st.sets(tokens, min_size=1, max_size=3), outputs)
 def test_min_tokens_as_transformers(least: int, ends: set[int], output: list[int]) -> None:
     logits = np.zeros(V, np.float32)
@@ -83,6 +87,7 @@ def test_min_tokens_as_transformers(least: int, ends: set[int], output: list[int
     np.testing.assert_array_equal(applied(TokenRules(min_tokens=least, ends=sorted(ends)), logits, output), expected)
 
 
+@claim("Minimum probability, biases, bad words, minimum and allowed tokens give the logits of transformers", of="numerics")
 @given(st.sets(tokens, min_size=1, max_size=9))
 def test_allowed_tokens_as_transformers(allowed: set[int]) -> None:
     logits = np.arange(V, dtype=np.float32)
@@ -90,6 +95,7 @@ def test_allowed_tokens_as_transformers(allowed: set[int]) -> None:
     np.testing.assert_array_equal(applied(TokenRules(allowed=sorted(allowed)), logits, []), processed([step], logits, [0]))
 
 
+@claim("Minimum probability, biases, bad words, minimum and allowed tokens give the logits of transformers", of="numerics")
 @pytest.mark.parametrize("min_p", [0.01, 0.2, 0.9, 1.0])
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_min_p_as_transformers(min_p: float, temperature: float) -> None:

@@ -14,6 +14,7 @@ from blockwright.gpu.sampling.sampler import candidates, penalise, raw_logprobs,
 from blockwright.gpu.tables import Tables
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import NOT_FINITE
+from blockwright.tests.claims import claim
 
 VOCABULARY = 1000
 
@@ -63,6 +64,7 @@ CASES = [
 ]
 
 
+@claim("Temperature, top-p, top-k and penalties give the probabilities of transformers", of="numerics")
 @pytest.mark.parametrize("params", CASES, ids=lambda p: f"seed{p.seed}")
 def test_equals_transformers(params: SamplingParams) -> None:
     tables = make_tables([replace(params, choice=n) for n in range(8)])
@@ -123,6 +125,7 @@ def test_the_argmax_of_the_back_end_is_used_only_where_it_decides() -> None:
     sample(make_logits(1), [0], [12], make_tables([SamplingParams()]), never)
 
 
+@claim("A seeded request gives the same text whatever else is in the batch", of="numerics", headline=True)
 def test_a_row_does_not_depend_on_others() -> None:
     params = [*CASES, SamplingParams(temperature=0.0), SamplingParams(frequency_penalty=1.0, seed=3)]
     logits_NV, tables = make_logits(len(params), seed=4), make_tables(params)

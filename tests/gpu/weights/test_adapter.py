@@ -17,6 +17,7 @@ from blockwright.gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.checkpoints import make_checkpoint
+from blockwright.tests.claims import claim
 from blockwright.zoo.source import open_source
 
 Checkpoints = Callable[..., Path]
@@ -93,6 +94,7 @@ def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Fold
     assert [a.component.id == b.component.id for a, b in zip(changed, first, strict=True)] == [True, False, *[True] * 6]
 
 
+@claim("An adapter for another base, of a wrong rank or for a wrong module is refused by name", of="fine-tunes")
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
@@ -142,6 +144,7 @@ def renamed(tensors: dict[str, torch.Tensor], old: str, new: str) -> None:
         tensors[name.replace(old, new)] = tensors.pop(name)
 
 
+@claim("An adapter for another base, of a wrong rank or for a wrong module is refused by name", of="fine-tunes")
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
@@ -174,6 +177,7 @@ def test_tensors_that_do_not_fit_the_base_are_named(
         folder.open(made[0])
 
 
+@claim("An adapter for another base, of a wrong rank or for a wrong module is refused by name", of="fine-tunes")
 def test_an_adapter_of_another_base_is_refused(made: tuple[Path, Path], checkpoint: Checkpoints) -> None:
     wider = checkpoint("llama", hidden_size=96)
     with pytest.raises(CheckpointError, match=re.escape(str(wider)) + ".*name the base that the adapter was trained on"):
@@ -182,6 +186,7 @@ def test_an_adapter_of_another_base_is_refused(made: tuple[Path, Path], checkpoi
         open_source(made[1], checkpoint("gpt-neox"))
 
 
+@claim("Pickle files are never loaded", of="checkpoints")
 def test_a_pickle_is_never_loaded(folder: Folder, made: tuple[Path, Path]) -> None:
     folder.open(made[0])
     (folder.path / "adapter_model.safetensors").rename(folder.path / "adapter_model.bin")

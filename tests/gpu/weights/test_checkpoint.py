@@ -14,8 +14,10 @@ import pytest
 
 from blockwright.gpu.model.config import AttentionConfig, EmbeddingConfig, HeadConfig, MlpConfig, RopeConfig
 from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
+from blockwright.gpu.weights.near_folder import near_folder
 from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.tests.checkpoints import PRESETS, make_checkpoint
+from blockwright.tests.claims import claim
 
 MakeCheckpoint = Callable[..., Path]
 
@@ -35,6 +37,7 @@ def copy(checkpoint: MakeCheckpoint, tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+@claim("The configuration and rope scaling of a checkpoint are read as transformers reads them", of="checkpoints")
 @pytest.mark.parametrize("architecture", list(PRESETS))
 def test_agrees_with_transformers(checkpoint: MakeCheckpoint, architecture: str) -> None:
     from transformers import AutoConfig
@@ -125,6 +128,7 @@ def test_old_spelling(copy: Callable[..., Path]) -> None:
 LLAMA31 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
+@claim("The configuration and rope scaling of a checkpoint are read as transformers reads them", of="checkpoints")
 def test_llama_31_scaling(copy: Callable[..., Path]) -> None:
     scaling = {**LLAMA31, "rope_type": "llama3", "original_max_position_embeddings": 8192}
     path = copy(rope_parameters=..., rope_theta=5e5, rope_scaling=scaling)
@@ -166,6 +170,7 @@ def test_generation_defaults(copy: Callable[..., Path]) -> None:
     assert (found.temperature, found.top_k, found.do_sample, found.eos_token_ids) == (1.0, 0, None, (2,))
 
 
+@claim("Tied and fused tensors are read as the model that has them apart", of="checkpoints")
 def test_tied_pair_under_either_name(copy: Callable[..., Path], tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -246,6 +251,14 @@ def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path, monke
     assert refusal(meant.with_name("date")).endswith(f"did you mean {meant.with_name('dates')}?")
     monkeypatch.chdir(tmp_path / "models")
     assert refusal(Path("my-modle")) == "there is no folder my-modle; did you mean my-model?"
+    monkeypatch.chdir(tmp_path)
+    hub = "(for the one of the hub write {}@main)"
+    for wrong in ("modles/my-model", "modles/my-modle", "models/my-modle"):
+        assert refusal(wrong) == f"there is no folder {wrong}; did you mean models/my-model? {hub.format(wrong)}"
+    assert refusal("./modles/my-model").endswith("did you mean models/my-model?")
+    assert refusal(tmp_path / "modles" / "my-modle").endswith(f"did you mean {meant}?")
+    assert "did you mean" not in refusal("./quite/other")
+    assert near_folder(Path("models/my-model@main")) is None, "the hub's, on purpose"
     (inside := meant.with_name("saved") / "named").mkdir(parents=True)
     (inside / "adapter_config.json").write_text("{}")
     assert refusal(inside.parent) == f"{inside.parent} has no config.json; did you mean {inside}?"
@@ -269,6 +282,7 @@ def test_refuses_broken_folders(copy: Callable[..., Path], tmp_path: Path, monke
     assert "generation_config.json: repetition_penalty is 0, not a number above 0 to inf; correct the file" in refusal(path)
 
 
+@claim("Pickle files are never loaded", of="checkpoints")
 def test_refuses_what_is_no_safetensors(copy: Callable[..., Path]) -> None:
     path = copy("llama")
     weights = path / "model.safetensors"
@@ -291,6 +305,7 @@ def test_refuses_what_is_no_safetensors(copy: Callable[..., Path]) -> None:
     assert "pickles (1 files, pytorch_model.bin first)" in refusal(path)
 
 
+@claim("GGUF files are named wherever they are met", of="checkpoints")
 def test_gguf_is_named_wherever_it_is_met(copy: Callable[..., Path], tmp_path: Path) -> None:
     remedy = "which is not supported; name the folder of the model's safetensors checkpoint"
     file = tmp_path / "model-q4.gguf"

@@ -16,6 +16,7 @@ from blockwright.gpu.weights.identity import NotFinite, begin_hash, hash_tensor
 from blockwright.gpu.weights.tensor_files import read_header
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.checkpoints import make_checkpoint
+from blockwright.tests.claims import claim
 
 TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 GARBAGE = (float("nan"), -float("nan"), float("inf"), -float("inf"), 1e38, -BEYOND)  # float16 makes the last two infinite
@@ -73,6 +74,7 @@ def spoil(path: Path, part: str) -> str:
     return name
 
 
+@claim("Weights with NaN or infinity are refused by the name of the tensor", of="checkpoints")
 def test_a_checkpoint_and_an_adapter_are_refused(tmp_path: Path) -> None:
     base, bad = make_checkpoint(tmp_path / "base"), make_checkpoint(tmp_path / "bad")
     adapter = make_adapter(base, tmp_path / "adapter")

@@ -14,6 +14,7 @@ from blockwright.gpu.weights.checkpoint import Checkpoint
 from blockwright.gpu.weights.checkpoint_files import CheckpointFiles
 from blockwright.gpu.weights.generation import APPLIED, NEUTRAL, SILENT, read_generation
 from blockwright.tests.api.fake_port import EOS, make_folder
+from blockwright.tests.claims import claim
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,7 @@ def written(folder: Path, values: dict[str, Any]) -> Path:
     return folder
 
 
+@claim("The sampling defaults of a checkpoint are applied or named as ignored", of="checkpoints")
 def test_every_field_of_transformers_has_its_place(config: ModelConfig, tmp_path: Path) -> None:
     from transformers import GenerationConfig
 

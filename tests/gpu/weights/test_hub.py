@@ -24,6 +24,7 @@ from blockwright.api.settings.options import model_id
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint import Checkpoint, locate
 from blockwright.gpu.weights.hub import TOLD
+from blockwright.tests.claims import claim
 from blockwright.tests.gpu.weights.test_checkpoint import MakeCheckpoint
 from blockwright.tests.waiting import PATIENCE
 
@@ -173,6 +174,7 @@ def test_a_revision_is_handed_on_and_no_part_of_the_model_id(hub: Hub) -> None:
     assert model_id("owner/name@v1.0") == "owner/name"
 
 
+@claim("A hub model is judged by its configuration before anything large is fetched", of="checkpoints")
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -1,4 +1,4 @@
-"""Regular expressions of adapters: the same answers as ``re``, in time that nobody can stretch."""
+"""Regular expressions of adapters: the same answers as ``re``, in bounded time."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ NAMES = [
         r".*\.(1|2)\..*(k_proj|q_proj|gate_proj)", r".*q_proj", r"model\.layers\.(0|1[0-2])\..*", r".*[^k]_proj",
         r"(?:.*\.)?lm_head", r"(?!.*mlp).*proj$", r"(?=.*mlp)model.*", r"^model.*\d+\.\w+.*$", "a*", "(a|aa)*b?", "a{2}b",
         "a{1,2}", "[a-c]+", r".*\.\d{2}\..*", "(a*)*b", "a+?b", "", "x?", "(a|b)", r"[^\d]*", "a{0,3}?b", "(ab?){2,}",
+        r".*\bq_proj", r".*\B_proj", r"\b", r"a\Ba+", r"a\b|\Baa\b",
+        r"(?:\bmodel\.layers\.[\d]{1,}\.(?:mlp|self_attn)\.(?:q_proj))",
     ],
 )  # fmt: skip
 def test_it_matches_what_re_matches(pattern: str) -> None:

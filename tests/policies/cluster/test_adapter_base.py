@@ -7,6 +7,7 @@ import re
 import pytest
 
 from blockwright.policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base, shown_base
+from blockwright.tests.claims import claim
 
 BASE, TUNED, HUB = (
     WholeModel("base", "/models/llama"),
@@ -16,6 +17,7 @@ BASE, TUNED, HUB = (
 WHOLES = [BASE, TUNED, HUB]
 
 
+@claim("The base of an adapter is the model that it names and is never guessed", of="fine-tunes")
 @pytest.mark.parametrize(
     ("trained_on", "base"),
     [
@@ -36,6 +38,7 @@ def test_the_one_that_is_named_by_id_path_or_last_name(trained_on: str, base: Wh
     assert choose_base(trained_on, reversed(WHOLES)) == base, "in whatever order they are served"
 
 
+@claim("The base of an adapter is the model that it names and is never guessed", of="fine-tunes")
 @pytest.mark.parametrize(
     ("trained_on", "says"), [("", "names none"), ("/x/other", "names '/x/other', which is none of them")]
 )

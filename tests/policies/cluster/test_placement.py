@@ -10,6 +10,7 @@ import pytest
 from blockwright.policies.cluster.placement import Cost, Draft, best_draft, pipeline, place_by_locality
 from blockwright.policies.model.chain import Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.model.partition import place
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
 Chains = dict[str, list[Component]]
@@ -80,6 +81,7 @@ def check(routes: Sequence[Route], chains: Mapping[str, Sequence[Component]], me
         assert sum(components.values()) <= memory[worker], worker
 
 
+@claim("Placement by memory and locality serves more models in less memory than first fit", of="fine-tunes")
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))
 def test_better_than_first_fit_over_a_thousand_zoos(part: int) -> None:
     """By ``Cost``: more applications served, then fewer transfers, then less memory; replicas of both are left out."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.cluster.provisioning import DrainOne, Provisioning, ProvisioningRules, StartOne, WorkerStage
+from blockwright.tests.claims import claim
 
 NAMES = ["w0", "w1", "w2", "w3"]
 
@@ -29,6 +30,7 @@ def decide(made: Provisioning, now: float, work: dict[str, float]) -> StartOne |
     return made.decide(now, lambda: work)
 
 
+@claim("Autoscaling starts a worker because of forecasts, before requests are late", of="prediction")
 @pytest.mark.parametrize(
     ("mode", "observed", "starts"),
     [

@@ -14,6 +14,7 @@ from blockwright.policies.cluster.restart_policy import (
     Strategy,
     place,
 )
+from blockwright.tests.claims import claim
 
 P, T, X = Restart.PERMANENT, Restart.TRANSIENT, Restart.TEMPORARY
 ALL, REST, ONE = Strategy.ONE_FOR_ALL, Strategy.REST_FOR_ONE, Strategy.ONE_FOR_ONE
@@ -82,6 +83,7 @@ def test_siblings_that_are_done_or_temporary_stay_away_from_a_group_restart():
     assert start_all(made, 2.0) == ["a", "d"]
 
 
+@claim("Supervisors restart children by three strategies, with limits and growing pauses", of="actor-runtime")
 def test_the_limit_is_intensity_restarts_within_a_period():
     made = rules(ONE, (P,), intensity=2, period=5.0)
     for now in (1.0, 2.0):
@@ -208,6 +210,7 @@ def test_whatever_happens_everybody_is_up_or_done_in_the_end(strategy, kinds, st
         assert states[name] == "up" or (states[name] == "done" and kind != P)
 
 
+@claim("Processes are restarted at once, then with growing pauses, by one restart policy", of="faults")
 def test_processes_are_restarted_at_once_then_with_growing_pauses_and_never_given_up():
     """The pauses of workers (docs/operations.md): none, 0.25, 0.5, 1, 2, 4, 4, ... seconds; none again after a long life."""
     backoff = Backoff(initial=0.25, most=4.0, jitter=0.0, at_once=1)

@@ -12,6 +12,7 @@ from blockwright.policies.memory.chunks import ChunkPool
 from blockwright.policies.memory.idle_pages import IdlePages
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.model.runs import Span
+from blockwright.tests.claims import claim
 
 CHUNK = 64 * 1024
 SPAN = Span.of(0, "kv", [(b"a0",), (b"a1",), (b"a2",)], [b"l0", b"l1", b"line"])
@@ -35,6 +36,7 @@ def present(pages: PageTable, *spans: Span) -> list[bool]:
     return [pages.find(bytes([place]), span) is not None for place, span in enumerate(spans)]
 
 
+@claim("The page unused for longest is evicted first", of="serving")
 def test_the_page_unused_for_longest_gives_way() -> None:
     pages = cached(3, *[SPAN] * 4)
     for place in (0, 1, 3):  # used again: the third is the oldest now

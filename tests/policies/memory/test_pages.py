@@ -5,6 +5,7 @@ from __future__ import annotations
 from blockwright.policies.memory.chunks import ChunkPool
 from blockwright.policies.memory.pages import PageTable
 from blockwright.policies.model.runs import Span
+from blockwright.tests.claims import claim
 
 CHUNK = 64 * 1024
 SPAN = Span.of(0, "kv", [(b"a0",), (b"a1",), (b"a2",)], [b"l0", b"l1", b"line"])
@@ -65,6 +66,7 @@ def test_whoever_made_a_page_pays_for_it() -> None:
     assert pages.shared_now() == 1
 
 
+@claim("Running sequences and cached pages survive a new cut of their model", of="fine-tunes")
 def test_a_border_splits_handles_and_moves_no_slot() -> None:
     pages = table(6)
     listed, cached, other = pages.take(SPAN, "a"), pages.take(SPAN, "b"), pages.take(OTHER, "")

@@ -9,6 +9,7 @@ import pytest
 from blockwright.policies.memory.chunks import ChunkPool
 from blockwright.policies.memory.packed_tensor import PackedTensor, TensorPlace
 from blockwright.policies.memory.residence import Residence
+from blockwright.tests.claims import claim
 
 CHUNK, GRANULE = 4096, 64
 
@@ -22,6 +23,7 @@ def tensors(**sizes: int) -> list[PackedTensor]:
     return [PackedTensor(name.encode(), nbytes) for name, nbytes in sizes.items()]
 
 
+@claim("Identical tensors lie in a worker's memory once, whatever their names", of="fine-tunes")
 def test_tensors_of_several_components_lie_in_memory_once() -> None:
     residence, pool = made(8)
     base = residence.load(b"base", "a", tensors(q=CHUNK, k=100, o=CHUNK))

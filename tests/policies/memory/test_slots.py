@@ -26,6 +26,16 @@ def test_groups_are_whole_chunks_and_whole_slots(
     assert (allocator.group_chunks, allocator.group_slots) == (group_chunks, group_slots)
 
 
+def test_slots_that_are_freed_may_return_no_more_than_the_groups_they_are_in() -> None:
+    allocator = SlotAllocator("kv", CHUNK * 3 // 8, ChunkPool(30, CHUNK))
+    assert allocator.may_return(1) == 0
+    taken = allocator.take(24)
+    assert taken is not None
+    assert [allocator.may_return(n) for n in (0, 1, 2, 3, 24)] == [0, 3, 6, 9, 9], "of three groups of three chunks"
+    allocator.free(taken[8:16])
+    assert [allocator.may_return(n) for n in (1, 2, 3)] == [3, 6, 6]
+
+
 @given(st.integers(0, 1000), st.sampled_from([CHUNK // 4, CHUNK * 2, 24 * 1024]))
 def test_slots_are_owned_once_and_empty_groups_return_their_chunks(seed: int, slot_bytes: int) -> None:
     chance, pool = random.Random(seed), ChunkPool(24, CHUNK)

@@ -6,6 +6,7 @@ from blockwright.policies.memory.packed_tensor import PackedTensor, Shortage, Te
 from blockwright.policies.memory.worker_memory import WorkerMemory
 from blockwright.policies.model.chain import KvLayout
 from blockwright.policies.model.runs import Span
+from blockwright.tests.claims import claim
 
 CHUNK = 64 * 1024
 LAYOUT = KvLayout(1, 8, "float32", 4)
@@ -41,6 +42,7 @@ def one(nbytes: int, id: bytes = b"") -> list[PackedTensor]:
     return [PackedTensor(id or bytes([nbytes % 251]), nbytes)]
 
 
+@claim("Parameters and KV share one pool of memory, whose size in the system follows its accounts", of="serving")
 def test_parameters_push_cached_pages_out_but_not_pages_in_use() -> None:
     made = memory(4)
     used, cached = page(made), page(made, b"hash")

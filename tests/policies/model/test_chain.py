@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from blockwright.policies.model.chain import Block, Chain, Component, Kind, bases
+from blockwright.tests.claims import claim
 
 
 def chain(name: str, ids: str) -> Chain:
@@ -10,6 +11,7 @@ def chain(name: str, ids: str) -> Chain:
     return Chain(name, (Block(components[:2]), Block(components[2:])), 64)
 
 
+@claim("Every variant is a model id with its parent and root", of="fine-tunes")
 def test_the_base_is_the_earlier_application_with_most_parameters_in_common() -> None:
     chains = [
         chain("base", "abcd"),

@@ -9,10 +9,12 @@ import pytest
 from blockwright.policies.offline.arranging import Arrangement
 from blockwright.policies.offline.feed import OfflineFeed
 from blockwright.policies.offline.order import Weigher
+from blockwright.tests.claims import claim
 
 from .jobs import drain, feed_of, group, mixed, numbers
 
 
+@claim("Ordering a large batch does not hold the event loop", of="offline")
 def test_a_large_job_is_ordered_and_cut_by_errands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other call weighs requests, however many there are; until the errand is done what was cut before goes on."""
     monkeypatch.setattr("blockwright.policies.offline.feed.FEW", 10)

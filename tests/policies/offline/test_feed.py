@@ -15,6 +15,7 @@ from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
 from blockwright.policies.offline.prefix_tree import packed
 from blockwright.policies.offline.scanner import DualScanner
 from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.tests.claims import claim
 
 from .jobs import COSTS, drain, feed_of, group, mixed, numbers
 
@@ -237,6 +238,7 @@ def test_a_request_that_failed_teaches_nothing() -> None:
     assert feed.progress(1.0).remaining_tokens == pytest.approx(3 * 75)
 
 
+@claim("Every request of a batch ends once, whatever happens to workers and memory", of="offline")
 @pytest.mark.parametrize("few", [0, 1000])
 @pytest.mark.parametrize("seed", range(12))
 def test_every_request_ends_once_whatever_happens(seed: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.order import OrderRules, Weigher, density_order
 from blockwright.policies.offline.parts import cut
 from blockwright.policies.offline.prefix_tree import PrefixTree, packed
+from blockwright.tests.claims import claim
 from blockwright.tests.policies.offline.test_order import random_batch
 
 
@@ -40,6 +41,7 @@ def test_each_request_is_in_one_part(part: int) -> None:
         assert cut(units, 1, batch.weigher) == [units]
 
 
+@claim("Parts of a batch for several workers have equal time in compute and memory", of="offline")
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_parts_are_equal_and_as_dense_as_the_whole(seed: int, count: int) -> None:

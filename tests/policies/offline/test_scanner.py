@@ -12,6 +12,7 @@ import pytest
 
 from blockwright.policies.offline.order import Unit
 from blockwright.policies.offline.scanner import DualScanner, left_share
+from blockwright.tests.claims import claim
 
 
 def unit(requests: Sequence[int], rho: float) -> Unit:
@@ -52,6 +53,7 @@ def test_partitions_at_the_edges(left: float, right: float, target: float, share
     assert left_share(left, right, target) == pytest.approx(share, abs=1e-12)
 
 
+@claim("A batch is read from its compute-bound and its memory-bound end at once, within the memory", of="offline")
 def test_both_ends_are_read_towards_each_other_within_their_memory() -> None:
     found = scanner([unit(range(10), 4.0), unit(range(10, 20), 0.25)])
     use = found.use()
@@ -178,6 +180,7 @@ def test_what_cannot_be_is_refused(memory: float, target: float, share: float | 
         scanner([unit([0], 1.0)]).finished(7)
 
 
+@claim("Every request of a batch ends once, whatever happens to workers and memory", of="offline")
 @pytest.mark.parametrize("seed", range(60))
 def test_every_request_runs_to_its_end_whatever_happens(seed: int) -> None:
     chance = random.Random(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from blockwright.policies.overload.exchange_order import AT_ONCE, SMALL, ExchangeOrder, StaleSequence
+from blockwright.tests.claims import claim
 
 
 def stale(name: str, size: int, link: tuple[str, str] = ("a", "b"), pages: int | None = None) -> StaleSequence:
@@ -12,6 +13,7 @@ def stale(name: str, size: int, link: tuple[str, str] = ("a", "b"), pages: int |
     return StaleSequence(name, {link: size * SMALL}, {link[1]: size if pages is None else pages})
 
 
+@claim("Running sequences pause while their KV is exchanged, the shortest stall first", of="parameter-dropping")
 def test_the_shortest_stall_first_by_bytes_and_bandwidth() -> None:
     order = ExchangeOrder(lambda sender, receiver: 10.0 if sender == "c" else 1.0, at_once=2)
     for one in (stale("long", 9), stale("short", 3), stale("fast link", 20, ("c", "b")), stale("none", 0)):

@@ -11,6 +11,7 @@ from blockwright.policies.plan.coefficients import TERMS, Coefficients
 from blockwright.policies.plan.cost import cost, features
 from blockwright.policies.plan.fit import EAGER, EVERY, REFIT, OnlineFit, Sample, fit, predict, relative_errors
 from blockwright.policies.plan.sweep_plan import Step, SweepPlan
+from blockwright.tests.claims import claim
 
 TRUE = Coefficients(
     base=2e-4, step=2e-5, read=2e-3, token=1e-5, beyond=4e-5, row=1e-5, context=2e-8, prefill=3e-9, parameters=4e7, kv=6144.0
@@ -41,12 +42,14 @@ def samples(count: int, seed: int, noise: float) -> list[Sample]:
     return found
 
 
+@claim("A cost model of few terms foretells the time of sweeps that it was not fitted to", of="prediction")
 def test_what_was_measured_without_noise_is_found_again() -> None:
     found = fit(samples(120, 1, 0.0), TRUE.parameters, TRUE.kv)
     for name in TERMS:
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=0.02), name
 
 
+@claim("A cost model of few terms foretells the time of sweeps that it was not fitted to", of="prediction")
 def test_with_noise_other_sweeps_are_foretold_and_no_term_is_negative() -> None:
     found = fit(samples(120, 1, 0.1), TRUE.parameters, TRUE.kv)
     errors = relative_errors(samples(60, 2, 0.0), found)
@@ -56,6 +59,7 @@ def test_with_noise_other_sweeps_are_foretold_and_no_term_is_negative() -> None:
     assert all(getattr(fit(idle, TRUE.parameters, TRUE.kv), name) >= 0 for name in TERMS)
 
 
+@claim("A worker refits its cost model while it serves", of="prediction")
 def test_a_worker_follows_a_machine_that_became_slower_in_one_respect() -> None:
     """Its drift tells by how much; the error of the model that is fitted again becomes small."""
     draw, online = Random(3), OnlineFit(TRUE)

@@ -20,6 +20,7 @@ from blockwright.policies.plan.lookahead import (
     pipeline_seconds,
 )
 from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.tests.claims import claim
 
 PRICE = ChunkCost(attention=2e-5, token=1e-3, context=1e-5, sweep=4e-3)
 
@@ -134,6 +135,7 @@ def cut_at(points: Sequence[int], ahead: Sequence[float], stages: int, price: Ch
     return pipeline_seconds([[(price.sweep + ahead[b] - ahead[a]) / stages] * stages for a, b in pairwise(borders)])
 
 
+@claim("Pipelines of prompts are cut into microbatches of equal time", of="serving")
 def test_at_most_a_tenth_worse_than_the_optimum_in_the_median() -> None:
     """Prompts of together 16 tokens, any number of microbatches up to eight, cut anywhere."""
     source, worse, even = random.Random(6), list[float](), list[float]()

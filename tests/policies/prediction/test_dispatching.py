@@ -10,6 +10,7 @@ import pytest
 
 from blockwright.policies.prediction.candidate import Candidate, Forecast
 from blockwright.policies.prediction.dispatching import POLICIES, Targets, choose, drawn
+from blockwright.tests.claims import claim
 
 FULL = Candidate(
     route="m@a", home="a", running=10, waiting=2, free_blocks=10, total_blocks=100, waiting_blocks=6, sent_last_minute=3,
@@ -44,6 +45,7 @@ def test_loads(policy: str, full: tuple[float, ...], quiet: tuple[float, ...]) -
     assert not choice.reason
 
 
+@claim("A cached prompt draws its request unless the load is too uneven", of="prediction")
 def test_a_cached_prompt_draws_its_request_unless_the_load_is_too_uneven() -> None:
     assert choose("prefix-aware", [replace(FULL, cached_blocks=50), QUIET], 0.0).index == 1
     assert choose("prefix-aware", [replace(FULL, cached_blocks=67), QUIET], 0.0).index == 0
@@ -74,6 +76,7 @@ def test_who_has_no_forecast_is_taken_only_where_none_has(policy: str) -> None:
     assert (choice.index, choice.reason) == (1 if policy == "ours" else 0, "no_forecast")
 
 
+@claim("Forecasts with poor estimates of lengths are not trusted", of="prediction")
 def test_forecasts_by_poor_estimates_are_not_trusted() -> None:
     def estimated(full: float, quiet: float) -> list[Candidate]:
         pairs = ((FULL, full), (QUIET, quiet))

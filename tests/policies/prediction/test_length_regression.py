@@ -12,6 +12,7 @@ from blockwright.api.demo.tasks import TASKS, TRAIN, make_example
 from blockwright.policies.prediction.length_models import compared, restored
 from blockwright.policies.prediction.length_regression import LengthRegression, trained
 from blockwright.policies.prediction.lengths import TERMS, Accuracy, Features, Lesson, features_of
+from blockwright.tests.claims import claim
 
 
 def corpus(seed: int, count: int) -> list[Lesson]:
@@ -42,6 +43,7 @@ def learned(lessons: list[Lesson], passes: int, seed: int) -> LengthRegression:
     return trained(lessons, orders(len(lessons), passes, seed))
 
 
+@claim("Lengths of answers are estimated from prompt, model and limits, and outrun estimates are corrected", of="prediction")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_it_beats_history_which_beats_a_constant(seed: int) -> None:
     lessons, unseen = corpus(seed, 400), corpus(100 + seed, 200)

@@ -20,6 +20,7 @@ from blockwright.policies.prediction.lengths import (
     corrected,
     features_of,
 )
+from blockwright.tests.claims import claim
 
 
 def asked(prompt: list[int], **more: Any) -> Features:
@@ -52,6 +53,7 @@ def test_max_tokens_bounds_an_estimate_and_a_stated_length_is_one() -> None:
     assert [bounded(3.0, asked([1], **more)) for more in ({"endless": True}, {"min_tokens": 100})] == [100, 100]
 
 
+@claim("Lengths of answers are estimated from prompt, model and limits, and outrun estimates are corrected", of="prediction")
 def test_an_outrun_estimate_is_corrected_to_more_than_is_there() -> None:
     assert corrected(20, 100, 100) == 20
     assert corrected(20, 100, 119) == 20

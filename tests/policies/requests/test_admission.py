@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from blockwright.policies.requests.admission import admit, capacity_tokens, cramped, part
+from blockwright.tests.claims import claim
 
 
+@claim("A request that can never fit is refused with both numbers", of="serving")
 def test_what_fits_is_admitted_and_the_rest_is_told_the_two_numbers() -> None:
     assert admit(64, 64) is None
     assert "for 65 tokens and a worker has memory for 64;" in str(admit(65, 64))

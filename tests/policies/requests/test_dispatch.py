@@ -13,6 +13,7 @@ from blockwright.policies.requests.dispatch import (
 )
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.routing_table import RoutingTable
+from blockwright.tests.claims import claim
 
 
 def route(*workers: str) -> Route:
@@ -25,6 +26,7 @@ def test_outstanding_counts_prefill_and_decode():
     assert outstanding(known=15, computed=15, total=15) == 0
 
 
+@claim("Requests go to the route with the least work, and a route that can hold the request goes first", of="serving")
 def test_least_work_wins_and_names_break_ties():
     routes = [route("w1"), route("w0"), route("w2")]
     assert choose(routes, {}) == route("w0")
@@ -82,6 +84,7 @@ def two_workers(capacity: dict[str, int] | None = None) -> RoutingTable:
     return table
 
 
+@claim("Requests go to the route with the least work, and a route that can hold the request goes first", of="serving")
 def test_a_route_that_holds_the_request_goes_before_one_with_less_to_do():
     table, quarantine = two_workers({"m@w0": 10, "m@w1": 100}), Quarantine()
     table.place("other", ("w1",), 50)

@@ -6,6 +6,7 @@ import random
 
 from blockwright.policies.requests.overload import ALPHA, SILENT, Held, Overload
 from blockwright.policies.requests.refusal import Refusal
+from blockwright.tests.claims import claim
 
 
 def holding(overload: Overload, requests: int, tokens: int = 10) -> Overload:
@@ -20,6 +21,7 @@ def test_room_is_no_answer() -> None:
     assert holding(Overload(3, 0), 2).refusal("a", 10, 0, 1.0, alone=True) is None
 
 
+@claim("A full server answers 503 with a forecast of when to try again", of="http-api")
 def test_too_many_requests_name_the_number_and_forecast_the_turn() -> None:
     overload = holding(Overload(3, 0), 3)
     for i in range(11):

@@ -13,6 +13,7 @@ from blockwright.policies.requests.poison import (
     Quarantine,
     outnumbered,
 )
+from blockwright.tests.claims import claim
 
 SUSPECT = Deaths(present=SUSPECT_DEATHS)
 
@@ -21,6 +22,7 @@ def route(*workers: str) -> Route:
     return Route("m@" + "+".join(workers), 1, "m", tuple(Hop(w, i, i + 1) for i, w in enumerate(workers)))
 
 
+@claim("A request that kills its worker again and again fails, and no other request does", of="faults", headline=True)
 def test_deaths_that_it_was_present_at_make_a_request_suspect_and_then_poison() -> None:
     deaths = Deaths()
     told = []

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies.requests.rate_limit import DAY, Limits, Quotas
+from blockwright.tests.claims import claim
 
 NOON = 10 * DAY + DAY / 2
 
@@ -22,6 +23,7 @@ def test_without_limits_everything_passes_and_nothing_is_shown() -> None:
     assert verdict.tokens is None
 
 
+@claim("Quotas by requests, tokens and concurrency hold over all gateways", of="security")
 def test_requests_per_minute_are_a_bucket() -> None:
     q = quotas(requests_per_minute=6)
     assert [q.admit("acme", 1, 0.0, NOON).refused for _ in range(6)] == [""] * 6
@@ -82,6 +84,7 @@ def test_everybody_else_shares_limits_but_not_an_account() -> None:
     assert q.limit("a", "requests_per_minute") == 1
 
 
+@claim("Quotas by requests, tokens and concurrency hold over all gateways", of="security")
 @given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 50), st.floats(0, 1)), max_size=60))
 def test_no_window_lets_in_more_than_the_burst_and_what_the_rate_refills(steps: list[tuple[float, int, float]]) -> None:
     q, now, used = quotas(tokens_per_minute=100), 0.0, 0.0

@@ -9,6 +9,7 @@ from blockwright.policies.requests.dispatch import Wanted
 from blockwright.policies.requests.poison import Quarantine
 from blockwright.policies.requests.rebalancing import Bound, rebalanced
 from blockwright.policies.requests.routing_table import RoutingTable
+from blockwright.tests.claims import claim
 
 CHAIN = Chain("m", (Block((Component(b"c" * 16, Kind.MLP, 1, 1, 1),) * 2),), 100)
 
@@ -38,6 +39,7 @@ def moved(waiting: list[Bound], known: RoutingTable, quarantine: Quarantine | No
     return {request: to.id for request, to in rebalanced(waiting, known, quarantine or Quarantine()).items()}
 
 
+@claim("Requests that wait at a survivor move to the replacement of a dead worker", of="faults")
 def test_those_that_come_first_find_the_idle_worker_until_both_have_as_much() -> None:
     assert moved(at(OLD, "abcd"), table(OLD, NEW, w0=60)) == {"a": "m@w1", "b": "m@w1", "d": "m@w1"}, "20 begun, 40 wait"
 

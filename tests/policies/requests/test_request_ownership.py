@@ -11,6 +11,7 @@ from blockwright.policies.requests.request_ownership import (
     sequence_id,
     sequences_of,
 )
+from blockwright.tests.claims import claim
 
 
 def test_an_id_names_its_gateway_and_its_choices_are_found_by_it() -> None:
@@ -21,6 +22,7 @@ def test_an_id_names_its_gateway_and_its_choices_are_found_by_it() -> None:
     assert sequences_of(request, [*ids, "cmpl-g1-abcd", "cmpl-g1-abcd/1"]) == ids
 
 
+@claim("A request exists only for the key that sent it and for admin keys", of="security")
 def test_a_request_exists_for_the_key_that_sent_it_and_for_admin_keys() -> None:
     assert Viewer("alice").may_see("alice")
     assert Viewer().may_see("")

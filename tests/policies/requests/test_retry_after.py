@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from blockwright.policies.requests.retry_after import LONGEST, SHORTEST, Pace
+from blockwright.tests.claims import claim
 
 
 def test_nothing_known_is_the_shortest_wait() -> None:
     assert Pace().forecast(100, 5.0) == SHORTEST
 
 
+@claim("A full server answers 503 with a forecast of when to try again", of="http-api")
 def test_a_steady_pace_says_when_the_turn_comes() -> None:
     pace = Pace()
     for i in range(64):

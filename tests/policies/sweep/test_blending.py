@@ -17,6 +17,7 @@ from blockwright.policies.sweep.events import Cancelled, CostsLearned
 from blockwright.policies.sweep.offline_room import offline_bytes
 from blockwright.policies.sweep.reserve import reserved_slots
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 
 from ..sweep_world import World, generate, pipeline, replica
 from .offline_world import BASE, CHUNK, COSTS, commit, offline, online, world
@@ -52,6 +53,7 @@ def without_offline(state: SweepState) -> SweepState:
 # time ----------------------------------------------------------------------------------------------------------------
 
 
+@claim("Offline requests never delay a plan of online ones by more than the setting allows", of="offline", headline=True)
 @given(seed=st.integers(0, 10_000), delay=st.sampled_from([0.0, 0.03, 0.2]), known=st.booleans())
 @settings(max_examples=60)
 def test_online_rows_are_those_of_a_worker_without_offline_ones_and_their_sweeps_hardly_longer(
@@ -157,6 +159,7 @@ def test_a_single_row_runs_however_long_it_takes() -> None:
 # rows and pages ------------------------------------------------------------------------------------------------------
 
 
+@claim("Offline requests give rows and pages back within a sweep", of="offline")
 def test_a_row_is_kept_free_for_whoever_comes() -> None:
     state = world(max_rows=4).workers["w0"].state
     busy(state, 3)
@@ -180,6 +183,7 @@ def test_a_row_is_kept_free_for_whoever_comes() -> None:
     assert state.counters["preemptions"] == 0, "offline sequences are not counted as such"
 
 
+@claim("Offline requests give rows and pages back within a sweep", of="offline")
 def test_pages_go_to_an_online_request_that_needs_them() -> None:
     """Offline sequences hold most of the memory; a long prompt takes it, and nobody online is preempted."""
     state = world(64, max_rows=16).workers["w0"].state

@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.policies.sweep.events import LeaseReturned
+from blockwright.tests.claims import claim
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission
 
 BASE = chain("base")
 
 
+@claim("An expired request leaves at the next plan", of="serving")
 def test_it_leaves_at_the_plan_that_comes_after_its_deadline() -> None:
     world = World(["w0"], [BASE], [replica("w0", BASE)], max_rows=1)
     worker = world.workers["w0"]

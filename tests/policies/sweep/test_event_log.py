@@ -21,6 +21,7 @@ from blockwright.policies.sweep.event_log import (
     differences,
 )
 from blockwright.policies.sweep.events import Submission
+from blockwright.tests.claims import claim
 
 from ..event_tape import Tape, drive, make_state
 
@@ -41,6 +42,7 @@ def replayed(began: Began, entries: list[Entry]) -> tuple[int, list[Difference]]
     return len(entries), replay.end()
 
 
+@claim("The event log of a worker replays its plans bit by bit, also after kill -9", of="serving")
 def test_the_same_plans_and_the_same_state() -> None:
     log = tape()
     assert log.state.counters["preemptions"] > 0

@@ -13,6 +13,7 @@ from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.policies.sweep.fair_share import SCALE, FairShare
 from blockwright.policies.sweep.queue import Key, SequenceQueue
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission
 
@@ -64,6 +65,7 @@ def test_accounts_take_turns_however_many_wait_for_one_of_them() -> None:
     assert drained(made, pushed(made, "aaaaaabbb")) == [6, 0, 7, 1, 8, 2, 3, 4, 5]
 
 
+@claim("Tenants share the server by token cost, according to their weights", of="fine-tunes", headline=True)
 def test_an_account_of_weight_two_starts_twice_as_often() -> None:
     made = queue(b=2)
     assert drained(made, pushed(made, "aaaabbbb")) == [0, 4, 5, 6, 1, 7, 2, 3]
@@ -258,6 +260,7 @@ def backlogged(seed: int, weights: dict[str, int]) -> tuple[SweepState, list[dic
     return state, history, max(IN * max(prompts), OUT * rows * max(answers))
 
 
+@claim("Tenants share the server by token cost, according to their weights", of="fine-tunes", headline=True)
 @given(seed=st.integers(0, 10_000), weight=st.sampled_from([1, 2, 5]))
 @settings(max_examples=25)
 def test_two_accounts_that_always_wait_differ_by_at_most_the_papers_bound(seed: int, weight: int) -> None:

@@ -17,6 +17,7 @@ from blockwright.policies.requests.urgency import urgency
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged, Submission, TokensEmitted
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
 from ..sweep_world import chain, replica, submission
@@ -68,6 +69,7 @@ def latencies(asked: list[Submission], accounts: dict[str, str], **more: object)
     return found
 
 
+@claim("A flooding tenant does not double the median latency of another tenant", of="fine-tunes")
 @pytest.mark.parametrize(("prompt", "gap"), [(PROMPT, 1 / 70), (300, 1 / 25), (900, 1 / 10)])
 @pytest.mark.parametrize("seed", parts(2, 1))
 def test_a_flooding_tenant_does_not_double_the_median_latency_of_a_steady_one(prompt: int, gap: float, seed: int) -> None:

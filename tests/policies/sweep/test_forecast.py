@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from blockwright.policies.model.chain import Chain
 from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 
 from ..event_tape import Driver, Tape, make_state
 from ..sweep_world import World, chain, replica, submission
@@ -31,6 +32,7 @@ def jump_to(state: SweepState, number: int) -> int:
     return skipped
 
 
+@claim("Several sweeps planned at once lead to the same state as single ones", of="serving")
 @given(
     seed=st.integers(0, 10_000), chunks=st.sampled_from([12, 16, 24, 60]), rows=st.sampled_from([2, 4, 9]),
     applications=st.sampled_from([[BASE], [BASE, TUNED], [BASE, OTHER]]), page=st.sampled_from([1, 4, 5]),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from blockwright.policies.model.lineage import page_hashes
+from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.holds import HoldBook, PageHold
 from blockwright.policies.sweep.page_events import HoldPages, PageTarget
 
 from ..sweep_world import submission
-from .test_holds import PIPELINE, Dropped, running
+from .test_holds import PIPELINE, PROMPT, Dropped, running
 
 
 def book(*holds: tuple[str, float, str, dict[str, int]]) -> HoldBook:
@@ -57,6 +58,43 @@ def test_a_hold_of_an_earlier_attempt_that_comes_late_changes_nothing() -> None:
     assert (hold.attempt, hold.until) == (3, 60.0)
     state.apply(held_by(where, 4, 70.0), 0.0)
     assert (hold.attempt, hold.until) == (4, 70.0)
+
+
+def test_a_guest_whose_attempt_ends_stays_until_its_home_returns_it() -> None:
+    """Rows of it may be on their way, and its host must know whose they are."""
+    where = Dropped()
+    where.publish([PIPELINE])
+    where.submit(submission("r", PROMPT, 40, PIPELINE.id, arrival=1.0))
+    host = where.workers["w1"].state
+    while not where.emitted.get("r"):
+        assert any(where._move(kind, what) for kind, what in where.moves())
+    (guest,) = host.parts.rows.live()
+    host.apply(held_by(where, 1), where.now)
+    assert host.parts.rows.live() == [guest]
+    assert host.parts.rows.status[guest] == Status.RUNNING
+    where.hold("r")
+    where.run()
+    assert host.parts.rows.live() == []
+    host.check()
+
+
+def test_pages_that_have_come_are_awaited_no_more() -> None:
+    where = running()
+    full = (len(PROMPT) + len(where.emitted["r"]) - 1) // 4
+    where.hold("r")
+    where.publish([PIPELINE])
+    for worker in ("w0", "w1"):
+        where.deliver(("head", worker))
+    where.hold("r", PIPELINE.id, expects=True)
+    hold = where.workers["w1"].state.parts.holds.find("r")
+    assert hold is not None
+    (arena,) = hold.awaited
+    assert hold.awaited == {arena: full}, "one of the two layers"
+    where.move("r", PIPELINE.id)
+    while where.wire.get(("w0", "w1")):
+        where.deliver(("w0", "w1"))
+        where.turns("w1")
+    assert hold.awaited == {arena: 0}
 
 
 def test_a_copy_for_an_earlier_attempt_lets_no_page_go() -> None:

@@ -12,6 +12,7 @@ from blockwright.policies.requests.dispatch import workers_of
 from blockwright.policies.sweep.events import PeerLost, RoutesChanged
 from blockwright.policies.sweep.page_events import HoldPages, Unhold
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 from blockwright.tests.policies.sweep_world import World, chain, generate, pipeline, replica, submission
 
@@ -77,6 +78,7 @@ def running(chunks: int = 200, sweeps: int = 6) -> Dropped:
     return where
 
 
+@claim("Sequences that pause keep their pages and go on with them", of="parameter-dropping")
 def test_a_request_pauses_and_goes_on_with_all_of_its_pages() -> None:
     where = running()
     known = len(PROMPT) + len(where.emitted["r"])

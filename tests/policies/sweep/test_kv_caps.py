@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
 from blockwright.policies.sweep.events import ComponentsRefused, ComponentsWanted
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 
 from ..sweep_world import World, chain, generate, replica, submission
 
@@ -78,6 +79,7 @@ def test_a_load_leaves_a_capped_account_what_it_waits_for() -> None:
     assert len(made.emitted["waiting"]) == 29 * 4 - 8
 
 
+@claim("A tenant stays within its cap of KV memory and holds up no other tenant", of="fine-tunes")
 def test_an_account_at_its_cap_holds_up_nobody_else() -> None:
     """Its own older sequence goes on at the cost of its younger one; the other account starts and is not preempted."""
     made = world(40, {"flood": 0.2})
@@ -116,6 +118,7 @@ def test_a_sequence_that_can_never_fit_its_accounts_cap_is_refused() -> None:
     assert set(made.finished) == {"a0", "b0"}
 
 
+@claim("A tenant stays within its cap of KV memory and holds up no other tenant", of="fine-tunes")
 @given(
     seed=st.integers(0, 10_000), chunks=st.sampled_from([12, 20]), rows=st.sampled_from([3, 6]),
     share=st.sampled_from([{"a": 0.5}, {"*": 0.5}, {"a": 1.0, "b": 0.6}]),

@@ -12,6 +12,7 @@ from blockwright.policies.sweep import migration
 from blockwright.policies.sweep.events import PeerLost
 from blockwright.policies.sweep.page_events import Export, PagesTaken, PageTarget
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission
 
@@ -41,6 +42,7 @@ def counted(worker: FakeWorker, name: str) -> int:
     return worker.state.counters[name]
 
 
+@claim("A running request moves to another worker with its KV pages", of="serving")
 def test_a_sequence_goes_on_elsewhere_with_its_pages() -> None:
     where = world()
     where.submit(submission("r", PROMPT, 40, "base@w0"))
@@ -125,6 +127,20 @@ def test_pages_of_another_attempt_are_not_sent() -> None:
         )
         source.state.apply(asked, 0.0)
         assert counted(source, "exported_pages") == sent
+
+
+def test_a_host_sends_the_pages_of_its_guest_in_the_attempt_that_is_meant() -> None:
+    where = world(prefix_cache=False)
+    where.submit(submission("r", PROMPT, 40, ROUTES[2].id))
+    while not where.emitted.get("r"):
+        assert any(where._move(kind, what) for kind, what in where.moves())
+    host = where.workers["w1"]
+    for attempt, sent in ((2, 0), (1, 4)):
+        asked = Export(
+            "head/gateway", "r", attempt, attempt, ROUTES[2].id, "", page_hashes(PROMPT, 4), 0, [PageTarget("w0", 0, 3)]
+        )
+        host.state.apply(asked, 0.0)
+        assert counted(host, "exported_pages") == sent
 
 
 @pytest.mark.parametrize("lower", [0, 1])

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.policies.requests.admission import BROKEN
+from blockwright.tests.claims import claim
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission
 
@@ -14,6 +15,7 @@ BASE = chain("base")
 ROUTES = {"replica": replica("w0", BASE), "pipeline": pipeline(["w0", "w1"], BASE)}
 
 
+@claim("A model whose logits overflow ends the request with an error and no other request", of="numerics")
 @pytest.mark.parametrize("kind", ROUTES)
 @given(seed=st.integers(0, 10_000), at=st.integers(0, 11), longest=st.integers(1, 20))
 @settings(max_examples=30)

@@ -25,6 +25,7 @@ from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import ComponentsReleased, ComponentsWanted, Event, Started
 from blockwright.policies.sweep.page_events import HoldPages
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 
 from ..sweep_world import World, chain, pipeline, replica, submission, variant
 
@@ -271,6 +272,7 @@ class Logged:
         self.state.commit(plan, result, now)
 
 
+@claim("A replica of the scheduler that is fed by the log agrees with the worker", of="serving")
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 120))
 @settings(max_examples=40)
 def test_a_replica_restored_at_any_time_and_fed_by_the_log_agrees(seed: int, moves: int) -> None:

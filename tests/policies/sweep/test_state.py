@@ -13,6 +13,7 @@ from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.sweep.columns import Status
 from blockwright.policies.sweep.events import RoutesChanged
 from blockwright.policies.sweep.state import SweepState
+from blockwright.tests.claims import claim
 
 from ..sweep_world import World, chain, generate, pipeline, replica, submission
 
@@ -46,6 +47,7 @@ def assert_exact(world: World, all_prompts: list[list[int]], new: int = 12, stop
     world.assert_quiet()
 
 
+@claim("Prompts are prefilled in chunks beside sequences that decode", of="serving")
 @given(seed=st.integers(0, 10_000), chunk=st.sampled_from([1, 3, 8, 64]), page=st.sampled_from([1, 4, 5]))
 @settings(max_examples=60)
 def test_every_sequence_gets_its_own_tokens(seed: int, chunk: int, page: int) -> None:
@@ -69,6 +71,7 @@ def test_short_memory_preempts_and_ends(seed: int) -> None:
     assert_exact(world, all_prompts)
 
 
+@claim("Requests end without a deadlock even if memory holds only one sequence", of="serving")
 def test_memory_for_one_sequence_preempts() -> None:
     world = one_worker(budget=11 * 64 * 1024, chunk_size=8, max_rows=8, sweep_tokens=64)
     all_prompts = [[i] * 8 for i in range(6)]
@@ -78,6 +81,7 @@ def test_memory_for_one_sequence_preempts() -> None:
     assert world.workers["w0"].state.counters["preemptions"] > 0
 
 
+@claim("A request that can never fit is refused with both numbers", of="serving")
 def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     world = one_worker(budget=11 * 64 * 1024)
     world.submit(submission("r0", [1] * 40, 45, "base@w0"))
@@ -86,6 +90,7 @@ def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     world.assert_quiet()
 
 
+@claim("Equal prompt prefixes are computed once and then read from the cache", of="serving", headline=True)
 def test_equal_prompts_compute_the_prefix_once() -> None:
     world = one_worker(chunk_size=8, sweep_tokens=512)
     prompt = list(range(41))
@@ -110,6 +115,7 @@ def test_waiters_take_over_when_the_maker_is_cancelled_half_way() -> None:
     world.assert_quiet()
 
 
+@claim("A cancelled request is in no later plan, and its memory returns", of="serving")
 def test_a_cancelled_row_is_in_no_later_plan_and_its_memory_returns_with_the_open_plans() -> None:
     world = one_worker(chunk_size=64, sweep_tokens=64)
     world.submit(submission("r0", [1] * 10, 60, "base@w0"))
@@ -141,6 +147,7 @@ def test_shared_lower_half_shares_memory_not_tokens() -> None:
     world.assert_quiet()
 
 
+@claim("Requests of all variants run in the same sweeps, in one product where they share a block", of="fine-tunes")
 def test_rows_of_chains_that_share_run_in_one_step() -> None:
     upper = chain("tuned", own_from=3)
     world = World(["w0"], [BASE, upper], [replica("w0", BASE), replica("w0", upper)])
@@ -151,6 +158,7 @@ def test_rows_of_chains_that_share_run_in_one_step() -> None:
     assert [step.batch for step in plan.steps] == [[0, 1], [0], [1], [0], [1]]  # shared, two uppers, two heads
 
 
+@claim("A model serves as a pipeline over several workers with the same tokens", of="serving")
 @given(seed=st.integers(0, 10_000), stages=st.sampled_from([2, 3]))
 @settings(max_examples=60)
 def test_pipelines_and_replicas_together(seed: int, stages: int) -> None:
@@ -240,6 +248,7 @@ def test_cancelling_anything_at_any_time_leaks_nothing(seed: int, moves: int) ->
     world.assert_quiet()
 
 
+@claim("Several sweeps planned at once lead to the same state as single ones", of="serving")
 @given(seed=st.integers(0, 10_000), sweeps=st.integers(1, 40))
 @settings(max_examples=60)
 def test_jumping_equals_stepping(seed: int, sweeps: int) -> None:
@@ -289,6 +298,7 @@ def test_a_vanished_route_gives_its_sequences_back() -> None:
     world.assert_quiet()
 
 
+@claim("Priorities and service tiers order the requests that wait", of="serving")
 def test_urgency_goes_before_arrival() -> None:
     world = one_worker(max_rows=1, sweep_tokens=64)
     state = world.workers["w0"].state
@@ -306,6 +316,7 @@ def test_urgency_goes_before_arrival() -> None:
     assert started == ["urgent", "early", "late"]
 
 
+@claim("Preemption takes the sequence that loses the least work and changes no token", of="serving")
 def test_the_victim_is_the_one_that_loses_least() -> None:
     world = one_worker(budget=12 * 64 * 1024, chunk_size=64, sweep_tokens=64, max_rows=8)
     for name, length in (("oldest", 4), ("long", 20), ("short", 8)):

@@ -12,6 +12,7 @@ from blockwright.runtime import Actor, MailboxFull, Node, NoSuchActor, endpoint
 from blockwright.runtime.base import envelope
 from blockwright.runtime.base.codec import pack
 from blockwright.runtime.base.window import WINDOW_BYTES, WINDOW_ITEMS, Window
+from blockwright.tests.claims import claim
 from blockwright.tests.runtime.stream_source import Row, Source, left_over
 
 
@@ -54,6 +55,7 @@ async def test_an_unused_request_says_so(sides, source):
         requests.clear()
 
 
+@claim("A slow consumer slows the producer of its stream, in bounded memory", of="actor-runtime")
 async def test_a_slow_consumer_slows_the_producer(sides, source):
     ref = await sides.spawn(source)
     async with ref.count(10**9) as stream:
@@ -66,6 +68,7 @@ async def test_a_slow_consumer_slows_the_producer(sides, source):
     assert left_over(sides) == 0
 
 
+@claim("A slow consumer slows the producer of its stream, in bounded memory", of="actor-runtime")
 async def test_the_window_also_counts_bytes(sides, source):
     ref = await sides.spawn(source)
     size = WINDOW_BYTES // 4

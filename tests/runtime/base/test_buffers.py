@@ -10,12 +10,14 @@ from blockwright.runtime.base.buffers import ARRAY_EXT, INLINE_BYTES, TENSOR_EXT
 from blockwright.runtime.base.codec import encode, pack, unpack
 from blockwright.runtime.base.decoding import decode
 from blockwright.runtime.base.errors import DecodeError, EncodeError
+from blockwright.tests.claims import claim
 
 
 def views(sink):
     return [memoryview(b).cast("B") for b in sink.buffers]
 
 
+@claim("Arrays and tensors travel out of band, and on one host in shared memory", of="actor-runtime")
 @pytest.mark.parametrize(
     "array",
     [

@@ -22,6 +22,7 @@ from blockwright.runtime.base.codec import MAX_CONTAINERS, MAX_ITEMS, encode, pa
 from blockwright.runtime.base.decoding import decode
 from blockwright.runtime.base.errors import DecodeError, EncodeError
 from blockwright.runtime.base.schema import schema_tag
+from blockwright.tests.claims import claim
 
 
 class Colour(StrEnum):
@@ -96,6 +97,7 @@ def trees(children: st.SearchStrategy[list[Tree]]) -> st.SearchStrategy[Tree]:
     )
 
 
+@claim("Arguments and answers are checked against annotations, without pickle", of="actor-runtime")
 @settings(max_examples=150)
 @given(st.recursive(trees(st.just([])), lambda inner: trees(st.lists(inner, max_size=2)), max_leaves=4))
 def test_round_trip(tree):
@@ -121,6 +123,7 @@ def test_every_message_of_the_serving_system_has_types_that_can_travel(module):
             decode(kind, 0)
 
 
+@claim("Arguments and answers are checked against annotations, without pickle", of="actor-runtime")
 @pytest.mark.parametrize(
     ("annotation", "value"),
     [

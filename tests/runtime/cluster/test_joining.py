@@ -18,6 +18,7 @@ from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.inprocess import InProcessLauncher
 from blockwright.runtime.cluster.invitations import Invitation, given
 from blockwright.runtime.cluster.joining import default_name, join, stay
+from blockwright.tests.claims import claim
 from blockwright.transport.address import PeerId, check_name
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError, HandshakeRefused, KeysError, PeerGone
@@ -82,6 +83,7 @@ async def rig(request, tmp_path) -> AsyncIterator[Rig]:
     assert not (tmp_path / "sockets").exists()
 
 
+@claim("A node joins a cluster with a one-time token, and a removed member stays out", of="actor-runtime")
 @pytest.mark.system
 async def test_a_node_from_another_terminal(rig, until):
     from cluster_entries import Counter, CounterConfig
@@ -222,6 +224,7 @@ async def test_joining_from_a_program(rig, until):
         await join("tcp://192.0.2.1:9", name="hand")
 
 
+@claim("A node joins a cluster with a one-time token, and a removed member stays out", of="actor-runtime")
 @pytest.mark.system
 async def test_a_member_that_is_removed_stays_out(rig, until):
     from cluster_entries import CounterConfig  # noqa: F401 - what the entry of w0 needs

@@ -21,6 +21,7 @@ from blockwright.runtime import Down, LocalCluster, NodeDown, RemoteError
 from blockwright.runtime.cluster.cluster import ClusterHead
 from blockwright.runtime.cluster.launcher import LaunchError
 from blockwright.runtime.cluster.processes import ForkserverLauncher
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE, until_now
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import AddressError
@@ -95,6 +96,7 @@ async def test_calls_between_processes(rig):
     assert order == list(range(8, 208))
 
 
+@claim("A cancelled call cancels its work in another process", of="actor-runtime")
 async def test_cancelling_reaches_the_other_process(rig, until):
     await rig.launch("w0")
     call = asyncio.create_task(rig.ref("w0").wait())
@@ -144,6 +146,7 @@ async def test_interrupts_do_not_reach_workers(rig):
     await rig.launch("w1")
 
 
+@claim("A hang is told apart from a crash and from an unreachable node, with the endpoint that blocks", of="actor-runtime")
 @pytest.mark.parametrize(("how", "listen"), [("hung", "tcp://127.0.0.1:0"), ("unreachable", "")])
 async def test_a_hang_is_told_apart_from_a_process_that_cannot_be_reached(open_rig, how, listen):
     """Stuck in Python, libzmq's thread goes on answering pings; stopped, nothing answers, as when a host is gone."""
@@ -206,6 +209,7 @@ async def kill_the_forkserver(rig, until) -> None:
     await until(lambda: rig.launcher._process.pid != dead and rig.launcher._connected.is_set())
 
 
+@claim("Workers survive the death of the process that started them", of="faults")
 async def test_children_outlive_the_forkserver_and_are_watched_and_ended_without_it(rig, until):
     await rig.launch("w0", "w1", "w2")
     pids = {w: rig.hub.pid(w) for w in ("w0", "w1", "w2")}
@@ -417,6 +421,7 @@ run(main())
 """
 
 
+@claim("The end of the head or of a local cluster leaves no process, socket or shared memory", of="actor-runtime")
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "return"])
 def test_the_end_of_a_local_cluster_leaves_nothing(tmp_path, how):
     check_end(SCRIPT, tmp_path / "sockets", how)
@@ -430,6 +435,7 @@ def gone(pid: int) -> bool:
         return True
 
 
+@claim("The end of the head or of a local cluster leaves no process, socket or shared memory", of="actor-runtime")
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "stall", "return", "drain", "group", "orphans"])
 def test_the_end_of_the_head_leaves_nothing(tmp_path, how):
     check_end(HEAD, tmp_path / "sockets", how)

@@ -10,6 +10,7 @@ import pytest
 from blockwright.runtime import Actor, ActorDied, MailboxFull, NoSuchActor, Ref, RemoteError, endpoint
 from blockwright.runtime.base.address import Address, parse_address
 from blockwright.runtime.node import lifecycle as life_module
+from blockwright.tests.claims import claim
 from blockwright.tests.runtime.lives import Brittle, Mortal, turns
 from blockwright.transport.errors import AddressError
 
@@ -30,6 +31,7 @@ def test_addresses_name_a_life():
             parse_address(text)
 
 
+@claim("A pinned reference fails after its actor's end, and a name follows the next life", of="actor-runtime")
 async def test_a_pinned_reference_fails_and_a_name_follows(node, caller):
     first = await node.spawn(Mortal(), name="x")
     assert str(first) == "a/x#1.1"

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from blockwright.runtime import ActorDied, Down, RemoteError
+from blockwright.tests.claims import claim
 from blockwright.tests.runtime.lives import Mortal, Placed, Spot, Witness, turns
 
 
@@ -27,6 +28,7 @@ def downs_of(node, ref) -> list[Down]:
     return downs
 
 
+@claim("A monitor hears of an end exactly once, with its cause", of="actor-runtime")
 @pytest.mark.parametrize(
     ("end", "cause"),
     [("stop", "stopped"), ("crash", "crashed: bad"), ("kill", "killed"), ("leave", "stopped")],
@@ -170,6 +172,7 @@ class Lossy:
             self.send(peer, body, buffers)
 
 
+@claim("A monitor hears of an end exactly once, with its cause", of="actor-runtime")
 @pytest.mark.parametrize("copies", [0, 2])
 @pytest.mark.parametrize("message", ["watch", "ended"])
 async def test_neither_loss_nor_repetition_shows(nodes, node, other, message, copies):

@@ -24,6 +24,7 @@ from blockwright.runtime import (
     endpoint,
 )
 from blockwright.runtime.base.scope import current_traceparent
+from blockwright.tests.claims import claim
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import AddressError
 from blockwright.transport.loopback import Network
@@ -163,6 +164,7 @@ async def test_dataclasses_arrays_and_bytes(world):
     assert blob == b"x" * 1000
 
 
+@claim("Messages keep their order for each sender and lane, and urgent ones overtake", of="actor-runtime")
 async def test_urgent_overtakes_what_waits(world):
     calls = [asyncio.create_task(world.ref.hold(0))]
     await turns()
@@ -231,6 +233,7 @@ async def test_calls_have_thirty_seconds_unless_said(world):
         await call
 
 
+@claim("Calls inherit the deadline of their caller, and expired work never runs", of="actor-runtime")
 async def test_work_that_expired_while_waiting_never_runs(world):
     held = asyncio.create_task(world.ref.hold(1))
     await turns()
@@ -245,6 +248,7 @@ async def test_work_that_expired_while_waiting_never_runs(world):
     assert world.probe.seen == ["start", "hold 1", 3]
 
 
+@claim("Calls inherit the deadline of their caller, and expired work never runs", of="actor-runtime")
 async def test_calls_made_inside_inherit_the_deadline(world):
     """The relayed call has thirty seconds of its own, and ends with what it serves."""
     await world.callee.spawn(Probe(), name="second")
@@ -259,6 +263,7 @@ async def test_calls_made_inside_inherit_the_deadline(world):
     assert second.cancelled == ["hold 9"]
 
 
+@claim("A cancelled call cancels its work in another process", of="actor-runtime")
 async def test_cancelling_a_call_cancels_what_runs_and_what_waits(world):
     running, waiting = asyncio.create_task(world.ref.hold(1)), asyncio.create_task(world.ref.hold(2))
     beside = asyncio.create_task(world.ref.beside(3))

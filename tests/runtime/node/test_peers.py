@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from blockwright.runtime import Actor, Down, MailboxFull, ManualClock, Node, NodeDown, endpoint
 from blockwright.runtime.base import envelope
 from blockwright.runtime.base.codec import pack
+from blockwright.tests.claims import claim
 from blockwright.transport.address import PeerId
 from blockwright.transport.errors import PeerGone, QueueFull
 from blockwright.transport.loopback import Network
@@ -207,6 +208,7 @@ async def test_strangers_are_not_heard(rig, pair):
     assert "c" not in a.peers()
 
 
+@claim("A message is handled at most once", of="actor-runtime")
 async def test_nothing_is_obeyed_twice(rig, pair):
     a, b = pair
     cast = pack([envelope.CAST, 7, "echo", "echo", b"", [1], {}])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.runtime.node.stall_watch import MOST_TEXT, StallWatch, hung, note_of
+from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 from blockwright.transport.address import PeerId
 
@@ -22,6 +23,7 @@ class Stuck(Actor):
         assert self._until.wait(PATIENCE)
 
 
+@claim("A hang is told apart from a crash and from an unreachable node, with the endpoint that blocks", of="actor-runtime")
 async def test_the_endpoint_and_the_line_are_named_once_for_each_stall() -> None:
     node = Node("alone", listen=False)
     await node.start()

@@ -11,6 +11,7 @@ import pytest
 from blockwright.runtime import Actor, ManualClock, Node, RemoteError, endpoint, trace
 from blockwright.runtime.tracing.message_log import MOST, MessageLog
 from blockwright.runtime.tracing.trace_reader import draw, read, render
+from blockwright.tests.claims import claim
 from blockwright.transport.address import PeerId
 from blockwright.transport.loopback import Network
 
@@ -56,6 +57,7 @@ async def logged(tmp_path):
         await node.stop()
 
 
+@claim("The message log draws traces as trees", of="actor-runtime")
 async def test_a_trace_across_nodes_is_drawn_as_a_tree(logged):
     (a, b), paths = logged
     with trace() as begun:

@@ -1,0 +1,1 @@
+"""Pictures as SVG files, readable on light and on dark pages."""

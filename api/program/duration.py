@@ -1,0 +1,15 @@
+"""Seconds as people read them."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float | None) -> str:
+    """Return a span like ``1 h 05 min``, ``3 min 20 s`` or ``40 s``; empty for one that is not known."""
+    if seconds is None:
+        return ""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

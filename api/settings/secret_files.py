@@ -1,0 +1,39 @@
+"""Warnings of files that hold secrets and may be read by every user of the machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import tomllib
+from pathlib import Path
+
+KEYS = ("api_keys", "admin_keys")  # settings
+
+
+def open_to_all(path: Path, holds: str) -> str:
+    """Return one sentence if every user may read a file that ``holds`` a secret; empty if not, or without such a file."""
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:  # it is told where the file is read
+        return ""
+    if not mode & stat.S_IROTH:
+        return ""
+    remedy = f"chmod 600 {shlex.quote(str(path))}"
+    return f"{path} holds {holds} and every user of this machine may read it (mode {mode:03o}); {remedy}"
+
+
+def warnings_of(key_file: str | None, config: str | None, tls_key: str) -> list[str]:
+    """Return a warning for each file of a server that holds a secret and may be read by all."""
+    found = []
+    if key_file:
+        found.append(open_to_all(Path(key_file), "API keys"))
+    if config and _has_keys(Path(config)):
+        found.append(open_to_all(Path(config), "API keys"))
+    if tls_key:
+        found.append(open_to_all(Path(tls_key).expanduser(), "the private key of tls_cert"))
+    return [warning for warning in found if warning]
+
+
+def _has_keys(config: Path) -> bool:
+    return any(tomllib.loads(config.read_text(encoding="utf-8")).get(name) for name in KEYS)

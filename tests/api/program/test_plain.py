@@ -1,0 +1,150 @@
+"""The small client of commands says of every failure what the large one says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from blockwright.api.program.client import Client
+from blockwright.api.program.plain import PlainSession
+from blockwright.api.program.results import RequestError
+
+TLS = Path(__file__).parents[1] / "tls"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answering = Callable[[Handler], Awaitable[str]]
+
+
+@pytest.fixture
+async def answering() -> AsyncIterator[Answering]:
+    """``url = await answering(handler)``: a server that answers everything with ``handler``."""
+    servers: list[TestServer] = []
+
+    async def make(handler: Handler) -> str:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", handler)
+        servers.append(server := TestServer(app))
+        await server.start_server()
+        return str(server.make_url("")).rstrip("/")
+
+    yield make
+    for server in servers:
+        await server.close()
+
+
+async def asked(url: str, path: str = "/admin/apps", key: str = "") -> Any:
+    return await asyncio.to_thread(PlainSession(url, key).get, path)
+
+
+async def both_refuse(url: str) -> RequestError:
+    """Return the error of the small client, which is the large one's."""
+    with pytest.raises(RequestError) as small:
+        await asked(url)
+    async with Client(url) as client:
+        with pytest.raises(RequestError) as large:
+            await client.get("/admin/apps")
+    here, there = small.value, large.value
+    assert (here.message, here.status, here.code) == (there.message, there.status, there.code)
+    return here
+
+
+async def echo(request: web.Request) -> web.StreamResponse:
+    body = await request.json() if request.can_read_body else None
+    found = {"method": request.method, "path": request.path_qs, "auth": request.headers.get("Authorization"), "body": body}
+    return web.json_response(found, status=202)
+
+
+async def test_addresses_methods_and_keys(answering: Answering) -> None:
+    base = await answering(echo)
+    for url in (base, f"{base}/", f"{base}/v1", f"{base}/v1/"):
+        assert PlainSession(url).url == base
+        assert (await asked(url, "/v1/requests?limit=1"))["path"] == "/v1/requests?limit=1"
+    assert (await asked(f"{base}/behind", "/v1/a%2Fb"))["path"] == "/behind/v1/a%2Fb"
+    assert (await asked(base, key="k"))["auth"] == "Bearer k"
+    assert (await asked(base.replace("//", "//ann:p%40ss@")))["auth"] == "Basic YW5uOnBAc3M="
+    with PlainSession(base) as session:
+        posted = await asyncio.to_thread(session.post, "/x", {"name": "é"})
+        assert (posted["method"], posted["body"]) == ("POST", {"name": "é"})
+        assert (await asyncio.to_thread(session.delete, "/x"))["method"] == "DELETE"
+        assert '"method": "GET"' in await asyncio.to_thread(session.get_text, "/metrics")
+
+
+async def test_a_key_is_not_carried_to_another_server(answering: Answering) -> None:
+    other = await answering(echo)
+
+    async def away(request: web.Request) -> web.StreamResponse:
+        if request.path == "/here":
+            return await echo(request)
+        raise web.HTTPTemporaryRedirect("/here" if request.path == "/near" else f"{other}/there")
+
+    base = await answering(away)
+    assert await asked(base, "/near", "k") | {"body": 0} == {"method": "GET", "path": "/here", "auth": "Bearer k", "body": 0}
+    assert (await asked(base, "/far", "k"))["auth"] is None
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "text", "says"),
+    [
+        (404, "application/json", '{"error": {"message": "no such", "code": "model_not_found"}}', "^no such$"),
+        (502, "text/html", "<html>bad gateway", "^/admin/apps answered 502: <html>bad gateway$"),
+        (500, "text/html", "<html>", "is no blockwright .*gave 500 and text/html.*; give the address of one"),
+        (200, "text/html", "<html>", "is no blockwright .*gave 200 and text/html"),
+        (404, "application/json", "[]", "is no blockwright .*gave 404 and application/json"),
+    ],
+)
+async def test_refusals_and_strangers(answering: Answering, status: int, kind: str, text: str, says: str) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, text=text, content_type=kind)
+
+    error = await both_refuse(await answering(answer))
+    assert re.search(says, error.message)
+
+
+async def test_connections_that_end(answering: Answering) -> None:
+    async def gone(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async def half(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "100"})
+        await response.prepare(request)
+        await response.write(b"{")
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    with pytest.raises(RequestError, match=r"the connection failed \(.*\); is the server still there"):
+        await asked(await answering(gone))
+    with pytest.raises(RequestError, match=r"the connection broke \(.*\); is the server still there"):
+        await asked(await answering(half))
+
+
+async def test_where_nothing_answers() -> None:
+    error = await both_refuse("http://127.0.0.1:9")
+    assert error.message.startswith("nothing answers at 127.0.0.1:9 (Connection refused); start a server")
+
+
+async def test_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    app = web.Application()
+    app.router.add_get("/{path:.*}", echo)
+    server = TestServer(app, scheme="https")
+    await server.start_server(ssl=context)
+    try:
+        error = await both_refuse(f"https://127.0.0.1:{server.port}")
+        assert error.message.startswith(f"no secure connection to 127.0.0.1:{server.port} (self")
+        monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "cert.pem"))
+        assert (await asked(f"https://localhost:{server.port}"))["method"] == "GET"
+        with pytest.raises(RequestError, match="the connection failed"):
+            await asked(f"http://127.0.0.1:{server.port}")
+    finally:
+        await server.close()
