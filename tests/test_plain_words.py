@@ -28,6 +28,7 @@ DONE = (
     "policies/cluster",
     "policies/plan",
     "policies/model",
+    "policies/offline",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -59,7 +60,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "gpu/sampling": 4,
     "gpu/weights": 23,
     "policies": 4,
-    "policies/offline": 46,
     "simulator": 50,
     "zoo": 29,
 }
