@@ -32,9 +32,7 @@ class Chosen:
     policy: str = ""
     reason: str = ""
     candidates: list[Candidate] = field(default_factory=list)  # compared candidates whose predictors answered
-    loads: list[list[float] | None] = field(
-        default_factory=list
-    )  # load of each by the policy; None: no forecast
+    loads: list[list[float] | None] = field(default_factory=list)  # load of each by the policy; None: no forecast
     unanswered: dict[str, int] = field(default_factory=dict)  # "late" | "dead" | "absent" -> predictors without an answer
     rank: int = 0  # rank of the choice among ``ranked`` routes by load; 0: the request is not sampled
     ranked: int = 0
