@@ -2,9 +2,9 @@
 
 Stateless except for its own counts (requests so far, and their targets in the last minute), so that there may be several
 and each may be lost. After the global scheduler of Da and Kalyvianaki's Block, which forwards requests; here the gateway
-owns them and is only advised (decision 29). It is in the predictors' process, so that asking them takes no message
-(decision 36). ``policies/prediction/dispatching.py`` compares the candidates. A predictor that is late or dead costs at
-most the setting ``dispatch_timeout``.
+owns them and is only advised. It is in the predictors' process, so that asking them takes no message. The reasons are in
+docs/decisions/prediction.md. ``policies/prediction/dispatching.py`` compares the candidates. A predictor that is late or
+dead costs at most the setting ``dispatch_timeout``.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Placeable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRoom:
+class WorkerCapacity:
     """A worker's memory.
 
     free: bytes besides its parameters; None: unknown. held: the tensors to be placed that it holds or will hold.
@@ -51,12 +51,12 @@ def page_of(components: Sequence[Component], hop: Hop) -> tuple[int, int]:
     return (kvs[0].page_size if kvs else 0), sum(kv.raw_bytes for kv in kvs)
 
 
-def missing_bytes(one: Placeable, hop: Hop, room: WorkerRoom) -> int:
+def missing_bytes(one: Placeable, hop: Hop, room: WorkerCapacity) -> int:
     """Return the bytes of a hop's parameters that its worker lacks."""
     return _added(one.tensors(hop.first, hop.last), room)
 
 
-def routes_where_it_fits(name: str, one: Placeable, workers: Mapping[str, WorkerRoom]) -> list[Route]:
+def routes_where_it_fits(name: str, one: Placeable, workers: Mapping[str, WorkerCapacity]) -> list[Route]:
     """Return the routes of a single application whose workers have room for it and for a page of KV.
 
     Raises ValueError if there is none, with the shortage of the worker that lacks least.
@@ -75,7 +75,7 @@ def routes_where_it_fits(name: str, one: Placeable, workers: Mapping[str, Worker
     return found
 
 
-def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerRoom]) -> list[Route]:
+def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerCapacity]) -> list[Route]:
     """Return routes of applications that are added together.
 
     An application that fits nowhere is planned everywhere: the workers refuse it in their words. If not everything fits,
@@ -119,7 +119,7 @@ def routes_on_new_worker(worker: str, memory: int | None, applications: Mapping[
             continue
         free = None if memory is None else memory - sum(held.values())
         with suppress(ValueError):  # no room
-            routes += routes_where_it_fits(name, one, {worker: WorkerRoom(free, held.keys())})
+            routes += routes_where_it_fits(name, one, {worker: WorkerCapacity(free, held.keys())})
             held.update(one.tensors())
     return routes
 
@@ -133,11 +133,11 @@ def _needs(routes: Iterable[Route], new: Mapping[str, Placeable]) -> dict[str, d
     return found
 
 
-def _added(needs: Mapping[bytes, int], room: WorkerRoom) -> int:
+def _added(needs: Mapping[bytes, int], room: WorkerCapacity) -> int:
     return sum(nbytes for tensor, nbytes in needs.items() if tensor not in room.held)
 
 
-def _lack(one: Placeable, hop: Hop, room: WorkerRoom) -> tuple[int, str]:
+def _lack(one: Placeable, hop: Hop, room: WorkerCapacity) -> tuple[int, str]:
     """Return the missing bytes, and the sentence that reports them."""
     need = missing_bytes(one, hop, room) + page_of(one.components, hop)[1]
     if room.free is None:

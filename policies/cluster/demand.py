@@ -58,7 +58,7 @@ class GivingWay:
 
 
 @dataclass(frozen=True, slots=True)
-class HopRoom:
+class HopCapacity:
     """A worker's memory for sequences on a hop of a route; sizes in bytes, except ``page_size``."""
 
     worker: str
@@ -72,7 +72,7 @@ class HopRoom:
         return -(-tokens // self.page_size) * self.page_bytes if self.page_bytes else 0
 
 
-def lacking_bytes(tokens: int, routes: Iterable[Sequence[HopRoom]]) -> dict[str, int] | None:
+def lacking_bytes(tokens: int, routes: Iterable[Sequence[HopCapacity]]) -> dict[str, int] | None:
     """Return the bytes to free on each worker before the least-lacking route holds a sequence of ``tokens``.
 
     Empty: one does already. None: none ever will.

@@ -65,7 +65,7 @@ class PageAccounts:
                     self.offline.add(number)
         self.unused = list(unused)
 
-    def take(self, number: int, nbytes: int) -> None:
+    def allocate(self, number: int, nbytes: int) -> None:
         """Count a new page."""
         self._held[number] += nbytes
 

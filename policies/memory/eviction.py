@@ -15,13 +15,13 @@ from .chunks import ChunkPool
 from .pages import PageTable
 
 
-def take_page(pages: PageTable, span: Span, account: str) -> int | None:
+def allocate_page(pages: PageTable, span: Span, account: str) -> int | None:
     """Return a private page of ``span``, at the cost of cached ones; None: no room even then.
 
     The oldest page goes first whatever its layout: chunks that it frees serve any layout, and an order by layout would
     keep old pages of one model alive at the cost of fresh ones of another.
     """
-    while (handle := pages.take(span, account)) is None:
+    while (handle := pages.allocate(span, account)) is None:
         if not evict_oldest(pages):
             return None
     return handle
@@ -64,7 +64,7 @@ def evict_components(pages: PageTable, components: Container[bytes], named: Coll
 def shortage(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int]) -> int:
     """Return the chunks that are lacking for ``need`` slots, by arena, to be taken one by one; 0 or less: they fit.
 
-    Idle pages of the same arenas count as free, because ``take_page`` will evict them. ``kept`` of their slots do not
+    Idle pages of the same arenas count as free, because ``allocate_page`` will evict them. ``kept`` of their slots do not
     count: pages that the very sequence in question will list are idle now and will not be.
     """
     chunks = 0

@@ -18,7 +18,7 @@ class Extents:
         self._starts = [0] if size else []  # starts of free ranges, ascending
         self._lengths = {0: size} if size else {}
 
-    def take(self, length: int) -> int | None:
+    def allocate(self, length: int) -> int | None:
         """Return the start of a range of ``length`` granules; None if no free range is long enough."""
         if length < 1:
             raise ValueError(f"a range of {length} granules cannot be taken")
@@ -36,7 +36,7 @@ class Extents:
             return start
         return None
 
-    def take_at(self, start: int, length: int) -> None:
+    def allocate_at(self, start: int, length: int) -> None:
         """Take a given free range, to restore a snapshot."""
         index = bisect_left(self._starts, start + 1) - 1
         first = self._starts[index] if index >= 0 else self.size

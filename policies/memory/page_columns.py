@@ -148,7 +148,7 @@ class PageColumns:
         table._others = {handle: {pair[0]: pair[1] for pair in others} for handle, others in data["others"]}
         for handle, number in enumerate(table._span):
             if number >= 0:
-                table.accounts.take(table._account[handle], table.page_bytes(table._spans[number]))
+                table.accounts.allocate(table._account[handle], table.page_bytes(table._spans[number]))
         for handle in data["idle"]:
             table._rest(handle)
         table.evicted, table.shared = data["evicted"], data["shared"]

@@ -19,20 +19,20 @@ class PageTable(PageColumns):
 
     # the life of a page ----------------------------------------------------------------------------------------------
 
-    def take(self, span: Span, account: str) -> int | None:
+    def allocate(self, span: Span, account: str) -> int | None:
         """Return a private handle with fresh slots and one reference; None: no room without eviction."""
-        return handles[0] if (handles := self.take_several(span, [account])) else None
+        return handles[0] if (handles := self.allocate_several(span, [account])) else None
 
-    def take_several(self, span: Span, accounts: Sequence[str]) -> list[int] | None:
+    def allocate_several(self, span: Span, accounts: Sequence[str]) -> list[int] | None:
         """Do the same for each of these accounts, one after the other; all are taken, or none."""
         layers, handles = span.layers, list[int]()
-        slots = self._allocators[span.arena].take(layers * len(accounts))
+        slots = self._allocators[span.arena].allocate(layers * len(accounts))
         if slots is None:
             return None
         number, nbytes = self._span_number(span), self.page_bytes(span)
         for i, account in enumerate(accounts):
             owner = self.accounts.number(account)
-            self.accounts.take(owner, nbytes)
+            self.accounts.allocate(owner, nbytes)
             handles.append(self._place(number, slots[i * layers : (i + 1) * layers], 1, owner))
         return handles
 

@@ -180,7 +180,7 @@ class Residence:
             if tensor.id in self._extents or tensor.id in taken:
                 continue
             length = max(1, -(-tensor.nbytes // self._granule))
-            start = self._free.take(length)
+            start = self._free.allocate(length)
             if start is None:
                 self._give_back(taken.values())
                 return None
@@ -238,7 +238,7 @@ class Residence:
     def restore(cls, data: dict[str, Plain], pool: ChunkPool) -> Residence:
         residence = cls(pool, data["granule"])
         for id, start, length, users in data["tensors"]:
-            residence._free.take_at(start, length)
+            residence._free.allocate_at(start, length)
             extent = residence._extents[id] = Extent(start, length, set(users))
             for unit in residence._units(extent):
                 residence._touching[unit] = residence._touching.get(unit, 0) + 1

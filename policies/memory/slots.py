@@ -46,7 +46,7 @@ class SlotAllocator:
         """Return an upper bound on the chunks freed when ``n`` slots are freed."""
         return min(n, len(self._backing) // self.group_chunks - len(self._empty)) * self.group_chunks
 
-    def take(self, n: int) -> list[int] | None:
+    def allocate(self, n: int) -> list[int] | None:
         """Take ``n`` slots, or none and return None."""
         if n > self._idle and n > self.room:
             return None
@@ -131,7 +131,7 @@ class SlotAllocator:
         leaving = [slot for slot in taken if slot // self.group_slots in groups]
         hidden = {group: self._partial.pop(group) for group in groups}
         self._idle -= sum(map(len, hidden.values()))
-        targets = self.take(len(leaving))
+        targets = self.allocate(len(leaving))
         assert targets is not None, "groups were chosen whose slots do not fit into the others"
         self._partial.update(hidden)
         self._idle += sum(map(len, hidden.values()))

@@ -49,7 +49,7 @@ class WorkerMemory:
     def add_layout(self, layout: KvLayout) -> None:
         self.pages.add_layout(layout.key, -(-layout.raw_bytes // self._slot_unit) * self._slot_unit)
 
-    def take_page(self, span: Span, account: str) -> int | None:
+    def allocate_page(self, span: Span, account: str) -> int | None:
         """Return a private page of one span, at the cost of cached ones; None: no room, or none for this account."""
         if self._shares:
             while not self.within_cap(account, self.pages.page_bytes(span) + self.pages.accounts.idle(account)):
@@ -57,13 +57,13 @@ class WorkerMemory:
                     return None
                 self.pages.evict(handle)
                 self.hit_cap(account)
-        return eviction.take_page(self.pages, span, account)
+        return eviction.allocate_page(self.pages, span, account)
 
-    def take_pages(self, spans: Sequence[Span], account: str) -> list[int] | None:
+    def allocate_pages(self, spans: Sequence[Span], account: str) -> list[int] | None:
         """Take one private page of each span, at the cost of cached ones, or nothing."""
         taken: list[int] = []
         for span in spans:
-            handle = self.take_page(span, account)
+            handle = self.allocate_page(span, account)
             if handle is None:
                 self.pages.release(taken, account)
                 return None

@@ -138,7 +138,7 @@ class OfflineFeed:
 
     # requests
 
-    def take(self, worker: str, rows: int, positions: float, sweeps: int = 0) -> list[PlacedRequest]:
+    def pull(self, worker: str, rows: int, positions: float, sweeps: int = 0) -> list[PlacedRequest]:
         """Return the requests that the worker is to run now in addition, within ``rows`` sequences and ``positions``.
 
         A worker without requests of this job gets one if ``rows`` is above 0, however large it is. ``sweeps``: its own

@@ -3,7 +3,7 @@
 After BlendServe (sections "Layer sort", "Conditional node splitting" and "Merge"): children of each node of the prefix
 tree are sorted by density, compute-heavy first; nodes are opened where that makes few tokens be computed twice; opened
 parts are sorted as a whole, and neighbors of like density are joined. The result is a list of *units*, which a scanner
-reads from both ends. Decision 45 explains the differences from the paper.
+reads from both ends. docs/decisions/offline.md explains the differences from the paper.
 """
 
 from __future__ import annotations

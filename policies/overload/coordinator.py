@@ -1,13 +1,13 @@
 """The coordinator of the cluster's memory: readings of instances come in; drops, restores and calls for help come out.
 
 Its state: the groups, their changes in progress, and the time of the last change. Groups drop side by side, because memory
-freed at one does not help requests that wait at another (decision 58). They are restored only while nothing else changes.
+freed at one does not help requests that wait at another. They are restored only while nothing else changes.
 A restore after a drop, and a drop after a restore, wait ``HYSTERESIS`` from its end. A drop after a drop of the same group
-waits only ``SETTLE``, since a burst does not wait (decision 43), and so does a restore after a restore, since quiet for
+waits only ``SETTLE``, since a burst does not wait, and so does a restore after a restore, since quiet for
 one group is quiet for the next. The methods ``dropped``, ``loaded`` and ``restored`` report progress, or ``adopt`` reports
 everything, if the groups are kept elsewhere. Decisions are carried out by the simulator (``simulator/parameter_drops.py``)
 and the controller (``actors/controller/parameter_drops.py``), which gets them from the memory actor
-(``actors/memory/cluster.py``).
+(``actors/memory/cluster.py``). docs/decisions/parameter-dropping.md has the reasons.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from enum import StrEnum
 from ..model.chain import Component
 from .demand import THROTTLED, DemandMonitor, DemandReading, UsageWindow
 from .drop_plan import DropPlanner, GroupDrop, ParameterGroup, kv_bytes, nbytes
+from .message_throttle import MessageThrottle
 from .restore import HYSTERESIS, QUIET, GroupUse, ParameterLoad, loads, next_restores
-from .telling import Telling
 
 SETTLE = 0.3  # seconds after a change of the same kind, in which waiting requests start
 SETTLED = float("-inf")
@@ -104,7 +104,7 @@ class MemoryCoordinator:
         self._dropped = self._restored = SETTLED
         self._since: dict[str, float] = {}
         self._told = ""  # last reported reason why plans fall short
-        self._telling = Telling()
+        self._telling = MessageThrottle()
 
     def read(self, at: float, readings: Mapping[str, DemandReading]) -> list[Decision]:
         """Return the decisions that follow from readings of all groups, by name. They count as begun."""

@@ -9,10 +9,10 @@ trimmed first, which makes no pipeline longer.
 
 A cut must leave more tokens of KV than the groups had, by ``GAIN``, and its slowest stage may take at most ``SLOWER``
 times as long as in the fastest cut. Among these cuts the one that leaves most is taken: the waiting requests are only the
-beginning of a burst, and a full pipeline cannot be cut anew (decision 58). If there is none (too little is held twice, a
+beginning of a burst, and a full pipeline cannot be cut anew. If there is none (too little is held twice, a
 budget is below a stage, or one stage would hold all others back) a merge is refused, as it is across models and beyond the
 largest group allowed. What is not freed is reported to the part that starts workers. Pure: equal arguments give equal
-plans.
+plans. docs/decisions/parameter-dropping.md has the reasons.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The order in which requests move back after parameters were restored (decision 58).
+"""The order in which requests move back after parameters were restored.
 
 Copied pages exist twice until their request has moved. So the pages in flight to a route are limited to its room beyond
 all that goes there; if there is none, one request moves at a time. The others decode on in the pipeline meanwhile.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..prediction.load import used_blocks
 from ..sweep.columns import Status
-from ..sweep.offline_room import offline_bytes
+from ..sweep.offline_capacity import offline_bytes
 from ..sweep.state import SweepState
 
 

@@ -118,7 +118,7 @@ class OnlineFit:
         self._sweeps = self._samples = self._judged = 0  # judged: samples that the model had to predict
         self._eager = 0 if self.fitted else EAGER * REFIT  # number of first samples for which every sweep is taken
 
-    def note(self, plan: SweepPlan, seconds: float) -> None:
+    def record(self, plan: SweepPlan, seconds: float) -> None:
         """Record the device seconds of a sweep. One of ``EVERY`` is sampled."""
         self._sweeps += 1
         if (self._samples >= self._eager and self._sweeps % EVERY) or not plan.row or seconds <= 0:

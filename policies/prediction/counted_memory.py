@@ -14,7 +14,7 @@ class CountedMemory:
         self._cached: deque[list[int]] = deque([[0, cached]])  # [owner (0: none), pages]; oldest first
         self.room = free + cached  # pages that can be taken
 
-    def take(self, pages: int) -> bool:
+    def allocate(self, pages: int) -> bool:
         """Take pages at the cost of cached ones; return False and take none if there are too few."""
         if pages > self.room:
             return False
@@ -34,7 +34,7 @@ class CountedMemory:
     def cached(self) -> int:
         return self.room - self.free
 
-    def give(self, pages: int, cached: int, owner: int = 0) -> None:
+    def give_back(self, pages: int, cached: int, owner: int = 0) -> None:
         """Return pages, of which ``cached`` stay as cache."""
         self.room += pages
         self.free += pages - cached

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from ..sweep.events import Submission
 from .candidate import Forecast
-from .course import Present, UnderWay
 from .lazy_replay import LazyReplay
 from .machines import LinkTimes
 from .plain_worker import NotPlain
 from .replay import MachineReplay
+from .timeline import InFlightMessages, TimelineEntry
 
 HORIZON = 50_000  # sweeps; a request that has not ended by then is forecast never to end
 NEVER = float("inf")
@@ -29,13 +29,13 @@ class Forecaster:
 
     def __init__(
         self,
-        presents: Sequence[Present],
+        presents: Sequence[TimelineEntry],
         now: float,
         *,
         in_flight: Sequence[Submission] = (),
         horizon: int = HORIZON,
         links: LinkTimes | None = None,
-        under_way: Sequence[UnderWay] = (),
+        under_way: Sequence[InFlightMessages] = (),
     ) -> None:
         self._presents, self._now, self._in_flight, self._horizon = presents, now, in_flight, horizon
         self._links, self._under_way = links, under_way

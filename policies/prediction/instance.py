@@ -18,11 +18,11 @@ from ..sweep.config import SweepConfig
 from ..sweep.events import Cancelled, Effect, RoutesChanged, Submission
 from ..sweep.state import SweepState
 from .candidate import Candidate
-from .course import Present
 from .forecast import Forecaster
 from .instance_load import InstanceLoad, News
 from .lengths import MORE
 from .load import used_blocks
+from .timeline import TimelineEntry
 
 IDLE: Final = float("inf")
 
@@ -197,7 +197,7 @@ class Instance:
     def forecaster(self, now: float, more: int = MORE, *, spread: bool = True) -> Forecaster:
         """Return a forecaster for requests that arrive now: this instance simulated from here on.
 
-        more: see ``Present``. spread: whether to use the error of length estimates learned from ended requests.
+        more: see ``TimelineEntry``. spread: whether to use the error of length estimates learned from ended requests.
         """
         self.catch_up(now)
         self._news()
@@ -205,7 +205,7 @@ class Instance:
         for plan, _ in self._open:
             opened.append((plan, ends - now))
             ends += cost(plan, self._coefficients)
-        present = Present(self.state, self._coefficients, opened, more, self._load.spread.value if spread else 0.0)
+        present = TimelineEntry(self.state, self._coefficients, opened, more, self._load.spread.value if spread else 0.0)
         return Forecaster([present], now, in_flight=[*self._pending])
 
     @property
@@ -230,6 +230,6 @@ class Instance:
         """Return the news in the machine's effects."""
         here = len(self._load.totals)
         effects, self._effects = self._effects + self.state.take_effects(), []
-        news = self._load.note(effects)
+        news = self._load.record(effects)
         self._changes += len(self._load.totals) < here
         return news

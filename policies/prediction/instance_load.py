@@ -71,7 +71,7 @@ class InstanceLoad:
         lengths = zip(batch, plan.start, strict=True)
         return min([stops.get(submissions[s].request, FAR) - start - 2 for s, start in lengths])
 
-    def note(self, effects: Sequence[Effect]) -> list[News]:
+    def record(self, effects: Sequence[Effect]) -> list[News]:
         """Update the load by effects; return the news."""
         news: list[News] = []
         behind = self._behind

@@ -17,10 +17,10 @@ from ..sweep.columns import Status
 from ..sweep.config import OPEN_PLANS
 from ..sweep.events import Submission
 from ..sweep.state import SweepState
-from .course import Course, Present
 from .lazy_worker import LazyPlan, LazyRow, LazyWorker
 from .plain_worker import NotPlain, plain_route
 from .route_cost import BatchSums, RouteCost
+from .timeline import Timeline, TimelineEntry
 
 
 class LazyReplay(LazyWorker):
@@ -29,11 +29,11 @@ class LazyReplay(LazyWorker):
     May raise NotPlain at any time.
     """
 
-    def __init__(self, present: Present, submissions: Iterable[Submission], now: float) -> None:
+    def __init__(self, present: TimelineEntry, submissions: Iterable[Submission], now: float) -> None:
         state, arrivals = present.state, list(submissions)
         parts = state.parts
         self._began = self._now = now
-        self.course, self._present = Course(), present
+        self.course, self._present = Timeline(), present
         self._local = plain_route(parts, arrivals)
         self._price = RouteCost(self._local, present.coefficients)
         super().__init__(parts, self._local, [(plan.number, now + left) for plan, left in present.open], state.number)
@@ -56,7 +56,7 @@ class LazyReplay(LazyWorker):
             (span,) = self._local.spans
             for token_hash in hashes[: (known - 1) // self._size]:
                 if (handle := pages.find(token_hash, span)) is None:
-                    maker = self._parts.announcements.maker((token_hash, span.lineage))
+                    maker = self._parts.pending_pages.maker((token_hash, span.lineage))
                     if maker is not None or token_hash in self._making:
                         raise NotPlain("a request waits for a page that another one makes")
                     self._making.add(token_hash)
@@ -65,7 +65,7 @@ class LazyReplay(LazyWorker):
                 row.found.append(handle)
         return row
 
-    def _take_over(self, state: SweepState, present: Present) -> None:
+    def _take_over(self, state: SweepState, present: TimelineEntry) -> None:
         rows, pages = state.parts.rows, state.parts.memory.pages
         last = {s: plan.number for plan, _ in present.open for s in state.batch(plan.number)}
         if len(present.open) != state.open_plans:
@@ -194,7 +194,7 @@ class LazyReplay(LazyWorker):
         pages = rounds * rows + sum([len(self._borders[(first + OPEN_PLANS + n) % self._size]) for n in range(rest)])
         if not self._width:
             pages = 0
-        if not self._memory.take(pages):
+        if not self._memory.allocate(pages):
             return 0
         flat, between = self._price.flat(rows, rows), sweeps - OPEN_PLANS  # plans first + 2 .. until - 1
         near = between * (self._bases + rows) + rows * (between * (first + OPEN_PLANS + until - 1) // 2)
@@ -253,7 +253,7 @@ class LazyReplay(LazyWorker):
         """Add as much of its prompt as the plan has room for, in tokens and in memory."""
         start, count = row.planned, min(row.known - row.planned, self._parts.config.chunk_size, self._budget)
         while self._width and row.paged * self._size < start + count:
-            if self._memory.take(1):
+            if self._memory.allocate(1):
                 row.paged += 1
             elif not self._make_room(row, plan.number, picked=True):
                 count = 0

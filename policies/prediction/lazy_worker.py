@@ -1,6 +1,6 @@
 """The worker of a lazy replay, known by numbers only: which sequences wait, prefill, decode or end, and the memory left.
 
-When memory runs out, sequences are skipped and preempted in the order of ``sweep/planning.py`` and
+When memory runs out, sequences are skipped and preempted in the order of ``sweep/planner.py`` and
 ``sweep/preemption.py``.
 """
 
@@ -167,12 +167,12 @@ class LazyWorker:
         self._leaving -= row.leaving
         self._finals.discard(row)
         own, published = row.paged - len(row.found), row.computed // self._size if self._parts.config.prefix_cache else 0
-        self._memory.give(own, max(0, min(own, published - len(row.found))), row.name if row.requeue else 0)
+        self._memory.give_back(own, max(0, min(own, published - len(row.found))), row.name if row.requeue else 0)
         for handle in row.found:
             self._references[handle] -= 1
             if not self._references[handle]:
                 self._rested[handle] = self._memory.gone, self._memory.cached
-                self._memory.give(1, 1)
+                self._memory.give_back(1, 1)
         if row.requeue:
             row.planned = row.paged = 0
             row.leaving = row.requeue = row.running = False
@@ -187,10 +187,10 @@ class LazyWorker:
         if not self._width:
             return
         growing = self._borders[number % self._size]
-        if self._memory.take(len(growing)):
+        if self._memory.allocate(len(growing)):
             return
         for row in sorted(growing):
-            while row in self._decoding and not self._memory.take(1):
+            while row in self._decoding and not self._memory.allocate(1):
                 if not self._make_room(row, number, picked=False):
                     self._skip(row, number)
 

@@ -11,7 +11,7 @@ from ..memory.worker_memory import WorkerMemory
 from ..model.runs import LocalRoute
 from ..sweep.columns import Status
 from ..sweep.events import Submission
-from ..sweep.offline_room import offline_bytes
+from ..sweep.offline_capacity import offline_bytes
 from ..sweep.state import SweepState
 from .candidate import Candidate, Forecast
 

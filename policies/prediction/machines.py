@@ -19,7 +19,7 @@ from ..plan.sweep_plan import SweepPlan, SweepResult
 from ..sweep.config import OPEN_PLANS
 from ..sweep.events import Effect, Event, Flight, Send
 from ..sweep.state import SweepState
-from .course import Present, UnderWay
+from .timeline import InFlightMessages, TimelineEntry
 
 _FOREIGN = 1 << 40  # first number of flights: larger than any of a live worker
 _SAME = 1e-9  # seconds: tolerance for times that differ by the order of their summation
@@ -109,10 +109,10 @@ class Machines:
 
     def __init__(
         self,
-        presents: Sequence[Present],
+        presents: Sequence[TimelineEntry],
         now: float,
         links: LinkTimes,
-        under_way: Sequence[UnderWay] = (),
+        under_way: Sequence[InFlightMessages] = (),
         depth: int = OPEN_PLANS,
     ) -> None:
         self.now = now
@@ -198,9 +198,9 @@ class Machines:
         for worker, messages in told.items():
             self._post(self.now + self.links.latency, worker, messages)
 
-    def under_way(self, now: float) -> list[UnderWay]:
+    def under_way(self, now: float) -> list[InFlightMessages]:
         """Return the messages that are in flight at ``now``."""
-        return [UnderWay(at - now, worker, messages) for at, _, worker, messages in sorted(self._posts, key=_order)]
+        return [InFlightMessages(at - now, worker, messages) for at, _, worker, messages in sorted(self._posts, key=_order)]
 
     def _post(self, at: float, worker: str, messages: list[Event]) -> None:
         self._posted += 1

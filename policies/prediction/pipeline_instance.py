@@ -15,12 +15,12 @@ from ..sweep.config import OPEN_PLANS, SweepConfig
 from ..sweep.events import CostsLearned, Effect, RoutesChanged, Submission
 from ..sweep.state import SweepState
 from .candidate import Candidate
-from .course import Present
 from .forecast import Forecaster
 from .instance_load import InstanceLoad, News
 from .lengths import MORE
 from .load import used_blocks
 from .machines import LinkTimes, Machines, PlayedMachine
+from .timeline import TimelineEntry
 
 
 class PipelineInstance(Machines):
@@ -41,7 +41,7 @@ class PipelineInstance(Machines):
         *,
         ahead: bool = True,
     ) -> None:
-        presents = [Present(SweepState(config), coefficients) for config in configs]
+        presents = [TimelineEntry(SweepState(config), coefficients) for config in configs]
         super().__init__(presents, 0.0, links, depth=OPEN_PLANS if ahead else 1)
         for present in presents:
             present.state.without_device()
@@ -84,7 +84,7 @@ class PipelineInstance(Machines):
     def _proceed(self) -> list[News]:
         self.go_on()
         effects, self._effects = self._effects, []
-        return self._load.note(effects)
+        return self._load.record(effects)
 
     def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
         seconds = cost(plan, machine.coefficients)
@@ -112,7 +112,7 @@ class PipelineInstance(Machines):
         presents, wrong = [], self._load.spread.value if spread else 0.0
         for machine in self.machines.values():
             open = [(plan, end - now) for plan, end, _ in machine.open]
-            presents.append(Present(machine.state, machine.coefficients, open, more, wrong))
+            presents.append(TimelineEntry(machine.state, machine.coefficients, open, more, wrong))
         return Forecaster(presents, now, links=self.links, under_way=self.under_way(now))
 
     def outstanding(self, now: float) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from ..plan.cost import cost
 from ..plan.sweep_plan import SweepPlan
 from ..sweep.events import Cancelled, Effect, GivenBack, Submission, TokensEmitted
-from .course import Course, Present, UnderWay
 from .machines import NEVER, LinkTimes, Machines, PlayedMachine
+from .timeline import InFlightMessages, Timeline, TimelineEntry
 
 UNKNOWN = 0  # stands for an unknown token
 
@@ -28,11 +28,11 @@ class MachineReplay(Machines):
 
     def __init__(
         self,
-        presents: Sequence[Present],
+        presents: Sequence[TimelineEntry],
         submissions: Iterable[Submission],
         now: float,
         links: LinkTimes | None = None,
-        under_way: Sequence[UnderWay] = (),
+        under_way: Sequence[InFlightMessages] = (),
     ) -> None:
         forks = [one.without_offline(now).fork() for one in presents]
         for one in forks:
@@ -40,7 +40,7 @@ class MachineReplay(Machines):
         super().__init__(forks, now, LinkTimes() if links is None else links.fork(), under_way)
         self._began = now
         self._first = now  # when first tokens began to come
-        self.course, self._present = Course(), presents[0]
+        self.course, self._present = Timeline(), presents[0]
         self._before = self.home.number - self.home.open_plans
         self._preempted = self.home.counters["preemptions"]
         self._totals: dict[str, int] = {}  # by request: tokens at which it ends, if before its limit

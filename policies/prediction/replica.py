@@ -16,8 +16,8 @@ from ..sweep.event_log import Applied, Began, Committed
 from ..sweep.events import Cancelled, Event, GivenBack, Submission, TokensEmitted
 from ..sweep.feed import FeedEntry, PlanMade, Priced, made
 from ..sweep.state import SweepState
-from .course import Present
 from .lengths import LengthSpread
+from .timeline import TimelineEntry
 
 WINDOW = 64  # sweeps
 
@@ -112,7 +112,7 @@ class Replica:
         """Return a route in force that begins at the worker, or None."""
         return self.state.parts.routes.home(route)
 
-    def present(self, now: float) -> Present | None:
+    def present(self, now: float) -> TimelineEntry | None:
         """Return the snapshot for a forecast at ``now`` by the worker's clock.
 
         None until the cost of sweeps and the content of running plans are known: two sweeps after the feed began.
@@ -124,4 +124,4 @@ class Replica:
         for plan in self._open:
             end = max(now, end + cost(plan, costs))
             open.append((plan, end - now))
-        return Present(self.state, costs, open, spread=self.learned.spread.value)
+        return TimelineEntry(self.state, costs, open, spread=self.learned.spread.value)

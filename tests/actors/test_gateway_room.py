@@ -38,7 +38,7 @@ def failed(effects: list[Effect]) -> list[Refusal]:
 
 def uses(made: Bench) -> int:
     """What the controller is told that waits."""
-    return made.state.uses.tell(["m"], 0.0, made.state.room_waits.wants())["m"].waits
+    return made.state.usage.tell(["m"], 0.0, made.state.capacity_waits.wants())["m"].waits
 
 
 def test_it_asks_for_room_and_starts_when_that_comes() -> None:
@@ -89,13 +89,13 @@ def test_of_two_that_come_back_at_once_the_longest_is_told() -> None:
 def test_what_only_offline_requests_wait_for_is_told_apart() -> None:
     made = bench()
     made.generate("later", prompt=60, max_tokens=40, offline=True)
-    assert (uses(made), made.state.room_waits.offline()) == (100, {"m"})
+    assert (uses(made), made.state.capacity_waits.offline()) == (100, {"m"})
     made.generate("now", prompt=60, max_tokens=40)
-    assert made.state.room_waits.offline() == set()
+    assert made.state.capacity_waits.offline() == set()
     made(End("now"))
-    assert made.state.room_waits.offline() == {"m"}
+    assert made.state.capacity_waits.offline() == {"m"}
     made(End("later"))
-    assert made.state.room_waits.offline() == set()
+    assert made.state.capacity_waits.offline() == set()
 
 
 def test_only_what_never_fits_is_refused_with_the_limit_of_an_empty_worker() -> None:

@@ -25,7 +25,7 @@ from blockwright.actors.gateway.messages import WorkerJoined
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.predictor.messages import Query
-from blockwright.actors.worker.messages import NoRoom, ParametersWanted
+from blockwright.actors.worker.messages import NoCapacity, ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.policies.offline.density import Costs
@@ -328,7 +328,7 @@ def dropped(seen: Seen) -> None:
     burst.order(RestoreParameters("w0+w1", {}))
     load, life = burst.state.residency["w0"].loading, burst.state.workers["w0"].incarnation
     assert load is not None
-    burst(LoadRefused("w0", life, load, NoRoom("no room", 300, False, {"a": 300})))
+    burst(LoadRefused("w0", life, load, NoCapacity("no room", 300, False, {"a": 300})))
     burst(LoadFailed("w0", life, load, "disk"))
     burst.down("w1")
     scraped()

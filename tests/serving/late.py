@@ -39,7 +39,7 @@ from blockwright.policies.sweep.events import (
     Send,
     TokensEmitted,
 )
-from blockwright.policies.sweep.offline_room import OfflineRoom
+from blockwright.policies.sweep.offline_capacity import OfflineCapacity
 from blockwright.policies.sweep.page_events import (
     Export,
     Exported,
@@ -176,7 +176,7 @@ class LateGateway(GatewayState):
                 yield "report", SweepReport(worker, current - 1, 1, 1, news)
                 yield "joined", m.WorkerJoined(worker, current - 1)
                 yield "ended", m.WorkerEnded(worker, current - 1, "late")
-                yield "heard", m.Heard(worker, current - 1, GONE, [OfflineRoom(("a",), 3, 50, 100)])
+                yield "heard", m.Heard(worker, current - 1, GONE, [OfflineCapacity(("a",), 3, 50, 100)])
 
 
 def _news(gateway: str, record: RequestRecord, attempt: int) -> Iterator[GatewayNews]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.simulator.description import DISPATCH
-from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, NoRoomError, sample_count, sweep_configs
+from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, NoCapacityError, sample_count, sweep_configs
 from blockwright.simulator.workload import Demand
 from blockwright.tests.claims import claim
 
@@ -168,5 +168,5 @@ def test_shared_parameters_are_in_memory_once() -> None:
     simulation, _ = run(made)
     assert not any(one.failed for one in simulation.requests)
     whole = [{**base, "name": f"m{n}"} for n in range(21)]
-    with pytest.raises(NoRoomError):
+    with pytest.raises(NoCapacityError):
         run(described(instances={"memory": 13200, "blocks": 0, "memory_chunk": 32}, models=whole))

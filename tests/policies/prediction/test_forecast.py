@@ -12,12 +12,12 @@ import pytest
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.prediction.course import Course, Present
 from blockwright.policies.prediction.forecast import NEVER, Forecaster
 from blockwright.policies.prediction.lazy_replay import LazyReplay
 from blockwright.policies.prediction.lengths import corrected
 from blockwright.policies.prediction.plain_worker import NotPlain
 from blockwright.policies.prediction.replay import MachineReplay
+from blockwright.policies.prediction.timeline import Timeline, TimelineEntry
 from blockwright.policies.requests.account import offline_account
 from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.config import SweepConfig
@@ -87,8 +87,8 @@ class LiveWorker:
                     self.ends[effect.request] = self.now
 
     @property
-    def present(self) -> Present:
-        return Present(self.state, COSTS, [(plan, end - self.now) for plan, end in self.open])
+    def present(self) -> TimelineEntry:
+        return TimelineEntry(self.state, COSTS, [(plan, end - self.now) for plan, end in self.open])
 
 
 def request(number: int, chance: random.Random, arrival: float, tenant: str, applications: str = "bbbbo") -> Submission:
@@ -182,7 +182,7 @@ def test_both_ways_know_who_is_still_there() -> None:
 
 
 def test_a_forecast_says_how_wrong_its_estimates_are() -> None:
-    present = Present(LiveWorker().state, COSTS, spread=0.7)
+    present = TimelineEntry(LiveWorker().state, COSTS, spread=0.7)
     for most in (20, 1 << 40):  # the second one can never run there
         found = Forecaster([present], 0.0).forecast(submission("x", [1, 2, 3], most, ROUTES["base"].id))
         assert (found.spread, found.last_token == NEVER) == (0.7, most > 20)
@@ -272,9 +272,9 @@ def test_those_that_are_still_there_are_delayed_by_what_as_many_sweeps_take_long
 
 
 def test_a_course_is_known_at_some_sweeps_and_on_the_lines_between() -> None:
-    course = Course(sweeps=[0, 4, 10], times=[0.0, 2.0, 5.0])
+    course = Timeline(sweeps=[0, 4, 10], times=[0.0, 2.0, 5.0])
     assert [course.time_of(sweep) for sweep in (0, 2, 4, 7, 10, 12)] == [0.0, 1.0, 2.0, 3.5, 5.0, 5.0]
-    assert Course().time_of(0) == 0.0
+    assert Timeline().time_of(0) == 0.0
 
 
 def test_what_does_not_end_is_endless() -> None:
@@ -371,7 +371,7 @@ def test_routes_over_several_workers_are_forecast() -> None:
         state = SweepState(config)
         state.apply(RoutesChanged(1, [BASE], [route], [route]), 0.0)
         state.take_effects()
-        presents.append(Present(state, second))
+        presents.append(TimelineEntry(state, second))
     target = submission("r0", [1, 2, 3, 4, 5], 60, route.id, stop=[STOP], expected=4)
     found = Forecaster(presents, 0.0).forecast(target)
     assert (found.first_token, found.last_token) == (2.0, 8.0)
