@@ -33,6 +33,7 @@ DONE = (
     "actors/predictor",
     "actors/memory",
     "actors/block",
+    "api/http",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -46,7 +47,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "api/batches": 23,
     "api/commands": 52,
     "api/demo": 19,
-    "api/http": 48,
     "api/load": 6,
     "api/openai": 26,
     "api/program": 18,
