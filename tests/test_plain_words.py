@@ -34,6 +34,7 @@ DONE = (
     "actors/memory",
     "actors/block",
     "api/http",
+    "api/openai",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -48,7 +49,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "api/commands": 52,
     "api/demo": 19,
     "api/load": 6,
-    "api/openai": 26,
     "api/program": 18,
     "api/serve": 10,
     "api/settings": 1,

@@ -22,7 +22,7 @@ async def _prompts(call: GenerateHandler, body: CompletionBody) -> None:
 
 
 async def _echo(call: GenerateHandler, prompt: str | list[int], tokens: list[int], options: CompletionOptions) -> Echo:
-    """A text as it was sent, unless its beginning was cut off; else what the tokens say."""
+    """Return the echo: a text as it was sent, or the decoded tokens if the prompt is tokens or was truncated."""
     if not isinstance(prompt, str) or options.truncate_prompt_tokens is not None:
         return decoded_echo(call.served.codec, tokens, special=not options.skip_special_tokens)
     if options.scored < 0:
@@ -31,10 +31,10 @@ async def _echo(call: GenerateHandler, prompt: str | list[int], tokens: list[int
 
 
 class CompletionShape(AnswerShape):
-    """A plain text chunk is one concatenation."""
+    """The form of a completion's answer. A plain text chunk costs one concatenation."""
 
     prefix = "cmpl"
-    default_tokens = 16  # OpenAI's
+    default_tokens = 16  # OpenAI's default
 
     _tail = ',"logprobs":null,"finish_reason":null,"stop_reason":null}]'
 
