@@ -35,6 +35,7 @@ DONE = (
     "actors/block",
     "api/http",
     "api/openai",
+    "api/text",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -52,7 +53,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "api/program": 18,
     "api/serve": 10,
     "api/settings": 1,
-    "api/text": 8,
     "gpu": 9,
     "gpu/model": 14,
     "gpu/native": 7,

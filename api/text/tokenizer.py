@@ -1,7 +1,7 @@
-"""A checkpoint's tokenizer: text to ids and back, as transformers would do it with the same folder.
+"""A checkpoint's tokenizer: text to ids and back, with the same results as transformers for the same folder.
 
-The files are read here; ``tokenizer_build.py`` makes a tokenizer of them. Owns no state of a request. Slow parts (loading,
-long texts) are the caller's to put on a thread.
+The files are read here; ``tokenizer_build.py`` builds a tokenizer from their contents. No state of a request is kept. The
+caller runs the slow parts (loading, long texts) on a thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .tokenizer_build import TokenizerParts, WrongSettings, build_tokenizer
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters that byte-level vocabularies write bytes as (GPT-2's table)."""
+    """Return the characters that stand for bytes in byte-level vocabularies (GPT-2's table)."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [b for b in range(256) if b not in shown]
     return {chr(b): b for b in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
@@ -37,9 +37,9 @@ _ALPHABET = _byte_alphabet()
 
 
 def _begin(text: str, own: str, start: int, end: int, place: int) -> int:
-    """Return where a token's text begins that an encoding places at ``start`` .. ``end``, perhaps without its first spaces.
+    """Return the start of a token's text that an encoding places at ``start`` .. ``end``, perhaps without its first spaces.
 
-    place: where the tokens before it end; there is a space that only the tokenizer has added.
+    place: end of the tokens before it; a space that only the tokenizer has added is there.
     """
     body = own.lstrip()
     before = start - (len(own) - len(body))
@@ -55,7 +55,7 @@ def _begin(text: str, own: str, start: int, end: int, place: int) -> int:
 
 
 class _Pieces(dict[int, bytes]):
-    """Token id -> the bytes it shows, filled as ids turn up; ``hidden`` tokens show nothing."""
+    """A cache, token id -> its bytes, filled on demand; ``hidden`` tokens yield nothing."""
 
     def __init__(self, codec: TextCodec, hidden: frozenset[int]) -> None:
         super().__init__()
@@ -68,15 +68,15 @@ class _Pieces(dict[int, bytes]):
 
 
 class TextCodec:
-    """See the module. ``special`` holds the ids that are shown only when asked for."""
+    """A tokenizer (see the module). ``special``: the ids that are shown only on request."""
 
     def __init__(
         self, tokenizer: Tokenizer, named: dict[str, str] | None = None, special: frozenset[int] | None = None
     ) -> None:
         self._tokenizer = tokenizer
         self.named = named or {}
-        self.missing = ""  # a sentence when there is no tokenizer: texts cannot be encoded
-        self.notes: tuple[str, ...] = ()  # what an operator should know
+        self.missing = ""  # a sentence if there is no tokenizer, so that texts cannot be encoded
+        self.notes: tuple[str, ...] = ()  # warnings for the operator
         added = tokenizer.get_added_tokens_decoder()
         self.special = frozenset(i for i, t in added.items() if t.special) if special is None else special
         decoder = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder is not None else {}
@@ -88,7 +88,10 @@ class TextCodec:
 
     @classmethod
     def load(cls, source: CheckpointFiles) -> TextCodec:
-        """Raises CheckpointError where tokenizer.json is not usable. Without one only token ids can be served."""
+        """Load the tokenizer of a checkpoint. Without a tokenizer.json only token ids can be served.
+
+        Raise CheckpointError if tokenizer.json is not usable.
+        """
         files, model = source.of_tokenizer(), source.merged("config.json")
         path = files.find(TOKENIZER)
         text = read_text(path)
@@ -113,7 +116,7 @@ class TextCodec:
 
     @property
     def size(self) -> int:
-        """Number of tokens, added ones too."""
+        """Number of tokens, including added ones."""
         return self._tokenizer.get_vocab_size()
 
     def beyond(self, vocabulary: int) -> list[tuple[int, str]]:
@@ -125,14 +128,14 @@ class TextCodec:
         return self._tokenizer.token_to_id(token)
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """``special``: add what tokenizer.json puts around a text (BOS); off for a rendered chat, which has it."""
-        # Not ``encode``: it keeps the interpreter's lock, so that a long text on a thread would stop the event loop too.
+        """Return the ids of a text. ``special``: add special tokens (BOS), which a rendered chat has already."""
+        # Not ``encode``, which holds the interpreter lock: a long text on a thread would stop the event loop, too.
         return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
 
     def offsets(self, text: str, *, special: bool) -> list[int]:
-        """Return where each token of ``encode`` begins in the text; a token that the tokenizer adds has its place there.
+        """Return the start of each token of ``encode`` in the text; a token that the tokenizer adds has its place there.
 
-        A byte-level tokenizer may leave the spaces before a token out of its part; they belong to the token's text.
+        A byte-level tokenizer may leave the spaces before a token out of its range; they belong to the token's text.
         """
         encoding = self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
         found, place = [], 0
@@ -146,22 +149,25 @@ class TextCodec:
         return found
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """``special``: show special tokens too."""
+        """Return the text of tokens. ``special``: show special tokens, too."""
         return self._tokenizer.decode(tokens, skip_special_tokens=not special)
 
     def detokenizer(self, context: Sequence[int] = (), *, special: bool = False) -> Detokenizer:
-        """``context``: the ids that the text continues; without them it starts afresh. ``special``: show special tokens."""
+        """Return a detokenizer for one sequence.
+
+        ``context``: the ids that the text continues; without them it starts afresh. ``special``: show special tokens.
+        """
         if self._byte_level:
             return ByteDetokenizer(self._all_pieces if special else self._pieces)
         hidden = frozenset[int]() if special else self.special
         return WindowDetokenizer(partial(self.decode, special=special), self._fallback_byte, hidden, context)
 
     def token_text(self, token: int) -> str:
-        """The token as the vocabulary writes it; empty for an id that is in none."""
+        """Return the token as the vocabulary spells it; empty for an unknown id."""
         return self._tokenizer.id_to_token(token) or ""
 
     def token_bytes(self, token: int) -> bytes:
-        """What one token stands for, special tokens by their name; empty for an id that is in no vocabulary."""
+        """Return the bytes of one token, for special tokens their name; empty for an unknown id."""
         text = self._tokenizer.id_to_token(token)
         if text is None:
             return b""
@@ -176,11 +182,11 @@ class TextCodec:
         return (text.replace("\u2581", " ") if self._metaspace else text).encode()
 
     def said(self, token: int) -> str:
-        """Return what one token stands for as text, special tokens by their name."""
+        """Return the text of one token, for special tokens their name."""
         return self.token_bytes(token).decode(errors="replace")
 
     def whole_text(self, token: int) -> str:
-        """Return the same; empty for a token that ends or begins within a character."""
+        """Return the text of one token; empty for a token that begins or ends within a character."""
         try:
             return self.token_bytes(token).decode()
         except UnicodeDecodeError:
