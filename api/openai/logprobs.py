@@ -1,7 +1,7 @@
-"""Log-probabilities in OpenAI's two forms (columns for completions, a list of objects for chat) and vLLM's for prompts.
+"""Log-probabilities (``logprobs``) in OpenAI's forms for completions and chat, and in vLLM's form for prompts.
 
-A token that is part of a character has no text of its own: it is written as its bytes, escaped. Minus infinity, which JSON
-cannot represent, becomes -9999.
+Completions have columns, chats a list of objects. A token that is part of a character has no text of its own: it is written
+as its bytes, escaped. Minus infinity, which JSON cannot represent, becomes -9999.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Detokenization: tokens to text, piece by piece, at linear cost and without partial characters.
+"""Detokenizing: tokens to text, piece by piece, at linear cost and without partial characters.
 
 The bytes of an incomplete character are held back; bytes that no later token can complete become U+FFFD. With a byte-level
 vocabulary (Llama 3, Qwen, GPT-2) the pieces join to exactly the full decode. With byte fallback (Llama 1 and 2) they do for
