@@ -36,6 +36,7 @@ DONE = (
     "api/http",
     "api/openai",
     "api/text",
+    "api/batches",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -46,7 +47,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "actors/worker": 33,
     "api": 7,
     "api/app": 2,
-    "api/batches": 23,
     "api/commands": 52,
     "api/demo": 19,
     "api/load": 6,

@@ -29,7 +29,7 @@ from .tenants import tenant_families
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 CHOICES = (1, 2, 5, 10, 20, 50, 100)
-REASONS = ("capacity", "no_worker", "isolated")  # reasons for which sequences wait
+REASONS = ("capacity", "no_worker", "isolated")  # reasons sequences wait
 _COUNTERS = (
     ("vllm:prompt_tokens", "Prompt tokens of admitted requests.", "prompt_tokens"),
     ("vllm:prompt_tokens_cached", "Of these, the tokens found in the prefix cache.", "prompt_tokens_cached"),
