@@ -37,6 +37,7 @@ DONE = (
     "api/openai",
     "api/text",
     "api/batches",
+    "api/commands",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -47,7 +48,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "actors/worker": 33,
     "api": 7,
     "api/app": 2,
-    "api/commands": 52,
     "api/demo": 19,
     "api/load": 6,
     "api/program": 18,
