@@ -39,6 +39,7 @@ DONE = (
     "api/batches",
     "api/commands",
     "api/serve",
+    "api/program",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -51,7 +52,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "api/app": 2,
     "api/demo": 19,
     "api/load": 6,
-    "api/program": 18,
     "api/settings": 1,
     "gpu": 9,
     "gpu/model": 14,
