@@ -40,6 +40,7 @@ DONE = (
     "api/commands",
     "api/serve",
     "api/program",
+    "api/settings",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -52,7 +53,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "api/app": 2,
     "api/demo": 19,
     "api/load": 6,
-    "api/settings": 1,
     "gpu": 9,
     "gpu/model": 14,
     "gpu/native": 7,
