@@ -41,6 +41,7 @@ DONE = (
     "api/serve",
     "api/program",
     "api/settings",
+    "api/app",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -50,7 +51,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "actors/tagger": 5,
     "actors/worker": 33,
     "api": 7,
-    "api/app": 2,
     "api/demo": 19,
     "api/load": 6,
     "gpu": 9,
