@@ -43,6 +43,7 @@ DONE = (
     "api/settings",
     "api/app",
     "api/load",
+    "api/demo",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -52,7 +53,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "actors/tagger": 5,
     "actors/worker": 33,
     "api": 7,
-    "api/demo": 19,
     "gpu": 9,
     "gpu/model": 14,
     "gpu/native": 7,
