@@ -31,8 +31,9 @@ GENERATING = (400, 403, 404, 408, 409, 413, 429, 500, 503)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """An endpoint. ``path``: in aiohttp's form. ``errors``: statuses with an ``ErrorAnswer``, besides a
-    missing key's 401.
+    """An endpoint.
+
+    ``path``: in aiohttp's form. ``errors``: statuses with an ``ErrorAnswer``, besides 401 if a key is needed.
     """
 
     method: str
