@@ -126,7 +126,7 @@ quick: lint
 	  --ignore tests/runtime/test_safety.py --ignore tests/runtime/test_planted.py --ignore tests/policies/test_live_cuts.py \
 	  --ignore tests/policies/sweep/test_flooding_tenant.py --ignore tests/actors/profiling --ignore tests/actors/test_worker.py \
   --ignore tests/policies/test_growing_leases.py --ignore tests/policies/test_changes.py --ignore tests/policies/test_pressure.py \
-  --ignore tests/policies/sweep/test_holds.py --ignore tests/policies/cluster/test_placement.py --ignore tests/actors/test_scaling_live.py \
+  --ignore tests/policies/sweep/test_page_pins.py --ignore tests/policies/cluster/test_placement.py --ignore tests/actors/test_scaling_live.py \
   --ignore tests/actors/test_worker_budget.py --ignore tests/policies/test_compaction.py --ignore tests/api/test_slow_clients.py \
   --ignore tests/policies/overload/test_drop_plan.py --ignore tests/policies/sweep/test_forecast.py
 

@@ -3,7 +3,7 @@ by mypyc where mypyc and a C compiler are there; the demo's models; a wheel whos
 
 The compiled modules go to ``policies/_compiled``, never beside their sources, with the fingerprint of the sources that they
 were made from. ``policies/compiled.py`` uses them only while it matches, so an edited source is never shadowed. Each has the
-name of its interpreter's ABI, so those of several lie beside each other (docs/decisions/0054).
+name of its interpreter's ABI, so those of several lie beside each other (docs/decisions/processes.md).
 """
 
 from __future__ import annotations

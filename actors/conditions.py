@@ -25,7 +25,7 @@ class Conditions:
             self._waiting.append((condition, waiting))
             await waiting
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """The state may have changed."""
         for entry in self._waiting[:]:
             condition, waiting = entry
@@ -50,7 +50,7 @@ class Published(Generic[T]):
         """The owner's alone."""
         if value != self._value:
             self._value = value
-            self._conditions.look()
+            self._conditions.tick()
 
     async def until(self, condition: Callable[[T], bool]) -> T:
         """The first value, from now on, of which the condition holds."""

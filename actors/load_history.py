@@ -75,7 +75,7 @@ class LoadHistory:
         self._at, self._generated = 0.0, 0
         self._first: Sequence[int] | None = None
 
-    def note(self, at: float, running: int, waiting: int, generated: int, first: Sequence[int]) -> None:
+    def record(self, at: float, running: int, waiting: int, generated: int, first: Sequence[int]) -> None:
         """A look at ``at``, seconds since 1970. generated: tokens since the start; first: requests by bucket since then."""
         before, seconds = self._first, at - self._at
         if before is not None and seconds <= 0:

@@ -20,7 +20,7 @@ class ReportSequence:
         self._promised = 0  # last serial of the previous heartbeat: these reports had time to arrive
         self._before = 0  # ``taken`` at that heartbeat
 
-    def take(self, serial: int) -> bool:
+    def accept(self, serial: int) -> bool:
         """Is this the next report? Anything else is a duplicate or comes after a gap."""
         if serial != self.taken + 1:
             return False

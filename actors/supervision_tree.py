@@ -29,7 +29,7 @@
         predictors          a process; in it
           root
             predictor-w0    and one for each other worker
-            dispatcher-0    and further ones (decision 36)
+            dispatcher-0    and further ones
 
 ``tree`` is data from settings alone: nothing runs, nothing is imported. ``topology`` starts it.
 """
@@ -50,7 +50,7 @@ WORKER = "blockwright.actors.worker.main:start"
 PREDICTORS = "blockwright.actors.predictor.main:start"
 GATEWAY_MAILBOX = 1 << 13  # messages: where the loop was held up, the reports of thousands of short sweeps wait
 LIMITER_MAILBOX = 1 << 16  # messages: an end that finds no room would leave a place taken for ever
-FEW_CORES = 2  # up to so many the first gateway stays in the head's process (decision 0004)
+FEW_CORES = 2  # at most, for the first gateway to stay in the head's process (docs/decisions/processes.md)
 LASTED = 10.0  # seconds after which a process has lived, and the next death is the first again
 WORKERS = Backoff(initial=0.25, most=4.0, jitter=0.0, at_once=1)  # no jitter: what they share is one machine, not a server
 GATEWAYS = Backoff(initial=0.25, most=8.0, jitter=0.0, at_once=1)

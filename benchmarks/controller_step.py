@@ -20,7 +20,7 @@ import msgpack
 
 from blockwright.actors.controller.messages import (
     Application,
-    AskRoom,
+    AskCapacity,
     Beat,
     Effect,
     Event,
@@ -69,7 +69,7 @@ def follow(state: ControllerState, event: Event, now: float) -> None:
     for effect in effects:
         if isinstance(effect, Load):
             effects += state.handle(Loaded(effect.worker, effect.incarnation, effect.load), now)
-        elif isinstance(effect, AskRoom):
+        elif isinstance(effect, AskCapacity):
             effects += state.handle(Room(effect.worker, effect.incarnation, ROOM), now)
 
 
@@ -98,7 +98,7 @@ def at_rest(workers: int, applications: int) -> ControllerState:
             load = LoadBlock(one.checkpoint, 0, len(KINDS), [c.id for c in one.components], one.name)
             effects += state.handle(Loaded(name, 1, load), 0.0)
         for effect in effects:
-            if isinstance(effect, AskRoom):
+            if isinstance(effect, AskCapacity):
                 effects += state.handle(Room(name, 1, ROOM), 0.0)
         if old:
             state.handle(Room(name, 1, ROOM), 0.0)

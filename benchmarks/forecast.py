@@ -56,16 +56,16 @@ def measure(running: int, waiting: int, states: int) -> dict[str, float]:
     """Milliseconds of one forecast, and how many sweeps it plays."""
     from blockwright.policies.plan.coefficients import Coefficients
     from blockwright.policies.plan.cost import cost
-    from blockwright.policies.prediction.course import Present
     from blockwright.policies.prediction.forecast import Forecaster
     from blockwright.policies.prediction.replay import MachineReplay
+    from blockwright.policies.prediction.timeline import TimelineEntry
 
     costs = Coefficients(base=5e-3, token=2e-5, context=1e-8, prefill=1e-8)
     spent: dict[str, list[float]] = {"first": [], "next": [], "machine": []}
     sweeps: list[int] = []
     for seed in range(states):
         state, plan, targets = worker(running, waiting, seed)
-        present = Present(state, costs, [(plan, cost(plan, costs))])
+        present = TimelineEntry(state, costs, [(plan, cost(plan, costs))])
         forecaster = Forecaster([present], 0.0)
         gc.collect()
         gc.disable()

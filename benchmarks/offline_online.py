@@ -12,8 +12,8 @@ offline requests, as a part of capacity minus online.
 
 The pace is a roofline: a sweep reads the parameters, in which time it computes eight tokens (``cost.py``: its knee), and
 each further token takes an eighth of that. ``linear/loadN`` is the same on a device on which every token takes its time:
-there online requests lose no more, and offline ones get less than ``possible_share``, what the idle time and 5 % allow
-(decision 52). Lengths: an eighth of ShareGPT's, up to ``LONGEST`` tokens.
+there online requests lose no more, and offline ones get less than ``possible_share``, what the idle time and 5 % allow.
+Lengths: an eighth of ShareGPT's, up to ``LONGEST`` tokens.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ come at the rate at which eight replicas use about 60 % of their KV memory, and 
 
 Prompts are those of ShareGPT, Azure's conversations and arXiv summaries (of the example's sample, where no folder above this
 checkout has shared/traces), answers four times as long as theirs: with their own lengths twice the base load is more than an
-H100 computes, however much memory it has (decision 43; ``azure-as-it-is`` shows it). ``endless-memory`` is the time to first
+H100 computes, however much memory it has (``azure-as-it-is`` shows it). ``endless-memory`` is the time to first
 token when memory never runs out: the floor for whatever is done about it.
 
 SLO shares are ``slo_F``: first token or any other later than F times the median of the best baseline. An endless burst and

@@ -58,7 +58,7 @@ def of_offline(result: Result) -> str:
     head = ("", *(f"{n} {overlap}" for n in TRACES for overlap in OVERLAPS))
     step, count = result.text("scanner/100000", "p99_us"), result.document["settings"].get("requests", NONE)
     return f"""A simulated A100 with Llama-3.1-8B and 60 GB for KV; batches of {count} requests of BurstGPT, OpenVid and
-MMLU ([decision 46](decisions/0046-the-order-and-steps-that-follow-it.md)). The engine, its memory and its prefix cache are
+MMLU ([why](decisions/offline.md)). The engine, its memory and its prefix cache are
 the same for all orders. Overlap is ideal, or calibrated by NanoFlow's measured interference, by which equal steps are
 1.20 times as fast as without overlap at most (the rest of what is gained over vLLM is tails that only read parameters).
 

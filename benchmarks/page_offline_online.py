@@ -23,7 +23,7 @@ offline requests and beside an offline queue that never ends. `TTFT s`, `token s
 as a part of without (bar: at most 1.05); `filled`: tokens a second of offline requests, as a part of capacity minus online
 (bar: at least 80 %). A sweep takes {1e3 * READ:g} ms, in which it computes eight tokens, and as long for each eight more;
 without a roofline each token takes its time, and the bars exclude each other: `possible` is what idle time and 5 % allow
-([decision 52](decisions/0052-what-rides-is-measured-by-a-short-sweep.md)). Lengths of ShareGPT, a {SHORTER}th of them, at
+([why](decisions/offline.md)). Lengths of ShareGPT, a {SHORTER}th of them, at
 Poisson's times.
 
 {table(head, rows)}"""

@@ -87,7 +87,7 @@ def of_overload(result: Result) -> str:
         for subject in ("token-count", "greedy", OURS)
     ]
     return f"""Eight simulated H100s with Qwen-2.5-14B and about 60 % of the KV memory in use, then twice the load for 20 or
-30 s ([decision 43](decisions/0043-what-a-burst-runs-out-of.md)). Seconds until the first token (TTFT), of each further one
+30 s ([why](decisions/parameter-dropping.md)). Seconds until the first token (TTFT), of each further one
 (TPOT); KV before the burst and at most, as a share of all; how much later first tokens came in the worst five seconds than
 before; answer tokens a second of an instance in the burst; shares that miss 5 and 10 times the medians of the best
 baseline. Pipelines all the time have four instances.
@@ -126,7 +126,7 @@ def of_overload_live(result: Result) -> str:
     ]
     return f"""Two and four real workers with parameters in {live.SHARE:.0%} of their memory, at the pace of the simulated
 H100 {live.SCALE} times as slow, for requests {live.SCALE} times shorter; {live.BASE:.0%} of the KV memory in use, then twice
-the load for {plan.burst:g} s ([decision 53](decisions/0053-a-burst-on-real-workers.md)). Seconds to the first token (TTFT),
+the load for {plan.burst:g} s ([why](decisions/parameter-dropping.md)). Seconds to the first token (TTFT),
 and of each further one (TPOT) before, in and after the burst; KV before it and at most, as shares of what replicas have;
 preemptions of a request; the part of the requests whose tokens are those of the first row.
 
@@ -150,9 +150,9 @@ def of_pipelines(result: Result) -> str:
         for case in result.cases("tpot_p50")
         for subject in (REPLICAS, LIMIT, WHOLE, OURS)
     ]
-    return f"""Four simulated H100s with Qwen-2.5-14B as replicas, two pipelines of two, one of four ([decision
-42](decisions/0042-microbatches-keep-their-share.md)); memory for KV beside a whole model, stages. Seconds for each further
-token (TPOT), tokens a second, idle share of stage time while sequences run.
+    return f"""Four simulated H100s with Qwen-2.5-14B as replicas, two pipelines of two, one of four
+([why](decisions/scheduling.md)); memory for KV beside a whole model, stages. Seconds for each further token (TPOT), tokens
+a second, idle share of stage time while sequences run.
 
 {table(("", "", "TPOT P50", "P99", "tokens/s", "idle"), rows)}"""
 

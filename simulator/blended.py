@@ -120,7 +120,7 @@ class BlendedWorker:
         """Send what the worker takes, those that it has given back first."""
         if self._offline is None:
             return
-        room = self.state.offline_rooms()[0]
+        room = self.state.offline_capacities()[0]
         rows, positions = room.rows - self.state.parts.queue.offline_waiting, room.positions
         while rows > 0:
             if self._held:

@@ -1,7 +1,8 @@
 """What stands before the instances: whether a request is taken, and which instance it goes to.
 
 The policies of the gateway and the dispatcher (``policies/requests``, ``policies/prediction``) without the gateway's state
-machine, which hears of every token of every request: that is most of what jumps save (decision 25). What dispatchers know of
+machine, which hears of every token of every request: leaving that out is most of what jumps save
+(docs/decisions/simulator.md). What dispatchers know of
 an instance is a *look* at it, which may be old, and the requests that they know to be in flight.
 """
 
@@ -20,8 +21,8 @@ from ..policies.prediction.instance import Instance
 from ..policies.prediction.lengths import clipped
 from ..policies.prediction.pipeline_instance import PipelineInstance
 from ..policies.requests.admission import admit
+from ..policies.requests.admission_limit import AdmissionLimit
 from ..policies.requests.dispatch import choose as choose_route
-from ..policies.requests.overload import Overload
 from ..policies.sweep.events import Submission
 from .description import LEAST_WORK, DispatchSpec, LimitSpec, ModelSpec
 from .workload import Demand
@@ -80,7 +81,7 @@ class Entrance:
         self._room = max(rooms)
         self._capacity = {route.id: room for room, own in zip(rooms, routes, strict=True) for route in own.values()}
         self._homes = {name: [own[name] for own in routes] for name in self._contexts}  # by model: routes of all instances
-        self._overload = Overload(limits.max_waiting, 0)
+        self._overload = AdmissionLimit(limits.max_waiting, 0)
         self._source, self._errors = random.Random(f"{seed} dispatch"), random.Random(f"{seed} forecasts")
         self._sent: list[list[deque[float]]] = [[deque() for _ in instances] for _ in range(dispatch.dispatchers)]
         self._numbers, self._counts = [0] * dispatch.dispatchers, dispatch.policy == "min-qpm"

@@ -104,7 +104,7 @@ class GroupDevice:
     def hold(self, pages: int) -> list[int]:
         """Take so many pages, or as many as there are."""
         found = list[int]()
-        while len(found) < pages and (handle := self.memory.take_page(self.span, "")) is not None:
+        while len(found) < pages and (handle := self.memory.allocate_page(self.span, "")) is not None:
             found.append(handle)
         return found
 

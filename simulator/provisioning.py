@@ -43,7 +43,7 @@ class Provisioner:
         self._paid = 0.0  # instance-seconds, of those that are gone
         self._requests = [0] * len(self._names)  # at each
 
-    def look(self, now: float, *, measured: float = 0.0, predicted: float = 0.0) -> list[InstanceChange]:
+    def tick(self, now: float, *, measured: float = 0.0, predicted: float = 0.0) -> list[InstanceChange]:
         """What follows from an observation; see ``Provisioning.observe``."""
         if self.spec.mode == "off":
             return []

@@ -54,7 +54,7 @@ class ClusterSample:
     memory: list[float]  # share of KV that is used, by instance
 
 
-class NoRoomError(ValueError):
+class NoCapacityError(ValueError):
     """The memory of an entry of ``instances`` holds no KV beside the parameters. ``entry``: its number."""
 
     def __init__(self, entry: int, spec: InstanceSpec, held: int, page: int) -> None:
@@ -102,7 +102,7 @@ class ClusterSimulation:
             if not self.instances[-1].total_blocks:
                 held = sum(model.own if model.shares else model.parameters for model in scenario.models)
                 page = scenario.models[0].kv_bytes * spec.page_size
-                raise NoRoomError(entry, spec, held // spec.stages, page // spec.stages)
+                raise NoCapacityError(entry, spec, held // spec.stages, page // spec.stages)
         self._hashed = [instance.state.config.prefix_cache for instance in self.instances]
         self._entrance = Entrance(
             scenario.dispatch, scenario.limits, scenario.models, self.instances, self._routes, scenario.seed
@@ -200,12 +200,12 @@ class ClusterSimulation:
         """A request that has not ended tells by its age; first, so that none is sent to what is drained now."""
         while self.requests[self._oldest].ended >= 0:
             self._oldest += 1
-        for change in self.provisioner.look(self.now, measured=self.now - self.requests[self._oldest].demand.at):
+        for change in self.provisioner.tick(self.now, measured=self.now - self.requests[self._oldest].demand.at):
             self._changed(change)
 
     def _provision(self, placing: Placing) -> Placing:
         """An instance may start because of a forecast; one that is there at once gets the request, as in the paper."""
-        for change in self.provisioner.look(self.now, predicted=placing.predicted) if self._entrance.predicts else ():
+        for change in self.provisioner.tick(self.now, predicted=placing.predicted) if self._entrance.predicts else ():
             self._changed(change)
             if change.what == "active":
                 known = len(placing.loads)  # what was compared may be the list of active instances, which is longer now
@@ -245,7 +245,7 @@ class ClusterSimulation:
                 self._ended()
                 if (stopped := self.provisioner.ended(place, now)) is not None:
                     self._changed(stopped)
-                for change in self.provisioner.look(now, measured=request.ended - request.demand.at):
+                for change in self.provisioner.tick(now, measured=request.ended - request.demand.at):
                     self._changed(change)
             self._tell(what, number, instance=instance.name)
         self._schedule(place)

@@ -34,6 +34,7 @@ UNCOPIED = shutil.ignore_patterns(
     ".*", "__pycache__", "_compiled", "build", "dist", "results", "*.egg-info", "node_modules", "pictures"
 )
 NEEDED = ("policies", "transport", "runtime", "gpu", "zoo", "actors", "simulator", "api", "tests", "benchmarks", "examples")
+UNTESTED = ("__init__.py", "compiled.py", "main.py", "invariants.py")  # nothing, processes, and checks of what is right
 HANGS = 90  # seconds of one test, after which it is taken to hang
 PATIENCE = 5  # times its limit of processor seconds that a run may take while other processes use the machine
 OURS = ["-k", "not ([torch or -torch- or torch])"]  # a mutant of the kernels cannot change what torch computes
@@ -160,7 +161,7 @@ def found() -> list[Mutation]:
     every = list[Mutation]()
     for layer in ("policies", "actors"):
         for path in sorted((ROOT / layer).rglob("*.py")):
-            if "_compiled" not in path.parts and path.name not in ("__init__.py", "compiled.py", "main.py"):
+            if "_compiled" not in path.parts and path.name not in UNTESTED:
                 every += python_mutations(str(path.relative_to(ROOT)), path.read_text())
     for path in sorted((ROOT / KERNELS).glob("*.[ch]")):
         if "amx" not in path.name and "512" not in path.name and path.name != "native.h":

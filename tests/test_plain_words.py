@@ -15,7 +15,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # folders that are rewritten: all rules hold
-DONE = ("transport", "runtime", "actors/gateway", "actors/controller", "policies/sweep", "policies/requests")
+DONE = (
+    "transport",
+    "runtime",
+    "actors/gateway",
+    "actors/controller",
+    "policies/sweep",
+    "policies/requests",
+    "policies/overload",
+    "policies/memory",
+    "policies/prediction",
+)
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
     "actors": 27,
@@ -47,12 +57,9 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "gpu/weights": 23,
     "policies": 4,
     "policies/cluster": 41,
-    "policies/memory": 30,
     "policies/model": 10,
     "policies/offline": 46,
-    "policies/overload": 35,
     "policies/plan": 14,
-    "policies/prediction": 45,
     "simulator": 50,
     "zoo": 29,
 }

@@ -121,7 +121,7 @@ class Link:
         May be called from any thread.
         """
         pool = self._pool() if self._attached else None
-        return pool.take(size) if pool is not None else None
+        return pool.allocate(size) if pool is not None else None
 
     def inspect(self) -> dict[str, Any]:
         """Return the sender's state as plain data."""

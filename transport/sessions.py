@@ -76,7 +76,7 @@ class Wires:
     def __init__(self) -> None:
         self._of: dict[PeerId, list[tuple[int, object]]] = {}
 
-    def note(self, peer: PeerId, descriptor: int) -> None:
+    def record(self, peer: PeerId, descriptor: int) -> None:
         if (far := _far_end(descriptor)) is not None:
             self._of.setdefault(peer, []).append((descriptor, far))
 

@@ -77,7 +77,7 @@ class SharedPool:
         self.offer = Offer(os.getpid(), self._descriptor, size, token)
         self._lock = threading.RLock()  # re-entered when the collector runs __del__ of a slot within take
         self._extents = Extents(size // GRANULE)
-        self._extents.take(1)  # for the token
+        self._extents.allocate(1)  # for the token
         self._lent: dict[PeerId, dict[int, list[Slot]]] = {}
 
     @property
@@ -85,17 +85,17 @@ class SharedPool:
         """The bytes that are not in slots."""
         return self._extents.free * GRANULE
 
-    def take(self, size: int) -> Slot | None:
+    def allocate(self, size: int) -> Slot | None:
         """Return a slot of ``size`` bytes, or None if there is no space for it."""
         if size < 1:
             return None
         with self._lock:
-            start = self._extents.take(-(-size // GRANULE))
+            start = self._extents.allocate(-(-size // GRANULE))
         return None if start is None else Slot(self, start, size)
 
     def put(self, data: Buffer) -> Slot | None:
         """Copy ``data`` once, into a slot of its own."""
-        slot = self.take(len(data))
+        slot = self.allocate(len(data))
         if slot is not None:
             slot.view[:] = data
         return slot

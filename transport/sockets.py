@@ -323,7 +323,7 @@ class SocketTransport:
                 raise HandshakeRefused(f"this key does not speak for {greeted.sender}")
             self._sessions.admit(connection, greeted)
             if self._roster is not None:
-                self._wires.note(greeted.sender, int(first.get(zmq.SRCFD)))
+                self._wires.record(greeted.sender, int(first.get(zmq.SRCFD)))
             return greeting.pack_welcome(self.peer, greeted.sender)
         except (HandshakeRefused, KeysError) as error:
             log.warning("node %s refused a connection: %s", self.peer, error)

@@ -108,7 +108,7 @@ class OutgoingTransfer:
             if shared is None:
                 self._slots[index] = None
             elif slot is None and len(view) >= SHARE_LEAST:
-                self._slots[index] = slot = shared.take(len(view))
+                self._slots[index] = slot = shared.allocate(len(view))
             if shared is not None and slot is not None:
                 shared.lend(self.transfer.peer, slot)
 

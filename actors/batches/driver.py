@@ -117,7 +117,7 @@ class FeedDriver:
         coming = [one for one in self._unsent.values() if one.worker == credit.worker]
         rows = credit.rows - sum(one.sequences for one in coming)
         positions = credit.positions - sum(one.positions for one in coming)
-        for placed in self._feed.take(credit.worker, rows, positions, credit.sweeps):
+        for placed in self._feed.pull(credit.worker, rows, positions, credit.sweeps):
             self._unsent[placed.request] = placed
             task = self._running[placed.request] = asyncio.create_task(self._run_one(placed))
             task.add_done_callback(partial(self._ended, placed.request))

@@ -15,11 +15,11 @@ from ...runtime.actor.endpoint import endpoint
 from ...runtime.actor.ref import Ref
 from ...runtime.base.errors import RemoteError
 from ...transport.clock import Timer
-from ..worker.messages import BlockLoaded, LoadBlock, NoRoom
+from ..worker.messages import BlockLoaded, LoadBlock, NoCapacity
 from .messages import BlockStatus, LastUse
 
 LOAD_TIMEOUT = 600.0  # seconds
-ANSWER: Any = BlockLoaded | NoRoom
+ANSWER: Any = BlockLoaded | NoCapacity
 
 
 class BlockRefused(Exception):
@@ -41,18 +41,18 @@ class BlockActor(Actor):
             self._timer.cancel()
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock) -> BlockLoaded | NoRoom:
+    async def load(self, block: LoadBlock) -> BlockLoaded | NoCapacity:
         """Make it resident for one more application. Raises BlockRefused; then nothing is counted."""
         self._life.begin(block.holder)
         try:
-            loaded: BlockLoaded | NoRoom = await self._worker.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
+            loaded: BlockLoaded | NoCapacity = await self._worker.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
         except RemoteError as error:
             self._life.failed(block.holder)
             raise BlockRefused(error.text) from None
         except BaseException:
             self._life.failed(block.holder)
             raise
-        if isinstance(loaded, NoRoom):
+        if isinstance(loaded, NoCapacity):
             self._life.failed(block.holder)
             return loaded
         self._life.loaded(block.holder)

@@ -19,7 +19,7 @@ from ...runtime.actor.endpoint import endpoint
 from ...runtime.actor.ref import Ref
 from ...runtime.base.down import Down, abnormal
 from ...runtime.base.errors import RemoteError
-from ..worker.messages import BlockLoaded, LoadBlock, NoRoom
+from ..worker.messages import BlockLoaded, LoadBlock, NoCapacity
 from .actor import ANSWER, LOAD_TIMEOUT, BlockActor, BlockRefused
 from .messages import BlockStatus, LastUse
 
@@ -58,14 +58,14 @@ class Blocks(Actor):
             raise Crash(f"block {down.actor} ended: {down.cause}")
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock, serial: int) -> BlockLoaded | NoRoom:
+    async def load(self, block: LoadBlock, serial: int) -> BlockLoaded | NoCapacity:
         """Deploy a block for one more application. Raises BlockRefused with the worker's sentence."""
-        return cast(BlockLoaded | NoRoom, await self._once(serial, partial(self._load, block)))
+        return cast(BlockLoaded | NoCapacity, await self._once(serial, partial(self._load, block)))
 
-    async def _load(self, block: LoadBlock) -> BlockLoaded | NoRoom:
+    async def _load(self, block: LoadBlock) -> BlockLoaded | NoCapacity:
         name, one = await self._deploy(block)
         try:
-            loaded: BlockLoaded | NoRoom = await one.ref.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
+            loaded: BlockLoaded | NoCapacity = await one.ref.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
         except RemoteError as error:
             raise BlockRefused(error.text) from None
         else:

@@ -206,7 +206,7 @@ class Controller(Actor):
     @endpoint
     async def recovered(self, worker: str, told: str) -> None:
         """Note how a gateway's requests recovered from that worker's death."""
-        self._history.note(self.node.clock.now(), "recovered", worker, told)
+        self._history.record(self.node.clock.now(), "recovered", worker, told)
 
     @endpoint
     async def groups(self, known: int) -> MemoryGroups | None:
@@ -246,7 +246,7 @@ class Controller(Actor):
                 ref.up.cast(name, worker.incarnation)
         if self._state.version:
             ref.routes.cast(self._state.table.news())
-        self._history.note(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
+        self._history.record(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
         self._gateways.append(gateway)
 
     @endpoint(urgent=True)
@@ -255,7 +255,7 @@ class Controller(Actor):
         if gateway in self._gateways:
             self._gateways.remove(gateway)
             self._taken.pop(gateway, None)
-            self._history.note(self.node.clock.now(), "gateway", gateway, f"a process that answered HTTP ended: {gateway}")
+            self._history.record(self.node.clock.now(), "gateway", gateway, f"a process that answered HTTP ended: {gateway}")
 
     @endpoint(concurrent=True)
     async def cluster(self) -> dict[str, Any]:
@@ -290,9 +290,9 @@ class Controller(Actor):
         effects = self._state.handle(event, now)
         tasks = [task for effect in effects if (task := self._perform(effect)) is not None]
         if self._state.touched or effects:
-            self._history.look(self._state, now)
+            self._history.tick(self._state, now)
             self._tell()
-            self._conditions.look()
+            self._conditions.tick()
         return tasks
 
     def _tell(self) -> None:
@@ -305,7 +305,7 @@ class Controller(Actor):
                 self._kill(worker, cause)
             case m.Load():
                 return self._spawn(self._calls.load(effect))
-            case m.AskRoom():
+            case m.AskCapacity():
                 return self._spawn(self._ask_room(effect))
             case m.Publish(_, first):
                 self._first.update(dict.fromkeys(first))
@@ -323,7 +323,7 @@ class Controller(Actor):
                 self._history.scaled(effect, self.node.clock.now())
                 return self._spawn(scale(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
             case OverloadTold(group, text):
-                self._history.note(self.node.clock.now(), "overload", group, text)
+                self._history.record(self.node.clock.now(), "overload", group, text)
             case m.OverloadEffect():
                 return self._spawn(switch(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
             case m.FinishRequests(application):
@@ -386,9 +386,9 @@ class Controller(Actor):
             await asyncio.gather(*self.handle(m.Remove(application)))
         finally:
             del self._grace[application]
-            self._conditions.look()
+            self._conditions.tick()
 
-    async def _ask_room(self, effect: m.AskRoom) -> None:
+    async def _ask_room(self, effect: m.AskCapacity) -> None:
         if (status := await self._calls.room(effect)) is not None:
             if status.slow and status.slow not in self._warnings:  # all workers of one machine report the same
                 self._warnings.append(status.slow)

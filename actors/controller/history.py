@@ -43,7 +43,7 @@ class History:
         self._routes: dict[str, int] = {}  # application -> number of routes in force
         self._models: dict[str, str] = {}  # application that had routes -> its model
 
-    def look(self, state: ControllerState, now: float) -> None:
+    def tick(self, state: ControllerState, now: float) -> None:
         """Note what the last event changed."""
         for name in state.touched:
             worker = state.workers[name]
@@ -53,20 +53,20 @@ class History:
                 continue
             if life and worker.incarnation != life:
                 self._died.setdefault(name, now)
-                self.note(now, "down", name, f"worker {name} died: {worker.cause}")
+                self.record(now, "down", name, f"worker {name} died: {worker.cause}")
             if worker.state == "starting":
-                self.note(now, "starting", name, f"worker {name} is being started")
+                self.record(now, "starting", name, f"worker {name} is being started")
             elif worker.incarnation and worker.incarnation != life:
-                self.note(now, "up", name, f"worker {name} is up and loads its blocks")
+                self.record(now, "up", name, f"worker {name} is up and loads its blocks")
             if worker.state == "ready":
                 died = self._died.pop(name, None)
                 after = "" if died is None else f", {now - died:.2f} s after it died"
-                self.note(now, "ready", name, f"worker {name} serves" + (" again" if worker.restarts else "") + after)
+                self.record(now, "ready", name, f"worker {name} serves" + (" again" if worker.restarts else "") + after)
         for name in [name for name in self._models if name not in state.served]:
             model = self._models.pop(name)
             before = "the version before of " if serving(state.served, model) is not None else ""
             if self._routes.pop(name, 0):
-                self.note(now, "routes", model, f"{before}model {model} is removed")
+                self.record(now, "routes", model, f"{before}model {model} is removed")
         changed: dict[tuple[int, int], list[str]] = {}  # (routes in force, planned) -> models, in the table's order
         for name in state.table.applications:
             served = state.served.get(name)
@@ -74,23 +74,23 @@ class History:
                 self._routes[name], self._models[name] = served.in_force, served.application.served_as
                 changed.setdefault((served.in_force, len(served.planned)), []).append(label(state.served, name))
         for (in_force, planned), names in changed.items():
-            self.note(now, "routes", ", ".join(names), f"{_models(names)} ready on {in_force} of {planned} routes")
+            self.record(now, "routes", ", ".join(names), f"{_models(names)} ready on {in_force} of {planned} routes")
 
     def scaled(self, effect: ScalingEffect, now: float) -> None:
         """Note a scaling decision about a worker."""
         match effect:
             case StartWorker(worker, why):
-                self.note(now, "scaling", worker, f"worker {worker} is being added: {why}")
+                self.record(now, "scaling", worker, f"worker {worker} is being added: {why}")
             case VacateWorker(worker, _, why):
-                self.note(now, "scaling", worker, f"worker {worker} is drained: {why}")
+                self.record(now, "scaling", worker, f"worker {worker} is drained: {why}")
             case ResumeWorker(worker):
-                self.note(now, "scaling", worker, f"worker {worker} is no longer drained: it takes requests again")
+                self.record(now, "scaling", worker, f"worker {worker} is no longer drained: it takes requests again")
             case StopWorker(worker):
                 self._workers.pop(worker, None)
                 self._died.pop(worker, None)
-                self.note(now, "scaling", worker, f"worker {worker} is stopped: it is empty")
+                self.record(now, "scaling", worker, f"worker {worker} is stopped: it is empty")
 
-    def note(self, now: float, event: str, subject: str, text: str) -> None:
+    def record(self, now: float, event: str, subject: str, text: str) -> None:
         self._count += 1
         log.info("%s", text)
         self.events.append(Happened(self._count, now, event, subject, text))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ...policies.cluster.demand import Use
 from ...policies.cluster.scaling import PressedBlock
 from ...policies.model.chain import Component
-from ..worker.messages import LoadBlock, NoRoom
+from ..worker.messages import LoadBlock, NoCapacity
 from .overload_messages import OverloadEffect as OverloadEffect
 from .overload_messages import OverloadEvent as OverloadEvent
 
@@ -169,7 +169,7 @@ class LoadRefused(DemandEvent):
     worker: str
     incarnation: int
     load: LoadBlock
-    why: NoRoom
+    why: NoCapacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class LookAgain(DemandEvent):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The answer to ``AskRoom``: bytes of a worker's budget that its parameters leave to KV."""
+    """The answer to ``AskCapacity``: bytes of a worker's budget that its parameters leave to KV."""
 
     worker: str
     incarnation: int
@@ -294,7 +294,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class AskRoom:
+class AskCapacity:
     worker: str
     incarnation: int
 
@@ -408,4 +408,4 @@ class Fatal:
 
 
 _OfParts = DemandEffect | ScalingEffect | OverloadEffect
-Effect = KillWorker | Load | AskRoom | Publish | Unload | Added | FinishRequests | Fatal | _OfParts
+Effect = KillWorker | Load | AskCapacity | Publish | Unload | Added | FinishRequests | Fatal | _OfParts

@@ -139,7 +139,7 @@ class OnDemand:
             self._lacks[event.worker], residency.owned = event, event.why.owned
             self._ask()
 
-    def look(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Check whether ``coming`` has loaded or cannot load any more; then start the next one."""
         dropped = self._dropped()
         if self.coming in dropped and not self._lacking():

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ...policies.model.chain import Hop
-from ...policies.overload.alike import alike, united
 from ...policies.overload.coordinator import GroupState
 from ...policies.overload.drop_order import undroppable
 from ...policies.overload.drop_plan import GroupMember, ParameterGroup
+from ...policies.overload.same_kv_layout import alike, united
 from .dropped_group import GroupStage, name_of, together
 from .on_demand import OnDemand
 from .overload_messages import (

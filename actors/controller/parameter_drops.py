@@ -188,7 +188,7 @@ class ParameterDrops:
             return load
         return replace(load, source=group.sources.get(worker, {}).get(load.first, ""))
 
-    def look(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Check whether a group's replicas are whole, before the publication that brings them into force.
 
         A change that was in progress and belongs to no group any more has ended.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...policies.cluster.assignment import (
-    WorkerRoom,
+    WorkerCapacity,
     page_of,
     routes_of_all,
     routes_on_new_worker,
@@ -50,7 +50,7 @@ class Placement:
         except ValueError:
             if not on_demand:
                 raise
-            rooms = {worker: WorkerRoom(self._whole(worker), ()) for worker in self._open()}
+            rooms = {worker: WorkerCapacity(self._whole(worker), ()) for worker in self._open()}
             if all(room.free is None for room in rooms.values()):
                 raise
             return routes_where_it_fits(application.name, application, rooms), True
@@ -145,7 +145,7 @@ class Placement:
         known = None if here.room is None else here.room + sum(self._resident(here).values())
         return self._memory.get(worker, known)
 
-    def _rooms(self, new: Iterable[Application]) -> dict[str, WorkerRoom]:
+    def _rooms(self, new: Iterable[Application]) -> dict[str, WorkerCapacity]:
         """Return each worker's room as it reported it. ``new``: the applications to place.
 
         A worker that holds nothing has not been asked yet.
@@ -157,7 +157,7 @@ class Placement:
             resident = here.resident
             held = {t for t, at in where.items() if any(depth in resident.get(one, ()) for one, depth in at)}
             held |= promised.keys() & where.keys()
-            found[name] = WorkerRoom(free, held)
+            found[name] = WorkerCapacity(free, held)
         return found
 
     def _promised(self, here: Residency) -> dict[bytes, int]:
@@ -186,7 +186,7 @@ class Placement:
                 held.update(self._served[name].application.tensors(depth, depth + 1))
         return held
 
-    def _planned_rooms(self, new: Iterable[Application]) -> dict[str, WorkerRoom]:
+    def _planned_rooms(self, new: Iterable[Application]) -> dict[str, WorkerCapacity]:
         """Return each worker's room as it will be once all that belongs there is loaded."""
         wanted = {tensor for one in new for tensor in one.tensors()}
         found, alike = (
@@ -196,7 +196,7 @@ class Placement:
         for name, here in self._open().items():
             memory = self._memory.get(name)
             if memory is None:
-                found[name] = WorkerRoom(None, ())
+                found[name] = WorkerCapacity(None, ())
                 continue
             stretches = tuple((one, hop.first, hop.last) for one, hops in here.hops.items() for hop in hops)
             if stretches not in alike:
@@ -205,5 +205,5 @@ class Placement:
                     held.update(self._served[one].application.tensors(first, last))
                 alike[stretches] = sum(held.values()), held.keys() & wanted
             used, shared = alike[stretches]
-            found[name] = WorkerRoom(memory - used, shared)
+            found[name] = WorkerCapacity(memory - used, shared)
         return found

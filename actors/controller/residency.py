@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ...policies.cluster.adapter_base import WholeModel
 from ...policies.cluster.application_life import first_missing, serving_one
-from ...policies.cluster.demand import HopRoom
+from ...policies.cluster.demand import HopCapacity
 from ...policies.model.chain import Block, Hop, Route
 from ...policies.requests.admission import capacity_tokens, cramped
 from ...policies.requests.dispatch import UNKNOWN
@@ -109,9 +109,9 @@ class PlannedHop:
     def most_tokens(self) -> int:
         return UNKNOWN if self.most == UNKNOWN else capacity_tokens(self.most, self.page_size, self.page_bytes)
 
-    def room(self, worker: str) -> HopRoom:
+    def room(self, worker: str) -> HopCapacity:
         """Return the hop's room, for the code that makes more. ``worker``: its name."""
-        return HopRoom(worker, self.page_size, self.page_bytes, self.residency.room or 0, self.most)
+        return HopCapacity(worker, self.page_size, self.page_bytes, self.residency.room or 0, self.most)
 
 
 def serving(served: Mapping[str, Served], model: str) -> Served | None:

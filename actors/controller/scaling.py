@@ -131,7 +131,7 @@ class Scaling:
         if worker in self.policy.stage:
             self.policy.down(worker, now)
 
-    def look(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Decide whether a worker is started or drained. Costs work for what changed, since heartbeats lead here too."""
         for name in self._state.touched:
             if self.policy.stage.get(name) is WorkerStage.STARTING and self._state.workers[name].state == "ready":

@@ -106,11 +106,11 @@ class ControllerState:
                 self.overload.handle(event, now)
         for name in list(self.additions.replaces) if self.touched else ():
             self._settle(name)
-        self.demand.look(now)
-        self.overload.look(now)
+        self.demand.tick(now)
+        self.overload.tick(now)
         for name in self.touched:
             self._advance(self.workers[name])
-        self.scaling.look(now)
+        self.scaling.tick(now)
         self.publish()
         effects, self._effects, self.after = [*self._effects, *self.after], [], []
         return effects
@@ -391,7 +391,7 @@ class ControllerState:
         if not self.blocks or not self._well(worker) or residency.loading is not None:
             return
         if not residency.lacks(self.demand.coming) and residency.ask_room():
-            self._effects.append(m.AskRoom(worker.name, worker.incarnation))
+            self._effects.append(m.AskCapacity(worker.name, worker.incarnation))
         if residency.asking:
             return  # complete routes come into force before the next application loads
         residency.loading = self.overload.sourced(worker.name, residency.next_load())

@@ -19,7 +19,7 @@ from ...runtime.actor.ref import Ref
 from ...runtime.base.clock import first_within
 from ...runtime.base.errors import NodeDown, RemoteError, RuntimeFault
 from ...transport.clock import Clock
-from ..worker.messages import BlockLoaded, NoRoom, WorkerStatus
+from ..worker.messages import BlockLoaded, NoCapacity, WorkerStatus
 from . import messages as m
 
 log = logging.getLogger("blockwright.controller")
@@ -62,7 +62,7 @@ class WorkerCalls:
 
     async def load(self, effect: m.Load) -> None:
         worker, incarnation, load = effect.worker, effect.incarnation, effect.load
-        kind: Any = BlockLoaded | NoRoom
+        kind: Any = BlockLoaded | NoCapacity
         async with self._order[worker]:
             blocks, serial = self._blocks(worker, incarnation), next(self._serials)
             try:
@@ -76,7 +76,7 @@ class WorkerCalls:
                     self._kill(worker, f"it did not load block {load.first}:{load.last} of {load.holder}: {error}")
             else:
                 what = worker, incarnation, load
-                self._handle(m.LoadRefused(*what, answer) if isinstance(answer, NoRoom) else m.Loaded(*what))
+                self._handle(m.LoadRefused(*what, answer) if isinstance(answer, NoCapacity) else m.Loaded(*what))
 
     async def unload(self, effect: m.Unload) -> None:
         async with self._order[effect.worker]:  # lock first, so that loads in its place come after it
@@ -90,7 +90,7 @@ class WorkerCalls:
             except RuntimeFault as error:
                 log.warning("worker %s did not unload %s: %s", effect.worker, model_of(effect.holder), error)
 
-    async def room(self, effect: m.AskRoom) -> WorkerStatus | None:
+    async def room(self, effect: m.AskCapacity) -> WorkerStatus | None:
         """Return the worker's status before anything else is asked of it; None if it is gone."""
         async with self._order[effect.worker]:
             try:

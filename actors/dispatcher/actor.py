@@ -2,9 +2,9 @@
 
 Stateless but for counts of its own (requests so far, and where they went in the last minute), so that there may be several
 and each may be lost. After the global scheduler of Da and Kalyvianaki's Block, which forwards requests; here the gateway
-owns them and is only advised (decision 29). It is in the predictors' process, so that asking them takes no message
-(decision 36). The comparison is ``policies/prediction/dispatching.py``'s. A predictor that is late or dead costs at most the
-setting ``dispatch_timeout``.
+owns them and is only advised. It is in the predictors' process, so that asking them takes no message. The reasons are in
+docs/decisions/prediction.md. The comparison is ``policies/prediction/dispatching.py``'s. A predictor that is late or dead
+costs at most the setting ``dispatch_timeout``.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ...policies.cluster.demand import Use
-from ...policies.requests.overload import Held
+from ...policies.requests.admission_limit import Held
 from ...policies.requests.rate_limit import Standing, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer, sequences_of
 from ...policies.sweep.events import RoutesChanged, TokensEmitted
-from ...policies.sweep.offline_room import rooms_told
+from ...policies.sweep.offline_capacity import decode_capacities
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.clock import Timer
@@ -31,6 +31,7 @@ from ..rate_limiter import Limiter
 from ..worker.messages import SweepReport
 from . import messages as m
 from .calls import Cancellations, ask, export, hold, submit
+from .drain_requests import switch, vacate
 from .listing import described, listed
 from .port import (
     ApplicationView,
@@ -58,7 +59,6 @@ from .state import GatewayState
 from .stream import RequestStream
 from .switch_messages import SwitchFigures, SwitchRoutes
 from .tagging import Tagging
-from .vacating import switch, vacate
 
 TICK = 0.1  # seconds between checks of heartbeats and waiting requests
 FIND_SECONDS = 660.0  # timeout for finding an adapter in the folder; includes reading it
@@ -165,13 +165,13 @@ class Gateway(Actor):
     @endpoint(concurrent=True)
     async def drained(self, application: str, version: int) -> None:
         """Return once publication ``version`` of the routes has arrived and the application has no request left here."""
-        await self.until(lambda: self.state.table.version >= version and self.state.uses.none(application))
+        await self.until(lambda: self.state.table.version >= version and self.state.usage.none(application))
 
     @endpoint(urgent=True)
     async def uses(self) -> dict[str, Use]:
         """Return the usage of each application at this gateway: its active requests, or how long it has been idle."""
-        state, waits = self.state, self.state.room_waits
-        return state.uses.tell(state.table.routes, self.node.clock.now(), waits.wants(), waits.offline())
+        state, waits = self.state, self.state.capacity_waits
+        return state.usage.tell(state.table.routes, self.node.clock.now(), waits.wants(), waits.offline())
 
     @endpoint(concurrent=True)
     async def quiet(self, application: str, version: int) -> None:
@@ -373,19 +373,19 @@ class Gateway(Actor):
             self._share()
         if self._autoscale and (seen := self.state.asking.seen(self.state.active, self.node.clock.now())) is not None:
             self.node.ref(self._controller).observed.cast(*seen)
-        self._tagging.look(self.node)
-        for worker, told in self._recoveries.look():
+        self._tagging.tick(self.node)
+        for worker, told in self._recoveries.tick():
             self.node.ref(self._controller).recovered.cast(worker, told)
 
     def _beat(self, peer: PeerInfo) -> None:
         if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
-            told = rooms_told(peer.payload)
+            told = decode_capacities(peer.payload)
             beat = m.Heard(peer.id.name, peer.incarnation, reports.get(self.state.address, 0), *told)
             self.node.ref(self.state.address).heard.cast(beat)
 
     def _share(self) -> None:
         """Tell the other gateways this one's load, and take its share of the capacity that is free overall."""
-        held = self.state.overload.look(self.node.clock.now())
+        held = self.state.overload.tick(self.node.clock.now())
         for name in sorted(self.node.peers().keys() & set(self._others)):
             self.node.ref(f"{name}/gateway").holds.cast(self.node.name, held.requests, held.tokens)
 
@@ -421,7 +421,7 @@ class Gateway(Actor):
                     self._streams.pop(request).fail(refused)
         if not self._streams:
             self._idle.set()
-        self._conditions.look()
+        self._conditions.tick()
 
     def _send(self, call: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(call)

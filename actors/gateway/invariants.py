@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ...policies.requests.overload import Overload
+from ...policies.requests.admission_limit import AdmissionLimit
 from ...policies.requests.queue import WaitingQueue
-from .asking import Asking
-from .move_under_way import MovedParts
-from .moving import Moving
+from .application_usage import ApplicationUsage
+from .capacity_waits import CapacityWaits
+from .dispatch_queries import DispatchQueries
+from .move_in_progress import MovedParts
 from .offline import OfflineBook
-from .room_waits import RoomWaits
-from .uses import Uses
+from .request_moves import RequestMoves
 from .workers import Workers
 
 
@@ -20,12 +20,12 @@ class CheckedParts(MovedParts, Protocol):
 
     queue: WaitingQueue
     workers: Workers
-    asking: Asking
-    moving: Moving
-    overload: Overload
-    uses: Uses
+    asking: DispatchQueries
+    moving: RequestMoves
+    overload: AdmissionLimit
+    usage: ApplicationUsage
     offline: OfflineBook
-    room_waits: RoomWaits
+    capacity_waits: CapacityWaits
 
 
 def check_state(state: CheckedParts) -> None:
@@ -38,14 +38,14 @@ def check_state(state: CheckedParts) -> None:
     waiting = {r.id for r in active if r.state == "waiting"}
     assert set(state.queue.in_order(state.queue.applications())) == waiting
     state.asking.check(waiting)
-    state.room_waits.check(waiting)
+    state.capacity_waits.check(waiting)
     state.moving.check()
     assert all(r.state == ("running" if r.workers else "waiting") for r in active)
     assert set(state.quarantine.routes) <= {r.id for r in active if r.alone or r.deaths.suspect}
     assert all(r.counted == r.cost() for r in active)
     state.overload.check([(r.account, r.counted) for r in active if not r.offline])
     state.offline.check(active)
-    state.uses.check(r.application for r in active)
+    state.usage.check(r.application for r in active)
     for worker, on in table.on.items():
         assert on == {r.id for r in active if worker in r.workers}, worker
         assert table.work[worker] == sum(state.active[request].counted for request in on), worker

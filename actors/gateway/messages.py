@@ -12,7 +12,7 @@ from ...policies.model.chain import Route
 from ...policies.plan.coefficients import Coefficients
 from ...policies.requests.refusal import RequestRefused
 from ...policies.sweep.events import RoutesChanged
-from ...policies.sweep.offline_room import OfflineRoom
+from ...policies.sweep.offline_capacity import OfflineCapacity
 from ...policies.sweep.page_events import Export, Exported, HoldPages, Unhold
 from ..dispatcher.messages import Ask, Chosen
 from ..worker.messages import Submission, SweepReport
@@ -60,7 +60,7 @@ class Heard:
     worker: str
     incarnation: int
     serial: int
-    offline: list[OfflineRoom] | None = None
+    offline: list[OfflineCapacity] | None = None
     costs: Coefficients | None = None
 
 

@@ -17,11 +17,11 @@ from ...policies.requests.dispatch import open_routes
 from ...policies.requests.offline_credit import OfflineShare, for_new, home_of, left, more
 from ...policies.requests.poison import Quarantine
 from ...policies.requests.routing_table import RoutingTable
-from ...policies.sweep.offline_room import OfflineRoom
+from ...policies.sweep.offline_capacity import OfflineCapacity
 from .port import Credit
 from .record import RequestRecord
 
-NONE = OfflineRoom((), 0, 0, 0)
+NONE = OfflineCapacity((), 0, 0, 0)
 
 
 class OfflineParts(Protocol):
@@ -37,8 +37,8 @@ class OfflineBook:
 
     def __init__(self, state: OfflineParts) -> None:
         self._state = state
-        self._said: dict[str, list[OfflineRoom]] = {}  # worker -> its last statement
-        self._rooms: dict[str, dict[str, OfflineRoom]] = {}  # the same by application
+        self._said: dict[str, list[OfflineCapacity]] = {}  # worker -> its last statement
+        self._rooms: dict[str, dict[str, OfflineCapacity]] = {}  # the same by application
         self._costs: dict[str, Coefficients] = {}
         self._sweeps: dict[str, int] = {}
         self._starting: dict[str, dict[str, RequestRecord]] = {}  # worker -> sent there, not known to have started
@@ -56,7 +56,7 @@ class OfflineBook:
     # what workers say ------------------------------------------------------------------------------------------------
 
     def told(
-        self, worker: str, rooms: list[OfflineRoom] | None, costs: Coefficients | None = None, sweeps: int | None = None
+        self, worker: str, rooms: list[OfflineCapacity] | None, costs: Coefficients | None = None, sweeps: int | None = None
     ) -> bool:
         """Take a worker's statement; return whether its credit has grown.
 
@@ -153,7 +153,7 @@ class OfflineBook:
                     if record.application == application:
                         yield record
 
-    def _told_of(self, worker: str, application: str) -> OfflineRoom:
+    def _told_of(self, worker: str, application: str) -> OfflineCapacity:
         return self._rooms.get(worker, {}).get(application, NONE)
 
     def _left(self, worker: str, application: str) -> OfflineShare:
@@ -172,5 +172,5 @@ class OfflineBook:
         assert self._rooms.keys() <= self._state.table.alive, "a worker that has ended gives credit"
 
 
-def _share(room: OfflineRoom) -> OfflineShare:
+def _share(room: OfflineCapacity) -> OfflineShare:
     return OfflineShare(room.rows, room.positions)

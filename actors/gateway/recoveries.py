@@ -36,7 +36,7 @@ class Recoveries:
             log.info("%s died (%s); requests that ran there: %d", worker, cause, len(ran))
             self._open.append(_Loss(worker, now, ran))
 
-    def look(self) -> list[tuple[str, str]]:
+    def tick(self) -> list[tuple[str, str]]:
         """Return the workers whose requests have all settled since the last call, each with a report.
 
         Call it periodically.

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...policies.model.chain import Route
+from ...policies.requests.admission_limit import AdmissionLimit
 from ...policies.requests.dispatch import dispatch, open_routes
-from ...policies.requests.overload import Overload
 from ...policies.requests.poison import Quarantine, outnumbered
 from ...policies.requests.queue import WaitingQueue
 from ...policies.requests.refusal import Refusal, RequestRefused
@@ -24,19 +24,19 @@ from ...policies.sweep.events import GivenBack, Preempted, Progressed, PromptSco
 from ..dispatcher.messages import Chosen
 from ..worker.messages import Exported, GatewayNews, Submission, SweepReport
 from . import messages as m
-from .asking import Advice, Asking
+from .admission import refusal
+from .application_usage import ApplicationUsage
+from .capacity_waits import CapacityWaits
 from .catalogue import Catalogue
 from .decision import Decision
+from .dispatch_queries import Advice, DispatchQueries
 from .invariants import check_state
 from .lengths import Lengths
-from .moving import Moving
-from .newcomers import refusal
 from .offline import OfflineBook
 from .port import Generation, ModelInfo, RequestView
 from .record import RequestRecord
-from .room_waits import RoomWaits
+from .request_moves import RequestMoves
 from .switch_messages import SwitchRoutes
-from .uses import Uses
 from .workers import Workers
 
 KEEP = 1024  # ended requests that can still be looked up
@@ -66,17 +66,17 @@ class GatewayState:
         self.table = RoutingTable(model.id for model in models)
         self.catalogue = Catalogue(models, self.table)
         self.workers = Workers()
-        self.overload = Overload(max_waiting, max_waiting_tokens, gateways)
+        self.overload = AdmissionLimit(max_waiting, max_waiting_tokens, gateways)
         self.tenants = tenants  # tenants that have keys; 0: no keys, so applications are accounts
         self.quarantine = Quarantine()
-        self.uses = Uses()
+        self.usage = ApplicationUsage()
         self.lengths = lengths or Lengths()
-        self.moving = Moving(self)  # moves of running requests
-        self.asking = Asking(asks)  # questions about queued requests; asks: dispatchers choose between routes
+        self.moving = RequestMoves(self)  # moves of running requests
+        self.asking = DispatchQueries(asks)  # questions about queued requests; asks: dispatchers choose between routes
         self.offline = OfflineBook(self)  # the offline requests of ``active``
         self.queue = WaitingQueue()  # the requests of ``active`` in state "waiting"
         self.active: dict[str, RequestRecord] = {}  # all and only the requests that have not ended
-        self.room_waits = RoomWaits(self.table, self.queue, self.active)
+        self.capacity_waits = CapacityWaits(self.table, self.queue, self.active)
         self.past: OrderedDict[str, RequestView] = OrderedDict()  # the last ``KEEP`` that ended
         self.draining = False
         self._arrivals = 0
@@ -104,7 +104,7 @@ class GatewayState:
             case m.WorkerEnded(worker, incarnation, cause):
                 self._down(worker, incarnation, cause, now)
             case Chosen():
-                if (advice := self.asking.take(event, now)) is not None:
+                if (advice := self.asking.accept(event, now)) is not None:
                     self._try(self.active[event.request], now, advice)
             case m.Unsent(request, attempt, reason):
                 if (record := self.active.get(request)) is not None and record.workers and record.attempt == attempt:
@@ -118,7 +118,7 @@ class GatewayState:
                 self.moving.handle(event, now)
             case m.GatewayTick():
                 self._expire(now)
-                self.moving.look(now)
+                self.moving.tick(now)
                 self._pump(now)
             case m.Drain(at_once):
                 self.draining = True
@@ -127,7 +127,7 @@ class GatewayState:
         while self._freed:
             self._freed = False
             self._pump(now)
-        self._effects += map(m.WantRoutes, self.room_waits.take())
+        self._effects += map(m.WantRoutes, self.capacity_waits.drain())
         effects, self._effects = self._effects, []
         return effects
 
@@ -152,7 +152,7 @@ class GatewayState:
         self.active[record.id], self._arrivals = record, self._arrivals + 1
         if not generation.offline:
             self.overload.begin(record.account)
-        self.uses.change(application, 1, now)
+        self.usage.change(application, 1, now)
         self._recount(record)
         self._wait(record, now)
         self._try(record, now)
@@ -169,14 +169,14 @@ class GatewayState:
     def _wait(self, record: RequestRecord, now: float) -> None:
         self.queue.add(record.id, record.application, record.key, now)
         self.offline.waits(record)
-        self.room_waits.arrived(record)
+        self.capacity_waits.arrived(record)
 
     def _try(self, record: RequestRecord, now: float, advice: Advice | None = None) -> None:
         """Start an attempt of a waiting request if there is a route; if there are several, ask a dispatcher first."""
         if record.id in self.asking.open:
             return
         wanted, by_credit = record.wanted(now), record.by_credit
-        if self.room_waits.look(wanted, now):
+        if self.capacity_waits.tick(wanted, now):
             return
         others = outnumbered(record.deaths, (other.deaths for other in self.active.values()))
         route = self.offline.route(record, now) if by_credit else dispatch(wanted, self.table, self.quarantine, others)
@@ -192,7 +192,7 @@ class GatewayState:
                 self._effects.append(self.asking.ask(draft, routes, now))
                 return
         self.queue.remove(record.id, record.application)
-        self.say(self._place(record, route, replace(draft, timeout=left), now, decision))
+        self.emit(self._place(record, route, replace(draft, timeout=left), now, decision))
 
     def _place(self, record: RequestRecord, route: Route, draft: Submission, now: float, by: Decision | None) -> m.Submit:
         record.start(route, now, by)
@@ -219,7 +219,7 @@ class GatewayState:
         self._requeue(record, now)
         self._try(record, now)
 
-    def say(self, effect: m.Effect) -> None:
+    def emit(self, effect: m.Effect) -> None:
         """Add an effect to those of the event being handled."""
         self._effects.append(effect)
 
@@ -233,7 +233,7 @@ class GatewayState:
             if self.quarantine.lets(record.deaths, self.table.routes[record.application]):
                 self._try(record, now)
         self.moving.rebalance(now)
-        self.room_waits.repeat()  # earlier ones may have been lost, or have come too early
+        self.capacity_waits.repeat()  # earlier ones may have been lost, or have come too early
 
     def _wake(self, more: bool, now: float) -> None:
         """Try requests that wait for offline credit, if it has grown."""
@@ -243,7 +243,7 @@ class GatewayState:
     def _leave(self, record: RequestRecord) -> None:
         """Remove a request from its workers' counts and from all waits: its attempt or its wait is over."""
         self.asking.drop(record.id)
-        self.room_waits.drop(record.id)
+        self.capacity_waits.drop(record.id)
         self.offline.left(record)
         self.quarantine.release(record.id)
         self.table.remove(record.id, record.workers, record.counted)
@@ -265,7 +265,7 @@ class GatewayState:
         record.end(state, now, event, reason=reason)
         if not record.offline:
             self.overload.end(record.account, record.counted, now)
-        self.uses.change(record.application, -1, now)
+        self.usage.change(record.application, -1, now)
         self.lengths.ended(record, reason)
         self.asking.ended(record, now)
         self.past[record.id] = record.view()
@@ -294,7 +294,7 @@ class GatewayState:
         """Fail requests that have waited too long for a route, for room on one, or in total."""
         for record in self.timeouts.late(self.active.values(), now):
             self._fail(record, now, self.timeouts.expired())
-        for request, refused in self.room_waits.late(self.timeouts, now):
+        for request, refused in self.capacity_waits.late(self.timeouts, now):
             self._fail(self.active[request], now, refused)
 
     def _abort(self, now: float) -> None:
@@ -339,7 +339,7 @@ class GatewayState:
     # reports
 
     def _report(self, report: SweepReport, now: float) -> None:
-        taken = self.workers.take(report)
+        taken = self.workers.accept(report)
         if isinstance(taken, m.Replay):
             self._effects.append(taken)
         if taken is not True:

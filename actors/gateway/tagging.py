@@ -30,7 +30,7 @@ class Tagging:
         self._next = 0.0
         self._sharing: asyncio.Task[None] | None = None
 
-    def look(self, node: ActorNode) -> None:
+    def tick(self, node: ActorNode) -> None:
         """Exchange new lessons, if the interval is over and the last answer has come."""
         now = node.clock.now()
         if not self._lengths.wanted or now < self._next or (self._sharing is not None and not self._sharing.done()):

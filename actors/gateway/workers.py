@@ -49,12 +49,12 @@ class Workers:
         first = self._sequences[worker].heard(serial)
         return [*([Replay(worker, first)] if first is not None else []), *self.due(worker, heartbeat=True)]
 
-    def take(self, report: SweepReport) -> bool | Replay:
+    def accept(self, report: SweepReport) -> bool | Replay:
         """Return True if this is the worker's next report, and a replay request if earlier ones are missing; else False."""
         sequence = self._sequences.get(report.worker)
         if sequence is None or sequence.incarnation != report.incarnation:
             return False  # fenced, or not announced yet: a heartbeat will show what is missing
-        if sequence.take(report.serial):
+        if sequence.accept(report.serial):
             return True
         first = sequence.missing(report.serial)
         return first is not None and Replay(report.worker, first)

@@ -18,8 +18,8 @@ from typing import Any
 from ...policies.overload.coordinator import OverloadRules
 from ...policies.overload.demand import PERIOD
 from ...policies.overload.group_reading import group_readings
+from ...policies.overload.message_throttle import MessageThrottle
 from ...policies.overload.pool_reading import PoolReading
-from ...policies.overload.telling import Telling
 from ...policies.plan.coefficients import Coefficients
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
@@ -47,7 +47,7 @@ class ClusterMemory(Actor):
         self._costs = read_costs(settings.profile or settings.pace) or EVEN
         self._models: dict[str, ModelMemory] = {}  # by application
         self._told = MemoryGroups(-1, [], {})
-        self._refusals = Telling()
+        self._refusals = MessageThrottle()
         self._shown: dict[str, deque[dict[str, Any]]] = {}  # by worker
         self._timer: Timer | None = None
         self._looking = False

@@ -19,12 +19,12 @@ from statistics import quantiles
 from typing import Any
 
 from ...policies.prediction.candidate import Candidate, Forecast
-from ...policies.prediction.course import Present
 from ...policies.prediction.forecast import Forecaster
 from ...policies.prediction.in_flight import InFlight
 from ...policies.prediction.load import candidate_at
 from ...policies.prediction.machines import LinkTimes
 from ...policies.prediction.replica import Learned, Replica, ReplicaError
+from ...policies.prediction.timeline import TimelineEntry
 from ...policies.sweep.event_log import Applied, Began
 from ...policies.sweep.events import Cancelled, Submission
 from ...runtime.actor.actor import Actor
@@ -119,7 +119,7 @@ class Predictor(Actor):
             "forecast_p99": cuts[98],
         }
 
-    def _forecast(self, presents: list[Present], query: Query, in_flight: list[Submission], now: float) -> Forecast:
+    def _forecast(self, presents: list[TimelineEntry], query: Query, in_flight: list[Submission], now: float) -> Forecast:
         began = time.perf_counter()
         forecaster = Forecaster(presents, now, in_flight=in_flight, links=self._links)
         forecast = forecaster.forecast(query.submission, delays=query.delays)
@@ -129,9 +129,9 @@ class Predictor(Actor):
         self._last.append(spent)
         return forecast
 
-    async def _present_of(self, host: str) -> Present | None:
+    async def _present_of(self, host: str) -> TimelineEntry | None:
         try:
-            present: Present | None = await self.node.ref(predictor_of(host)).present(timeout=HOST_SECONDS)
+            present: TimelineEntry | None = await self.node.ref(predictor_of(host)).present(timeout=HOST_SECONDS)
         except RuntimeFault:
             return None
         return present

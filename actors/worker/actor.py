@@ -48,7 +48,7 @@ from .event_recorder import EventRecorder, Machine
 from .messages import (
     BlockLoaded,
     LoadBlock,
-    NoRoom,
+    NoCapacity,
     ParametersWanted,
     PeerReport,
     Submission,
@@ -217,7 +217,7 @@ class Worker(Actor):
     async def peer(self, report: PeerReport) -> None:
         """What another worker has to say, in its order."""
         self._watch(report.worker)
-        taken, answer = self._peers.take(report)
+        taken, answer = self._peers.accept(report)
         if answer is not None:
             self._answer(report.worker, answer)
         for message in report.messages if taken else ():
@@ -250,7 +250,7 @@ class Worker(Actor):
     # blocks and routes -----------------------------------------------------------------------------------------------
 
     @endpoint(concurrent=True)
-    async def load(self, block: LoadBlock) -> BlockLoaded | NoRoom:
+    async def load(self, block: LoadBlock) -> BlockLoaded | NoCapacity:
         """Make components resident between sweeps; on failure, or without room, none of them."""
         return await self._block_loader.load(block, self.state.parts.memory)
 

@@ -14,7 +14,7 @@ from ...policies.cluster.application_life import model_of
 from ...policies.memory.packed_tensor import Shortage
 from ...policies.memory.worker_memory import WorkerMemory
 from .component_loader import ComponentLoader, ReadSpecs, refusal
-from .messages import BlockLoaded, LoadBlock, NoRoom, WorkerConfig
+from .messages import BlockLoaded, LoadBlock, NoCapacity, WorkerConfig
 
 Rehearse = Callable[[LoadBlock, Sequence[ComponentSpec]], Awaitable[None]]
 
@@ -63,7 +63,7 @@ class BlockLoader:
         self._kv_dtype = str(backend.dtype).removeprefix("torch.")
         self._specs = KnownSpecs()
 
-    async def load(self, block: LoadBlock, memory: WorkerMemory) -> BlockLoaded | NoRoom:
+    async def load(self, block: LoadBlock, memory: WorkerMemory) -> BlockLoaded | NoCapacity:
         """All components, or none on failure or without room. ``memory``: the worker's, to be read."""
         loop = asyncio.get_running_loop()
         began, source = loop.time(), block.source

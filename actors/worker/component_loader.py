@@ -27,7 +27,7 @@ from ...policies.sweep.events import (
 )
 from ...zoo.source import open_source
 from .device_thread import Device
-from .messages import LoadBlock, NoRoom, WorkerConfig
+from .messages import LoadBlock, NoCapacity, WorkerConfig
 from .parameters import Fetch, ParameterCarrier
 
 ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, type of KV
@@ -40,7 +40,7 @@ async def read_specs(block: LoadBlock, page_size: int, kv_dtype: str) -> list[Co
     return [needed for spec in specs for needed in spec.loads()]
 
 
-def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> NoRoom:
+def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> NoCapacity:
     """The answer to whoever wanted the load."""
     owned = {name: owned for name, (owned, _) in memory.residence.bytes_by_holder().items()}
     message = (
@@ -48,11 +48,11 @@ def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> N
         f"sequences and the memory kept for KV leave too little of its {binary_size(config.memory)}: "
         f"{binary_size(shortage.lacking)} are missing; {REMEDY}"
     )
-    return NoRoom(message, shortage.lacking, shortage.never, owned)
+    return NoCapacity(message, shortage.lacking, shortage.never, owned)
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class LoadResult:
     """What a load has added, in bytes, how much of it from another worker, and why not all."""
 
     added: int
@@ -73,8 +73,10 @@ class Loading:
     fetch: Fetch | None = None
 
     @property
-    def brought(self) -> Brought:
-        return Brought(self.added) if self.fetch is None else Brought(self.added, self.fetch.plan.nbytes, self.fetch.lacking)
+    def result(self) -> LoadResult:
+        if self.fetch is None:
+            return LoadResult(self.added)
+        return LoadResult(self.added, self.fetch.plan.nbytes, self.fetch.lacking)
 
 
 class ComponentLoader:
@@ -93,7 +95,7 @@ class ComponentLoader:
         for load in self._loads.values():
             load.cancel()
 
-    async def load(self, specs: Sequence[ComponentSpec], holder: str, source: str = "") -> Brought | Shortage:
+    async def load(self, specs: Sequence[ComponentSpec], holder: str, source: str = "") -> LoadResult | Shortage:
         """All of these, or none. ``source``: a worker from which to get what it has of them. Raises ValueError where one of
         them is being loaded for this holder already: the end of either would release what both need."""
         mine = {spec.name: spec for spec in specs}
@@ -119,7 +121,7 @@ class ComponentLoader:
             raise
         finally:
             del self._waiting[number]
-        return loading.brought
+        return loading.result
 
     def release(self, holder: str, components: Sequence[bytes]) -> None:
         """``holder`` needs these no more."""

@@ -21,7 +21,7 @@ from ...policies.sweep.events import (
     Submission,
     TokensEmitted,
 )
-from ...policies.sweep.offline_room import OfflineRoom
+from ...policies.sweep.offline_capacity import OfflineCapacity
 from ...policies.sweep.page_events import Exported
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "Exported",
     "GatewayNews",
     "LoadBlock",
-    "NoRoom",
+    "NoCapacity",
     "ParametersArrived",
     "ParametersWanted",
     "PeerReport",
@@ -55,7 +55,7 @@ class SweepReport:
     serial: int
     sweep: int
     news: list[GatewayNews]
-    offline: list[OfflineRoom] | None = None
+    offline: list[OfflineCapacity] | None = None
     seconds: float = 0.0
 
 
@@ -173,7 +173,7 @@ class ParametersArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class NoRoom:
+class NoCapacity:
     """There is no room for the block; nothing was changed for it."""
 
     message: str

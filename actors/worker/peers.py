@@ -24,10 +24,10 @@ class Peers:
         self._sequences: dict[str, ReportSequence] = {}  # worker -> reports of its current life
         self._seen: dict[str, float | None] = {}  # worker -> when the last heartbeat that was looked at came
 
-    def take(self, report: PeerReport) -> tuple[bool, Answer | None]:
+    def accept(self, report: PeerReport) -> tuple[bool, Answer | None]:
         """Whether this is the next report of that worker, and what to answer."""
         sequence = self._sequence(report.worker, report.incarnation)
-        if sequence.take(report.serial):
+        if sequence.accept(report.serial):
             due = sequence.due()
             return True, None if due is None else ("ack", due)
         first = sequence.missing(report.serial)

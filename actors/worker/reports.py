@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from ...policies.sweep.events import Effect, PeerMessage, Send
-from ...policies.sweep.offline_room import OfflineRoom
+from ...policies.sweep.offline_capacity import OfflineCapacity
 from ..report_sequence import ACKNOWLEDGE_EVERY
 from .held_news import HeldNews
 from .messages import GatewayNews, PeerReport, SweepReport
@@ -31,7 +31,11 @@ class Reports:
         self._serials: dict[str, int] = {}  # last serial made
 
     def make(
-        self, effects: Iterable[Effect], sweep: int, credit: Callable[[str], list[OfflineRoom] | None], seconds: float = 0.0
+        self,
+        effects: Iterable[Effect],
+        sweep: int,
+        credit: Callable[[str], list[OfflineCapacity] | None],
+        seconds: float = 0.0,
     ) -> list[tuple[str, SweepReport]]:
         """A report for each gateway that ``effects`` concern, or that has room for what it was not told; messages to other
         workers are not for gateways. ``credit``: what one of them is to know of the offline requests that are taken, asked
@@ -63,7 +67,7 @@ class Reports:
         return {address: serial + (address in self._held) for address, serial in self._serials.items()}
 
     def _report(
-        self, gateway: str, sweep: int, news: list[GatewayNews], offline: list[OfflineRoom] | None, seconds: float
+        self, gateway: str, sweep: int, news: list[GatewayNews], offline: list[OfflineCapacity] | None, seconds: float
     ) -> SweepReport:
         report = SweepReport(self._worker, self._incarnation, self._next(gateway), sweep, news, offline, seconds)
         self._unacknowledged.setdefault(gateway, deque()).append(report)

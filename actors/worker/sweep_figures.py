@@ -55,7 +55,7 @@ class SweepFigures:
         self._counts[bisect_left(BOUNDS, tokens)] += 1
         sums["sweep_tokens"] += tokens
         if self._costs is not None:
-            self._costs.note(plan, result.seconds)
+            self._costs.record(plan, result.seconds)
 
     def counters(self) -> dict[str, float]:
         """``sweeps_up_to_N``: sweeps of at most N tokens that no smaller bound counts; sums; of a profile its errors."""

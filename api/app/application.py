@@ -28,7 +28,6 @@ from ..http.body_memory import BodyMemory
 from ..http.catalog import Catalog
 from ..http.context import BEGUN, CALLER, FAULT, FRONT, MODEL, PEER, TRACE, Front
 from ..http.cors import Cors
-from ..http.elsewhere import instead
 from ..http.headers import log_names, mark
 from ..http.history import keep
 from ..http.hosts import Hosts
@@ -39,6 +38,7 @@ from ..http.request_log import LEFT, note_call
 from ..http.spans import Spans
 from ..http.starting import Stages
 from ..http.throughput import tell
+from ..http.unsupported_routes import instead
 from ..version import VERSION
 from .openapi import document
 from .routes import ADMIN, ENDPOINTS, PUBLIC, Handler

@@ -131,7 +131,7 @@ def _run_several(
 def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[str, str], Outcomes | None]:
     """The simulation at its end; by name of instances what says how long their sweeps take; what was recorded."""
     from ...simulator.parameter_drops import simulation_of
-    from ...simulator.simulation import NoRoomError
+    from ...simulator.simulation import NoCapacityError
     from ..program.progress import Bar
 
     described = _described(arguments)
@@ -144,7 +144,7 @@ def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[st
         with Bar(len(requests), sys.stderr.isatty()) as bar:
             bar.begin("simulating")
             simulation.run(_steps(len(requests), bar.advance))
-    except NoRoomError as error:
+    except NoCapacityError as error:
         raise CommandError(str(described.source.error(["instances", error.entry, "memory"], str(error))), 2) from None
     except OSError as error:
         raise CommandError(f"{arguments.log} cannot be written ({error.strerror}); check --log", 2) from None

@@ -64,7 +64,7 @@ def look(front: Front, now: float) -> None:
     census = front.port.census().values()
     waiting = sum(sum(model.waiting.values()) for model in census)
     running = sum(model.running for model in census)
-    front.history.note(now, running, waiting, front.metrics.counted().generated, front.metrics.first_tokens())
+    front.history.record(now, running, waiting, front.metrics.counted().generated, front.metrics.first_tokens())
 
 
 async def keep(app: web.Application) -> AsyncIterator[None]:

@@ -273,7 +273,7 @@ def _name(front: Front, request: Asker, options: Options) -> None:
     """By which the request can be found: in ``/v1/requests`` and in the log."""
     if chosen := request.headers.get("x-request-id") or options.request_id:
         request[NAME] = chosen
-        front.names.note(request[CALLER].key, chosen, request[CALL_ID])
+        front.names.record(request[CALLER].key, chosen, request[CALL_ID])
 
 
 def _salt(front: Front, tenant: str, wished: str) -> bytes:

@@ -130,7 +130,7 @@ def _either(names: Sequence[str]) -> str:
     return " or ".join(names) if len(names) < 4 else f"any of {len(names)} models"
 
 
-class Herald:
+class StartupReporter:
     """The lines of one start-up.
 
     offset: seconds from the server's beginning to the cluster's. rows: max_rows. named: ids of the models that the settings

@@ -32,9 +32,9 @@ from ..batches.folder import SERVER, FolderLock
 from ..http.context import FRONT, PEER, Front
 from ..http.listening import make_runner, tls
 from ..http.starting import Stages, StartingPort
-from .console import Herald, RunningCluster, Speaker
-from .first_look import first_look, of_the_hub
-from .neighbour import served_there
+from .console import RunningCluster, Speaker, StartupReporter
+from .port_owner import served_there
+from .preflight import of_the_hub, preflight
 
 GATEWAY_PROCESS = "blockwright.api.serve.gateway_process:start"
 FETCHING = "fetching weights"  # a stage
@@ -47,7 +47,7 @@ def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = ()) ->
 
     set_up(settings.log_format, settings.log_level, "head")
     try:
-        first_look(settings)
+        preflight(settings)
     except (SettingsError, CheckpointError) as error:  # before the port is taken, or said to be
         return Speaker(settings.log_format, Stages()).fatal(error)
 
@@ -195,7 +195,7 @@ class Server:
                 following.append(asyncio.ensure_future(self._stand_in(running, runner)))
             rows, named = self._settings.max_rows, self._settings.applications.keys()
             logged = self._settings.log_level in ("debug", "info")
-            herald = Herald(running, self._speaker, offset=offset, rows=rows, named=named, logged=logged)
+            herald = StartupReporter(running, self._speaker, offset=offset, rows=rows, named=named, logged=logged)
             herald.show_stages()
             self._speaker.reach("control plane up")
             following.append(asyncio.ensure_future(herald.follow()))

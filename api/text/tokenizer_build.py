@@ -1,7 +1,7 @@
 """The tokenizer of a checkpoint as transformers 5 builds it: the class that it takes, added tokens with their flags, special
 tokens and how they are named.
 
-Takes what the files hold, reads none. docs/decisions/0069 tells what is followed and why.
+Takes what the files hold, reads none. docs/decisions/texts.md tells what is followed and why.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tokenizer classes of transformers 5 that build a tokenizer anew, from vocabulary and merges of tokenizer.json alone.
 
 ``choose`` says which class transformers takes for a checkpoint, ``rebuilt`` makes what it makes. Classes that keep
-tokenizer.json as it is have no entry here. docs/decisions/0069 has the reasons. Reads no file.
+tokenizer.json as it is have no entry here. docs/decisions/texts.md has the reasons. Reads no file.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Python's own parser reads them. For each part of an expression and each place of the name, the set of places where a match
 may end is found once, whichever way leads there (Thompson, "Regular Expression Search Algorithm"). No library does this with
-the expressions that trainers write (docs/decisions/0071-two-libraries-that-were-tried.md). Standard library only.
+the expressions that trainers write (docs/decisions/texts.md). Standard library only.
 """
 
 from __future__ import annotations

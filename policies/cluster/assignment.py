@@ -35,7 +35,7 @@ class Placeable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRoom:
+class WorkerCapacity:
     """A worker's memory: bytes besides its parameters (None: not known), and which tensors of what is to be placed it holds
     or will."""
 
@@ -49,12 +49,12 @@ def page_of(components: Sequence[Component], hop: Hop) -> tuple[int, int]:
     return (kvs[0].page_size if kvs else 0), sum(kv.raw_bytes for kv in kvs)
 
 
-def missing_bytes(one: Placeable, hop: Hop, room: WorkerRoom) -> int:
+def missing_bytes(one: Placeable, hop: Hop, room: WorkerCapacity) -> int:
     """Of the parameters of a hop, those that its worker has not."""
     return _added(one.tensors(hop.first, hop.last), room)
 
 
-def routes_where_it_fits(name: str, one: Placeable, workers: Mapping[str, WorkerRoom]) -> list[Route]:
+def routes_where_it_fits(name: str, one: Placeable, workers: Mapping[str, WorkerCapacity]) -> list[Route]:
     """Of an application that comes alone, those of its routes whose workers have room for it and for a page of KV.
 
     Raises ValueError where there is none: by how much the worker falls short that lacks least.
@@ -73,7 +73,7 @@ def routes_where_it_fits(name: str, one: Placeable, workers: Mapping[str, Worker
     return found
 
 
-def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerRoom]) -> list[Route]:
+def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerCapacity]) -> list[Route]:
     """Of applications that come together. What fits nowhere is planned everywhere: the workers refuse it in their words.
 
     Where not everything fits, each worker keeps room for a sequence of the greatest length, if that leaves nobody out, else
@@ -115,7 +115,7 @@ def routes_on_new_worker(worker: str, memory: int | None, applications: Mapping[
             continue
         free = None if memory is None else memory - sum(held.values())
         with suppress(ValueError):  # no room
-            routes += routes_where_it_fits(name, one, {worker: WorkerRoom(free, held.keys())})
+            routes += routes_where_it_fits(name, one, {worker: WorkerCapacity(free, held.keys())})
             held.update(one.tensors())
     return routes
 
@@ -129,11 +129,11 @@ def _needs(routes: Iterable[Route], new: Mapping[str, Placeable]) -> dict[str, d
     return found
 
 
-def _added(needs: Mapping[bytes, int], room: WorkerRoom) -> int:
+def _added(needs: Mapping[bytes, int], room: WorkerCapacity) -> int:
     return sum(nbytes for tensor, nbytes in needs.items() if tensor not in room.held)
 
 
-def _lack(one: Placeable, hop: Hop, room: WorkerRoom) -> tuple[int, str]:
+def _lack(one: Placeable, hop: Hop, room: WorkerCapacity) -> tuple[int, str]:
     """Bytes that are missing, and the sentence that says so."""
     need = missing_bytes(one, hop, room) + page_of(one.components, hop)[1]
     if room.free is None:

@@ -55,7 +55,7 @@ class GivingWay:
 
 
 @dataclass(frozen=True, slots=True)
-class HopRoom:
+class HopCapacity:
     """What a worker has for sequences on a hop of a route; sizes in bytes, but for ``page_size``."""
 
     worker: str
@@ -69,7 +69,7 @@ class HopRoom:
         return -(-tokens // self.page_size) * self.page_bytes if self.page_bytes else 0
 
 
-def lacking_bytes(tokens: int, routes: Iterable[Sequence[HopRoom]]) -> dict[str, int] | None:
+def lacking_bytes(tokens: int, routes: Iterable[Sequence[HopCapacity]]) -> dict[str, int] | None:
     """Bytes that must become free on each worker before one of these routes of an application holds a sequence: of the route
     that lacks least. Empty: one does already; None: none ever will."""
     found = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..model.chain import Component, Hop, Route
-from .assignment import Placeable, WorkerRoom, missing_bytes, page_of
+from .assignment import Placeable, WorkerCapacity, missing_bytes, page_of
 
 SCALE_OUT = 0.8  # of the longest queue
 
@@ -99,7 +99,7 @@ def scale_out(
     source: str,
     pressed: Iterable[PressedBlock],
     applications: Mapping[str, Placeable],
-    workers: Mapping[str, WorkerRoom],
+    workers: Mapping[str, WorkerCapacity],
     taken: Collection[tuple[str, str]],
 ) -> Route | None:
     """One more route, of version 0, for the heaviest block of ``source`` that has room elsewhere; of equals the smallest.

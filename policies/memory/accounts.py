@@ -1,8 +1,8 @@
-"""Page accounts: how many bytes of KV pages each account has, cached ones included, counted as they come and go.
+"""Page accounts: the bytes of KV pages of each account, cached ones included, counted as pages come and go.
 
-Whoever made a page pays for it; where there are caps, for as long as somebody of that account lists it or nobody does
-(``pages.py`` passes it on). ``worker_memory.py`` holds accounts to their caps: one that is full gives up its own idle pages
-first, so where there are caps their order is kept by account.
+The account of the sequence that made a page pays for it. With caps, it pays only as long as one of its sequences lists the
+page, or none does (``pages.py`` passes the page on). ``worker_memory.py`` enforces the caps: a full account gives up its
+own idle pages first, so with caps their order is kept by account.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from ..requests.account import is_offline_account
 
 
 class PageAccounts:
-    """Accounts are numbered as they first appear; the numbers are a column of the page table."""
+    """The accounts of one worker, numbered as they first appear; the numbers are a column of the page table."""
 
     def __init__(self, *, ordered: bool) -> None:
         self.names: list[str | None] = []  # None: the number is unused
         self.ordered = ordered  # whether idle pages are ordered by account
         self._numbers: dict[str, int] = {}
         self.unused: list[int] = []  # numbers
-        self.offline: set[int] = set()  # numbers of offline requests' accounts: nobody waits for what is theirs
+        self.offline: set[int] = set()  # numbers of offline accounts, whose pages no client waits for
         self._held: list[int] = []  # bytes
-        self._idle: list[int] = []  # bytes of idle pages, which are part of those held
+        self._idle: list[int] = []  # bytes of idle pages, a part of the held ones
         self._order: list[dict[int, None]] = []  # handles of idle pages, least recently released first
 
     def number(self, name: str) -> int:
-        """Of an account; a new one is added."""
+        """Return the number of an account; a new one is added."""
         number = self._numbers.get(name)
         if number is None:
             if self.unused:
@@ -44,7 +44,7 @@ class PageAccounts:
         self._order.append({})
 
     def forget(self, name: str) -> bool:
-        """Whether an account has no pages; its number is free then."""
+        """Free the number of an account without pages; return whether it has none."""
         number = self._numbers.get(name)
         if number is not None:
             if self._held[number]:
@@ -56,7 +56,7 @@ class PageAccounts:
         return True
 
     def restore(self, names: list[str | None], unused: list[int]) -> None:
-        """Accounts as they were numbered, without pages."""
+        """Restore the numbering of accounts, without pages."""
         for number, name in enumerate(names):
             self._add(name)
             if name is not None:
@@ -65,53 +65,53 @@ class PageAccounts:
                     self.offline.add(number)
         self.unused = list(unused)
 
-    def take(self, number: int, nbytes: int) -> None:
-        """A page was made."""
+    def allocate(self, number: int, nbytes: int) -> None:
+        """Count a new page."""
         self._held[number] += nbytes
 
     def pass_on(self, number: int, to: int, nbytes: int) -> None:
-        """A page that is not idle is another's from now on."""
+        """Move a page that is not idle to another account."""
         self._held[number] -= nbytes
         self._held[to] += nbytes
 
     def free(self, number: int, nbytes: int) -> None:
-        """A page is gone; it was not idle any more."""
+        """Remove a page that is gone and was no longer idle."""
         self._held[number] -= nbytes
 
     def rest(self, number: int, handle: int, nbytes: int) -> None:
-        """A page became idle: the most recently used one."""
+        """Note that a page became idle: the most recently used one."""
         self._idle[number] += nbytes
         if self.ordered:
             self._order[number][handle] = None
 
     def wake(self, number: int, handle: int, nbytes: int) -> None:
-        """An idle page is listed again, or is about to be freed."""
+        """Note that an idle page is listed again, or is about to be freed."""
         self._idle[number] -= nbytes
         if self.ordered:
             del self._order[number][handle]
 
     def forget_idle(self) -> None:
-        """Idle pages were cut: they are told again, in their order."""
+        """Forget all idle pages, because they were cut; they are added again in their order."""
         self._idle = [0] * len(self.names)
         self._order = [{} for _ in self.names]
 
     def held(self, name: str) -> int:
-        """Bytes of an account's pages."""
+        """Return the bytes of an account's pages."""
         number = self._numbers.get(name)
         return 0 if number is None else self._held[number]
 
     def idle(self, name: str) -> int:
-        """Bytes of its idle pages."""
+        """Return the bytes of an account's idle pages."""
         number = self._numbers.get(name)
         return 0 if number is None else self._idle[number]
 
     def oldest(self, name: str) -> int:
-        """Its idle page that was unused for longest; -1: it has none, or no order is kept."""
+        """Return the account's least recently used idle page; -1: it has none, or no order is kept."""
         number = self._numbers.get(name)
         return -1 if number is None else next(iter(self._order[number]), -1)
 
     def all_held(self) -> dict[str, int]:
-        """Bytes of every account that has pages."""
+        """Return the bytes of every account that has pages."""
         return {name: held for name, held in zip(self.names, self._held, strict=True) if held and name is not None}
 
     def fork(self) -> PageAccounts:
@@ -122,7 +122,7 @@ class PageAccounts:
         return copy
 
     def check(self, held: list[int], idle: list[int], order: list[list[int]]) -> None:
-        """``held``, ``idle`` (bytes) and ``order`` (idle handles) of each account, as the page table finds them."""
+        """Raise AssertionError unless held bytes, idle bytes and idle handles of each account match the page table."""
         assert self._numbers == {name: n for n, name in enumerate(self.names) if name is not None}, "an account is lost"
         offline = {n for n, name in enumerate(self.names) if name is not None and is_offline_account(name)}
         assert self.offline == offline, "an account is taken for what it is not"

@@ -1,7 +1,7 @@
 """One worker's pool of physical memory chunks, and the mapping edits that the device has not been told of yet.
 
-Parameters and KV are cut from the same pool, so that what one gives back the other can take. Allocation is decided
-here, over ids; the device maps. No room is an answer (None), not an exception.
+Parameters and KV are cut from the same pool, so that memory given back by one can be taken by the other. Allocation is
+decided here, over ids; the device maps. Lack of room is an answer (None), not an exception.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..plan.sweep_plan import MapGroup
 
 
 class ChunkPool:
-    """Ids 0 .. total - 1 of chunks of ``chunk_bytes``, each free or owned exactly once.
+    """Ids 0 to total - 1 of chunks of ``chunk_bytes``, each free or owned exactly once.
 
     Free ids are a high-water mark and the ids returned below it, so that a fresh pool of any size costs nothing and a fork
     copies only what was returned.
@@ -24,24 +24,24 @@ class ChunkPool:
         self.chunk_bytes = chunk_bytes
         self._end = 0  # ids from here on were never taken
         self._returned: list[int] = []  # ids below ``_end`` that are free; the last returned is taken first
-        self._edits: list[MapGroup] = []  # in order; the next plan takes them, and nobody else does
+        self._edits: list[MapGroup] = []  # in order; only the next plan takes them
 
     @property
     def free(self) -> int:
-        """Chunks."""
+        """The number of free chunks."""
         return self.total - self._end + len(self._returned)
 
     @property
     def pending(self) -> bool:
-        """Whether there are edits for the next plan."""
+        """True if there are edits for the next plan."""
         return bool(self._edits)
 
     def unmapped(self, arena: str) -> bool:
-        """Whether chunks of an arena are committed that the device does not know of yet."""
+        """Return whether chunks of an arena are committed that the device does not know of yet."""
         return any(edit.arena == arena and not edit.back for edit in self._edits)
 
     def commit(self, arena: str, offset: int, n: int) -> list[int] | None:
-        """Back ``n`` units of ``arena`` from unit ``offset`` on; the ids of the chunks, None when there are not so many."""
+        """Back ``n`` units of ``arena`` from unit ``offset`` on; return the chunk ids, or None if there are too few."""
         reused = min(n, len(self._returned))
         fresh = n - reused
         if self._end + fresh > self.total:
@@ -55,12 +55,12 @@ class ChunkPool:
         return chunks
 
     def give_back(self, arena: str, offset: int, chunks: list[int]) -> None:
-        """What ``commit`` returned is free again; the device unmaps it with the next plan."""
+        """Free chunks that ``commit`` returned; the device unmaps them with the next plan."""
         self._returned.extend(chunks)
         self._edits.append(MapGroup(arena, offset, chunks, back=True))
 
     def take_edits(self) -> list[MapGroup]:
-        """All edits since the last call, for the plan that is being made."""
+        """Return all edits since the last call, for the plan being made."""
         edits, self._edits = self._edits, []
         return edits
 
@@ -87,7 +87,7 @@ class ChunkPool:
         return pool
 
     def check(self, owned: Iterable[int]) -> None:
-        """Every chunk is free or in ``owned``, once."""
+        """Raise AssertionError unless every chunk is free or in ``owned``, once."""
         every = sorted([*self._returned, *owned])
         assert every == list(range(self._end)), "a chunk is lost or owned twice"
         assert self._end <= self.total, "more chunks are owned than there are"

@@ -1,8 +1,8 @@
-"""Compaction (defragmentation): groups of slots are emptied into free slots of others, so that chunks can go elsewhere.
+"""Compaction (defragmentation): slots move out of some groups into free slots of others, so that chunks can be reused.
 
-A group of chunks returns to the pool with its last slot, and what sequences leave behind is scattered over many. KunServe
-(EuroSys 2026, local memory) drains the end of a virtual range; here chunks are equal wherever they lie, so that those go
-first from which least has to be copied.
+A group of chunks returns to the pool with its last slot, and sequences that leave cause fragmentation over many groups.
+KunServe (EuroSys 2026, local memory) drains the end of a virtual range. Here chunks are equal wherever they lie, so the
+groups with least to copy go first.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Mapping
 
 
 def groups_to_empty(free: Mapping[int, int], group_slots: int, need: int, most: int) -> list[int]:
-    """``need`` groups, those with the fewest slots in use first, whose slots fit into the free slots of the rest; as many as
-    can be. free: slots of each group that has some. most: slots that may be copied."""
+    """Return up to ``need`` groups to empty, those with the fewest used slots first, whose slots fit into the rest.
+
+    free: free slots of each group that has some. most: slots that may be copied.
+    """
     chosen: list[int] = []
     copied, room = 0, sum(free.values())
     for group in sorted(free, key=lambda group: (-free[group], group)):

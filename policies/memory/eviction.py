@@ -1,8 +1,9 @@
 """Eviction: which cached KV pages are given up for memory, and when: least recently used first (LRU).
 
-A page that is published and that no sequence lists is *idle*: pure cache. It costs nothing to keep until somebody needs its
-memory, so nothing is evicted ahead of need. The order is that of release, and a sequence releases its tail before its head,
-so that of one cached prompt the end goes first: a head without its tail still serves, a tail without its head never does.
+A page that is published and that no sequence lists is *idle*: pure cache. It costs nothing to keep until its memory is
+needed, so nothing is evicted ahead of need. The order is that in which pages are released, and a sequence releases its
+tail before its head, so that the end of a cached prompt goes first: a head without its tail still serves, a tail without
+its head never does.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from .chunks import ChunkPool
 from .pages import PageTable
 
 
-def take_page(pages: PageTable, span: Span, account: str) -> int | None:
-    """A private page of ``span``, at the cost of cached ones; None: no room even then.
+def allocate_page(pages: PageTable, span: Span, account: str) -> int | None:
+    """Return a private page of ``span``, at the cost of cached ones; None: no room even then.
 
-    The oldest page goes first whatever its layout: chunks that it frees serve any layout, and an order by layout would keep
-    old pages of one model alive at the cost of fresh ones of another.
+    The oldest page goes first whatever its layout: chunks that it frees serve any layout, and an order by layout would
+    keep old pages of one model alive at the cost of fresh ones of another.
     """
-    while (handle := pages.take(span, account)) is None:
+    while (handle := pages.allocate(span, account)) is None:
         if not evict_oldest(pages):
             return None
     return handle
 
 
 def evict_oldest(pages: PageTable) -> bool:
-    """Give up the page unused for longest; False when nothing is cached."""
+    """Evict the least recently used page; return False if nothing is cached."""
     for handle in pages.idle:
         pages.evict(handle)
         return True
@@ -35,7 +36,7 @@ def evict_oldest(pages: PageTable) -> bool:
 
 
 def make_free(pages: PageTable, pool: ChunkPool, need: int) -> bool:
-    """Give up the oldest pages until ``pool``, which is that of ``pages``, has so many chunks; False: not even with all."""
+    """Evict the oldest pages until ``pool``, the pool of ``pages``, has ``need`` free chunks; return whether it worked."""
     while pool.free < need:
         if not evict_oldest(pages):
             return False
@@ -43,7 +44,7 @@ def make_free(pages: PageTable, pool: ChunkPool, need: int) -> bool:
 
 
 def make_compact(pages: PageTable, pool: ChunkPool, need: int, most: int) -> dict[str, dict[int, int]] | None:
-    """The same, up to ``most`` bytes of slots moving together: where these have moved to, by arena. None: not even so."""
+    """Do the same with up to ``most`` bytes of slots compacted; return the moves by arena, or None if it fails."""
     while pool.free + pages.spare < need:
         if not evict_oldest(pages):
             return None
@@ -52,17 +53,19 @@ def make_compact(pages: PageTable, pool: ChunkPool, need: int, most: int) -> dic
 
 
 def evict_components(pages: PageTable, components: Container[bytes], named: Collection[Span]) -> None:
-    """Give up the cached pages whose KV one of these components made, which are here no more, but for those of ``named``
-    spans: whoever comes to compute these again finds them."""
+    """Evict cached pages whose KV was made by these components, which are gone.
+
+    Pages of ``named`` spans stay, since a worker that comes to compute them again finds them.
+    """
     for handle in pages.idle_of(components, named):
         pages.evict(handle)
 
 
 def shortage(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int]) -> int:
-    """Chunks that lack before ``need`` slots, by arena, can be taken by and by; 0 or less: they fit.
+    """Return the chunks that are lacking for ``need`` slots, by arena, to be taken one by one; 0 or less: they fit.
 
-    Idle pages of the same arenas count as free, because ``take_page`` will evict them, but for ``kept`` slots of them: pages
-    that the very sequence in question will list are idle now and will not be.
+    Idle pages of the same arenas count as free, because ``allocate_page`` will evict them. ``kept`` of their slots do not
+    count: pages that the very sequence in question will list are idle now and will not be.
     """
     chunks = 0
     for arena, slots in need.items():
@@ -71,11 +74,11 @@ def shortage(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int])
 
 
 def make_room(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
-    """Whether ``need`` slots, by arena, can be taken by and by, cached pages giving way but for ``kept`` slots of them.
+    """Return whether ``need`` slots, by arena, can be taken one by one, with cached pages evicted.
 
-    Nothing is evicted for an answer that is no. Where chunks lie in idle pages of *other* arenas, these are evicted now,
-    oldest first, because ``shortage`` counts only chunks that the pool has: how many come back is known only after the
-    fact, as a group of slots returns its chunks when its last slot is free.
+    ``kept`` slots of idle pages do not count. Nothing is evicted if the answer is no. If chunks lie in idle pages of
+    *other* arenas, these are evicted now, oldest first, because ``shortage`` counts only chunks that the pool has. How
+    many come back is known only afterwards, since a group of slots returns its chunks when its last slot is free.
     """
     lacking = shortage(pages, need, kept)
     if lacking <= 0:

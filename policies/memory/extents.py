@@ -1,6 +1,6 @@
-"""Which ranges of a fixed space are taken: first fit from the start, neighbours joined when they come back.
+"""An allocator of ranges in a fixed space: first fit from the start, with adjacent free ranges merged.
 
-Owns offsets and lengths in granules; holds no memory. First fit keeps what is in use at the start of the space, so that the
+Owns offsets and lengths in granules; holds no memory. First fit keeps used ranges at the start of the space, so that the
 memory behind it stays warm and the rest is never touched.
 """
 
@@ -15,11 +15,11 @@ class Extents:
     def __init__(self, size: int) -> None:
         self.size = size
         self.free = size
-        self._starts = [0] if size else []  # of free ranges, ascending
+        self._starts = [0] if size else []  # starts of free ranges, ascending
         self._lengths = {0: size} if size else {}
 
-    def take(self, length: int) -> int | None:
-        """Start of a range of ``length`` granules; None where no free range is long enough."""
+    def allocate(self, length: int) -> int | None:
+        """Return the start of a range of ``length`` granules; None if no free range is long enough."""
         if length < 1:
             raise ValueError(f"a range of {length} granules cannot be taken")
         for index, start in enumerate(self._starts):
@@ -36,8 +36,8 @@ class Extents:
             return start
         return None
 
-    def take_at(self, start: int, length: int) -> None:
-        """Take a range that is free, for a snapshot that is restored."""
+    def allocate_at(self, start: int, length: int) -> None:
+        """Take a given free range, to restore a snapshot."""
         index = bisect_left(self._starts, start + 1) - 1
         first = self._starts[index] if index >= 0 else self.size
         rest = self._lengths.get(first, 0) - (start - first) - length
@@ -50,7 +50,7 @@ class Extents:
         self.free -= length
 
     def check(self, taken: list[tuple[int, int]]) -> None:
-        """Every granule is free or in one of ``taken`` (start, length), once."""
+        """Raise AssertionError unless every granule is free or in one of ``taken`` (start, length), once."""
         ranges = sorted([*taken, *((start, self._lengths[start]) for start in self._starts)])
         ends = [start + length for start, length in ranges]
         assert [start for start, _ in ranges] == [0, *ends][: len(ranges)], "a range is lost or owned twice"
@@ -64,7 +64,7 @@ class Extents:
         return copy
 
     def give_back(self, start: int, length: int) -> None:
-        """A range that was taken, whole or in part, is free. ValueError where some of it is free already."""
+        """Free a taken range, whole or in part. Raises ValueError if some of it is free already."""
         index = bisect_left(self._starts, start)
         before = self._starts[index - 1] if index else -1
         after = self._starts[index] if index < len(self._starts) else self.size

@@ -1,5 +1,4 @@
-"""The order in which cached KV pages are given up, and how many slots they hold: those that nobody waits for first, then the
-others; of each kind the least recently used one."""
+"""The eviction order of cached KV pages, with their slot counts: offline pages first, then all others; LRU in each kind."""
 
 from __future__ import annotations
 
@@ -9,27 +8,27 @@ from .copy_on_write import CopyOnWriteList
 
 
 class IdlePages:
-    """Handles of idle pages, first those that are given up early, each kind least recently released first, and how many
-    slots they hold by layout.
+    """Handles of idle pages in eviction order, and their slots by layout.
 
-    A doubly linked list in two columns (place = handle + 1, place 0 is both ends), because pages leave from the middle when
-    they are shared again, and because columns fork fast.
+    Pages to be given up early (of offline accounts, for which no client waits) come first; each kind is ordered by
+    release. It is a doubly linked list in two columns (place = handle + 1, place 0 is both ends), because pages leave from
+    the middle when they are shared again, and because columns fork fast.
     """
 
     def __init__(self) -> None:
         self._after = CopyOnWriteList([0])  # -1: not idle
         self._before = CopyOnWriteList([0])
-        self._early = 0  # place of the last that goes early; 0: there is none
+        self._early = 0  # place of the last early page; 0: none
         self.slots: dict[str, int] = {}  # by arena
-        self.early_slots: dict[str, int] = {}  # of these, what goes early
+        self.early_slots: dict[str, int] = {}  # slots of early pages among these
         self.count = 0
 
     def add_layout(self, arena: str) -> None:
-        """Pages of this arena may come."""
+        """Add an arena whose pages may come."""
         self.slots[arena] = self.early_slots[arena] = 0
 
     def add(self, handle: int, arena: str, slots: int, *, early: bool = False) -> None:
-        """The page has lost its last reader: it is the most recently used one of its kind."""
+        """Add a page that has lost its last reader: the most recently used one of its kind."""
         place, after, before = handle + 1, self._after, self._before
         self._reach(place)
         last = self._early if early else before[0]
@@ -43,13 +42,13 @@ class IdlePages:
             self.early_slots[arena] += slots
 
     def _reach(self, place: int) -> None:
-        """Have both columns go up to a place."""
+        """Extend both columns to a place."""
         for _ in range(len(self._after), place + 1):
             self._after.append(-1)
             self._before.append(-1)
 
     def insert(self, handle: int, after: int) -> None:
-        """Part of an idle page has a handle of its own: right behind the other one. Slots are counted already."""
+        """Insert a handle right behind another, of which it was a part. Its slots are counted already."""
         place, left, following, before = handle + 1, after + 1, self._after, self._before
         self._reach(place)
         right = following[left]
@@ -60,7 +59,7 @@ class IdlePages:
             self._early = place
 
     def remove(self, handle: int, arena: str, slots: int, *, early: bool = False) -> None:
-        """``early``: as it was added."""
+        """Remove a page. ``early``: as in ``add``."""
         place, after, before = handle + 1, self._after, self._before
         left, right = before[place], after[place]
         assert right >= 0, f"page {handle} is not idle"
@@ -77,7 +76,7 @@ class IdlePages:
         return handle + 1 < len(self._after) and self._after[handle + 1] >= 0
 
     def __iter__(self) -> Iterator[int]:
-        """Oldest first. Pages may be removed once they have been passed. Ends even where the order is broken."""
+        """Iterate oldest first. Pages may be removed once passed. It ends even if the order is broken."""
         place = self._after[0]
         for _ in range(len(self._after)):
             if not place:
@@ -87,7 +86,7 @@ class IdlePages:
             place = following
 
     def check(self) -> None:
-        """The two columns say the same, and nothing of pages that are not idle."""
+        """Raise AssertionError unless the two columns agree and hold idle pages only."""
         self._after.check()
         self._before.check()
         order = list(self)
@@ -100,7 +99,7 @@ class IdlePages:
         assert not self._early or self._early - 1 in order, "the last page that goes early is not idle"
 
     def early(self) -> list[int]:
-        """Those that go before all others, in their order."""
+        """Return the early pages, in their order."""
         order = list(self)
         return order[: order.index(self._early - 1) + 1] if self._early else []
 

@@ -1,4 +1,4 @@
-"""What a component, or a delta, consists of in a worker's memory."""
+"""Values that describe the packed tensors of a component or delta in a worker's memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PackedTensor:
 
 @dataclass(frozen=True, slots=True)
 class TensorPiece:
-    """Bytes ``first`` .. ``last - 1`` of a packed tensor of ``nbytes``, as they travel between workers."""
+    """Bytes ``first`` to ``last - 1`` of a packed tensor of ``nbytes``, as they travel between workers."""
 
     id: bytes
     nbytes: int
@@ -25,7 +25,7 @@ class TensorPiece:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where a packed tensor lies. ``fresh``: nobody else had it when it was placed."""
+    """The place of a packed tensor. ``fresh``: no other component had it when it was placed."""
 
     offset: int  # bytes, in the parameters arena
     fresh: bool
@@ -41,8 +41,8 @@ class WantedComponent:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why a load has no room. All in bytes."""
+    """The reason why a load has no room, in bytes."""
 
-    need: int  # that it would add
-    lacking: int  # that must become free of other parameters first
-    never: bool  # it would not fit if nothing else were here
+    need: int  # bytes that it would add
+    lacking: int  # bytes of other parameters that must be freed first
+    never: bool  # it would not fit even with nothing else here

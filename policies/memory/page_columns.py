@@ -1,7 +1,4 @@
-"""The columns of KV pages by handle: what is known of each page, copies of it all, and what must hold of it.
-
-What happens to pages, and the only writes, are in ``pages.py``.
-"""
+"""The columns of KV pages by handle, with copies, snapshots and checks. All changes to pages are in ``pages.py``."""
 
 from __future__ import annotations
 
@@ -19,29 +16,29 @@ from .slots import SlotAllocator
 
 
 class PageColumns:
-    """All handles of a worker. Columns are indexed by handle; released indices are used again."""
+    """All handles of a worker. Columns are indexed by handle; released indices are reused."""
 
     def __init__(self, pool: ChunkPool, *, capped: bool = False) -> None:
         self._pool = pool
         self._allocators: dict[str, SlotAllocator] = {}  # by arena
-        self._spans: list[Span] = []  # every span that a handle was ever of
+        self._spans: list[Span] = []  # every span that a handle ever had
         self._span_numbers: dict[tuple[bytes, int], int] = {}  # (lineage, first layer) -> place in ``_spans``
         self._span: CopyOnWriteList[int] = CopyOnWriteList()  # place in ``_spans``; -1: the handle is unused
-        self._slots: CopyOnWriteList[list[int]] = CopyOnWriteList()  # of the span's layers, in order; no list is changed
-        self._references: CopyOnWriteList[int] = CopyOnWriteList()  # sequences that list the page
-        self._account: CopyOnWriteList[int] = CopyOnWriteList()  # who pays for it, number in ``accounts``
-        self._others: dict[int, dict[int, int]] = {}  # with caps: handle -> other accounts that list it, how often
-        self._hash: CopyOnWriteList[bytes] = CopyOnWriteList()  # of its tokens once published; before, b""
+        self._slots: CopyOnWriteList[list[int]] = CopyOnWriteList()  # slots of the span's layers; lists never change
+        self._references: CopyOnWriteList[int] = CopyOnWriteList()  # number of sequences that list the page
+        self._account: CopyOnWriteList[int] = CopyOnWriteList()  # account that pays for it, a number of ``accounts``
+        self._others: dict[int, dict[int, int]] = {}  # with caps: handle -> other accounts that list it, with counts
+        self._hash: CopyOnWriteList[bytes] = CopyOnWriteList()  # token hash once published; before, b""
         self._unused: list[int] = []
         self._index = PrefixIndex()
-        self.idle = IdlePages()  # published, without references
+        self.idle = IdlePages()  # published pages without references
         self.accounts = PageAccounts(ordered=capped)
-        self.evicted = self.shared = 0  # shared: times that a sequence listed a page made by another
+        self.evicted = self.shared = 0  # shared: times a sequence listed a page made by another
 
     # layouts ---------------------------------------------------------------------------------------------------------
 
     def add_layout(self, arena: str, slot_bytes: int) -> None:
-        """Slots of a layout can be taken from now on. One that is known already is left as it is."""
+        """Allow slots of a layout to be taken. A known layout is left as it is."""
         if arena not in self._allocators:
             self._allocators[arena] = SlotAllocator(arena, slot_bytes, self._pool)
             self.idle.add_layout(arena)
@@ -61,45 +58,45 @@ class PageColumns:
         return self._spans[number]
 
     def slots(self, handle: int) -> list[int]:
-        """Of its layers, in order; not to be changed."""
+        """Return the slots of its layers, in order. Do not change the list."""
         return self._slots[handle]
 
     def references(self, handle: int) -> int:
-        """Sequences that list it."""
+        """Return the number of sequences that list it."""
         return self._references[handle]
 
     @property
     def cached(self) -> int:
-        """Published pages that no sequence lists."""
+        """The number of published pages that no sequence lists."""
         return self.idle.count
 
     @property
     def chunks(self) -> list[int]:
-        """Ids of all chunks that hold KV."""
+        """The ids of all chunks that hold KV."""
         return [chunk for allocator in self._allocators.values() for chunk in allocator.chunks]
 
     @property
     def slots_in_use(self) -> dict[str, int]:
-        """By arena, those of cached pages included."""
+        """The used slots by arena, including those of cached pages."""
         return {arena: allocator.used for arena, allocator in self._allocators.items()}
 
     def page_bytes(self, span: Span) -> int:
-        """Of one page of a span."""
+        """Return the bytes of one page of a span."""
         return span.layers * self._allocators[span.arena].slot_bytes
 
     def account(self, handle: int) -> str:
-        """Who pays for the page."""
+        """Return the account that pays for the page."""
         name = self.accounts.names[self._account[handle]]
         assert name is not None, "a page is of a forgotten account"
         return name
 
     def use(self, handles: Iterable[int]) -> tuple[int, int]:
-        """Bytes of the slots of these pages, each once, and of those among them that at least two sequences list."""
+        """Return the bytes of these pages, each counted once, and the bytes among them listed by two sequences or more."""
         found = {handle: self.page_bytes(self.span(handle)) for handle in handles}
         return sum(found.values()), sum([n for handle, n in found.items() if self._references[handle] > 1])
 
     def shared_now(self) -> int:
-        """Pages that at least two sequences list."""
+        """Return the number of pages listed by two sequences or more."""
         return sum(n > 1 for n in self._references)
 
     # copies ----------------------------------------------------------------------------------------------------------
@@ -151,7 +148,7 @@ class PageColumns:
         table._others = {handle: {pair[0]: pair[1] for pair in others} for handle, others in data["others"]}
         for handle, number in enumerate(table._span):
             if number >= 0:
-                table.accounts.take(table._account[handle], table.page_bytes(table._spans[number]))
+                table.accounts.allocate(table._account[handle], table.page_bytes(table._spans[number]))
         for handle in data["idle"]:
             table._rest(handle)
         table.evicted, table.shared = data["evicted"], data["shared"]
@@ -164,12 +161,15 @@ class PageColumns:
         self.accounts.rest(self._account[handle], handle, self.page_bytes(span))
 
     def _published(self) -> dict[Key, int]:
-        """The index, as it follows from the columns."""
+        """Return the index as it follows from the columns."""
         spans, columns = self._spans, zip(self._hash, self._span, strict=True)
         return {(h, spans[n].lineage, spans[n].layer): handle for handle, (h, n) in enumerate(columns) if h}
 
     def check(self, listed: dict[int, int]) -> None:
-        """``listed``: how many sequences list each handle. Every slot is free or in one handle, every count is right."""
+        """Raise AssertionError unless every slot is free or in one handle, and counts are right.
+
+        ``listed``: how many sequences list each handle.
+        """
         taken: dict[str, list[int]] = {arena: [] for arena in self._allocators}
         idle: dict[str, int] = dict.fromkeys(self._allocators, 0)
         self.idle.check()

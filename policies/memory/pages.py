@@ -1,8 +1,8 @@
 """The paged KV cache (for paged attention): handles of KV pages in columns, and the prefix index over them.
 
 A handle stands for one page of the layers of one span: (token hash, lineage) once published. It has the slots of these
-layers, a count of the sequences that list it, and an account. A published handle that nobody lists stays as cache until its
-slots are needed (``eviction.py`` says which go first).
+layers, a count of the sequences that list it, and an account. A published handle that no sequence lists stays as cache
+until its slots are needed (``eviction.py`` chooses which go first).
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from .page_columns import PageColumns
 
 
 class PageTable(PageColumns):
-    """See the module."""
+    """The KV pages of one worker (see the module)."""
 
     # the life of a page ----------------------------------------------------------------------------------------------
 
-    def take(self, span: Span, account: str) -> int | None:
-        """A private handle with fresh slots and one reference; None: no room without eviction."""
-        return handles[0] if (handles := self.take_several(span, [account])) else None
+    def allocate(self, span: Span, account: str) -> int | None:
+        """Return a private handle with fresh slots and one reference; None: no room without eviction."""
+        return handles[0] if (handles := self.allocate_several(span, [account])) else None
 
-    def take_several(self, span: Span, accounts: Sequence[str]) -> list[int] | None:
-        """The same, one after the other, for each of these accounts; all of them, or none is taken."""
+    def allocate_several(self, span: Span, accounts: Sequence[str]) -> list[int] | None:
+        """Do the same for each of these accounts, one after the other; all are taken, or none."""
         layers, handles = span.layers, list[int]()
-        slots = self._allocators[span.arena].take(layers * len(accounts))
+        slots = self._allocators[span.arena].allocate(layers * len(accounts))
         if slots is None:
             return None
         number, nbytes = self._span_number(span), self.page_bytes(span)
         for i, account in enumerate(accounts):
             owner = self.accounts.number(account)
-            self.accounts.take(owner, nbytes)
+            self.accounts.allocate(owner, nbytes)
             handles.append(self._place(number, slots[i * layers : (i + 1) * layers], 1, owner))
         return handles
 
     def _place(self, number: int, slots: list[int], references: int, owner: int) -> int:
-        """A handle with these columns."""
+        """Return a handle with these columns."""
         if self._unused:
             handle = self._unused.pop()
             self._span[handle], self._slots[handle] = number, slots
@@ -59,11 +59,11 @@ class PageTable(PageColumns):
         return number
 
     def find(self, token_hash: bytes, span: Span) -> int | None:
-        """The published handle of this page and span."""
+        """Return the published handle of this page and span, or None."""
         return self._index.get((token_hash, span.lineage, span.layer))
 
     def share(self, handle: int, account: str) -> None:
-        """One more sequence, of this account, lists this published page."""
+        """Add a reference of a sequence of this account to a published page."""
         if self._references[handle] == 0:
             self._wake(handle)
         self._references[handle] += 1
@@ -76,14 +76,16 @@ class PageTable(PageColumns):
             self._wanted(handle, self.accounts.number(account))
 
     def _wanted(self, handle: int, number: int) -> None:
-        """An offline request's page is another's from now on, if somebody waits for that: it is not given up early then."""
+        """Pass an offline request's page to an online account that shares it, so that it is not given up early."""
         if number not in self.accounts.offline:
             self.accounts.pass_on(self._account[handle], number, self.page_bytes(self.span(handle)))
             self._account[handle] = number
 
     def _pass_on(self, handle: int, others: dict[int, int]) -> None:
-        """A page that nobody lists any more of the account that pays for it becomes that of one who does: else whoever is at
-        the cap waits for pages that it can neither use nor give up."""
+        """Pass a page on if no sequence of the paying account lists it any more: to an account that does.
+
+        Otherwise an account at its cap would wait for pages that it can neither use nor give up.
+        """
         if sum(others.values()) == self._references[handle]:
             heir = next(iter(others))
             del others[heir]
@@ -93,7 +95,7 @@ class PageTable(PageColumns):
             del self._others[handle]
 
     def publish(self, handle: int, token_hash: bytes) -> None:
-        """Let others find a full page. If an equal one is known already, this stays private."""
+        """Publish a full page, so that others find it. If an equal one is published already, this one stays private."""
         span = self.span(handle)
         key = (token_hash, span.lineage, span.layer)
         if not self._hash[handle] and self._index.get(key) is None:
@@ -101,7 +103,10 @@ class PageTable(PageColumns):
             self._hash[handle] = token_hash
 
     def release(self, handles: list[int], account: str) -> None:
-        """One sequence less, of this account, lists these pages. Private ones are freed with their last reference."""
+        """Remove a reference of a sequence of this account to each page.
+
+        Private pages are freed with their last reference.
+        """
         freed: dict[str, list[int]] = {}  # slots by arena
         references, capped, last, nbytes, into = self._references, bool(self._others), -1, 0, list[int]()
         for handle in handles:
@@ -124,7 +129,7 @@ class PageTable(PageColumns):
             self._allocators[arena].free(slots)
 
     def evict(self, handle: int) -> None:
-        """Give up an idle page."""
+        """Evict an idle page."""
         span = self.span(handle)
         self._wake(handle)
         self.evicted += 1
@@ -144,10 +149,10 @@ class PageTable(PageColumns):
     # borders -----------------------------------------------------------------------------------------------------
 
     def cut(self, borders: Container[Border]) -> dict[int, list[int]]:
-        """Split the handles of every span in which one of these borders lies: handle -> those that it is now.
+        """Split the handles of every span in which one of these borders lies; return handle -> its parts.
 
-        The first keeps the number. Each has the layers of its piece, all references, and is found under its own lineage;
-        nothing is copied, and no slot moves.
+        The first part keeps the number. Each has the layers of its piece, all references, and is found under its own
+        lineage; nothing is copied, and no slot moves.
         """
         pieces = {n: parts for n, span in enumerate(self._spans) if len(parts := span.cut(borders)) > 1}
         numbers = {n: [self._span_number(part) for part in parts] for n, parts in pieces.items()}
@@ -179,7 +184,7 @@ class PageTable(PageColumns):
                     self.idle.insert(made[-1], after=made[-2])
             if token_hash:
                 self.publish(made[-1], token_hash)
-        if not references:  # pure cache: what another one is found under already is of no use
+        if not references:  # pure cache: a piece is of no use if an equal one is published already
             for piece in made:
                 if not self._hash[piece]:
                     self._unrest(piece, self.span(piece))
@@ -190,7 +195,7 @@ class PageTable(PageColumns):
         self._allocators[span.arena].free(self._clear(handle, self.page_bytes(span)))
 
     def _clear(self, handle: int, nbytes: int) -> list[int]:
-        """The handle is unused; its slots, which have to be freed."""
+        """Mark the handle unused; return its slots, which have to be freed."""
         slots = self._slots[handle]
         self.accounts.free(self._account[handle], nbytes)
         self._span[handle], self._slots[handle] = -1, []
@@ -198,12 +203,12 @@ class PageTable(PageColumns):
         return slots
 
     def borders(self) -> set[Border]:
-        """Where the spans of all pages begin."""
+        """Return the positions where the spans of all pages begin."""
         spans = [self._spans[number] for number in {*self._span} if number >= 0]
         return {(span.layer, span.lineages[0]) for span in spans}
 
     def forget_spans(self) -> None:
-        """Of which there are no pages any more, once these are most of them. The others are numbered anew."""
+        """Drop spans without pages, once these are most of all spans. The others are renumbered."""
         used = sorted({*self._span} - {-1})
         if len(self._spans) > 2 * len(used):
             places = {-1: -1, **{number: place for place, number in enumerate(used)}}
@@ -212,14 +217,16 @@ class PageTable(PageColumns):
             self._span = CopyOnWriteList([places[number] for number in self._span])
 
     def idle_of(self, components: Container[bytes], without: Iterable[Span]) -> list[int]:
-        """Idle pages whose KV one of these made, of other spans than these."""
+        """Return the idle pages whose KV was made by one of these components, without pages of the given spans."""
         kept = {self._span_numbers.get((span.lineage, span.layer), -1) for span in without}
         made = {n for n, s in enumerate(self._spans) if any(id in components for layer in s.components for id in layer)}
         return [handle for handle in self.idle if self._span[handle] in made - kept] if made - kept else []
 
     def compact(self, chunks: int, most: int) -> dict[str, dict[int, int]]:
-        """Have slots lie together, so that the pool gets ``chunks`` back, or as many as can be: by arena, where slots in use
-        have moved to. most: bytes."""
+        """Compact slots, so that the pool gets back up to ``chunks``; return the moves of used slots, by arena.
+
+        ``most``: bytes that may move.
+        """
         moves: dict[str, dict[int, int]] = {}
         for arena, slots in self._allocators.items():
             if chunks > 0 and slots.spare and not self._pool.unmapped(arena):
@@ -234,5 +241,5 @@ class PageTable(PageColumns):
 
     @property
     def spare(self) -> int:
-        """Chunks that could be given back if slots in use lay together."""
+        """The chunks that could be given back if used slots lay together."""
         return sum(allocator.spare for allocator in self._allocators.values())

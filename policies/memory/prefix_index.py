@@ -1,15 +1,15 @@
-"""The prefix cache's lookup: an index of published KV pages, which handle stands for which page."""
+"""The prefix cache's lookup: an index of published KV pages to their handles."""
 
 from __future__ import annotations
 
-Key = tuple[bytes, bytes, int]  # token hash, lineage, first layer
+Key = tuple[bytes, bytes, int]  # (token hash, lineage, first layer)
 GONE = -1
 
 
 class PrefixIndex:
-    """A dict that forks in the time that its recent changes take.
+    """A dict that forks in time proportional to its recent changes.
 
-    Forks share one dict, which nobody changes any more, and each writes its changes into a small one of its own in front of
+    Forks share one dict, which is never changed again, and each writes its changes into a small one of its own in front of
     it. When that has become large the two are joined, so that a fork costs a share of the changes since the last one.
     """
 
@@ -19,7 +19,7 @@ class PrefixIndex:
         self._changes: dict[Key, int] = {}  # in front of ``_base``; ``GONE``: removed
 
     def get(self, key: Key) -> int | None:
-        """The handle of a page, None where it is not published."""
+        """Return the handle of a page; None if it is not published."""
         handle = self._changes.get(key) if self._changes else None
         if handle is None:
             return self._base.get(key)
@@ -44,7 +44,7 @@ class PrefixIndex:
             self._base, self._changes, self._shared = self.entries(), {}, False
 
     def entries(self) -> dict[Key, int]:
-        """All published pages, a copy."""
+        """Return a copy of all entries."""
         found = self._base.copy()
         for key, handle in self._changes.items():
             if handle == GONE:

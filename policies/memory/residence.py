@@ -1,9 +1,9 @@
-"""What is resident on a worker, where its packed tensors lie, and who needs it.
+"""Resident parameters of a worker: the places of packed tensors, and the applications that need them.
 
-A component or a delta is a list of packed tensors. A tensor is there once, whoever consists of it; it goes with the last of
-them, and a component or delta goes with its last holder. Tensors lie behind each other in granules, so that small ones share
-chunks; a chunk is committed while any tensor touches it. Parameters come from the same pool as KV: loading lets cached pages
-give way, unloading gives chunks back.
+A component or a delta is a list of packed tensors. A tensor is stored once, however many components contain it. It goes
+with the last of them, and a component or delta goes with its last holder. Tensors lie one behind the other in granules, so
+that small ones share chunks; a chunk is committed while any tensor touches it. Parameters come from the same pool as KV:
+loading evicts cached pages, unloading gives chunks back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .extents import Extents
 from .packed_tensor import PackedTensor, TensorPlace
 
 ARENA = "parameters"
-VIRTUAL = 4  # the arena's reserved range in budgets: addresses are free, and holes between tensors must not refuse a load
+VIRTUAL = 4  # the arena's address range, in budgets: addresses are free, and holes must not refuse a load
 
 
 class Extent:
@@ -35,7 +35,7 @@ class Resident:
 
 
 class Residence:
-    """Components and deltas by id. An entry exists exactly while somebody holds it. ``granule``: bytes."""
+    """Components and deltas by id. An entry exists exactly while it has a holder. ``granule``: bytes."""
 
     def __init__(self, pool: ChunkPool, granule: int) -> None:
         if pool.chunk_bytes % granule:
@@ -45,30 +45,30 @@ class Residence:
         self._extents: dict[bytes, Extent] = {}  # by packed tensor
         self._resident: dict[bytes, Resident] = {}
         self._chunks: dict[int, int] = {}  # place of a chunk in the arena -> its id
-        self._touching: dict[int, int] = {}  # place of a chunk -> tensors that touch it
+        self._touching: dict[int, int] = {}  # place of a chunk -> number of tensors that touch it
 
     @property
     def components(self) -> list[bytes]:
-        """Ids of what is resident, components and deltas, in order of loading."""
+        """The ids of resident components and deltas, in order of loading."""
         return list(self._resident)
 
     @property
     def chunks(self) -> list[int]:
-        """Ids of all chunks that hold parameters."""
+        """The ids of all chunks that hold parameters."""
         return list(self._chunks.values())
 
     @property
     def used(self) -> int:
-        """Chunks that hold parameters."""
+        """The number of chunks that hold parameters."""
         return len(self._chunks)
 
     @property
     def tensor_bytes(self) -> int:
-        """Of all packed tensors, each rounded up to whole granules."""
+        """The bytes of all packed tensors, each rounded up to whole granules."""
         return sum(extent.length for extent in self._extents.values()) * self._granule
 
     def bytes_by_holder(self) -> dict[str, tuple[int, int]]:
-        """Of each application: bytes of the packed tensors that it alone needs, and of those that others need too."""
+        """Return two sums for each application: bytes of packed tensors that it alone needs, and of shared ones."""
         holders: dict[bytes, set[str]] = {}
         for resident in self._resident.values():
             for id in resident.tensors:
@@ -82,8 +82,7 @@ class Residence:
         return dict(sorted(found.items()))
 
     def chunks_by_holder(self) -> dict[str, int]:
-        """Of each application: chunks that its parameters touch where they lie, which is all that would be in use if nobody
-        else had any."""
+        """Return, for each application, the chunks that its parameters touch: all that would be in use with it alone."""
         tensors: dict[str, set[bytes]] = {}
         for resident in self._resident.values():
             for name in resident.holders:
@@ -101,27 +100,27 @@ class Residence:
         return component in self._resident
 
     def holders(self) -> set[str]:
-        """Applications that have parameters here."""
+        """Return the applications that have parameters here."""
         return {holder for resident in self._resident.values() for holder in resident.holders}
 
     def only(self, holder: str) -> bool:
-        """Nobody else needs anything here."""
+        """Return whether no other application needs anything here."""
         return all(resident.holders == {holder} for resident in self._resident.values())
 
     def chunks_of(self, tensors: Iterable[PackedTensor]) -> int:
-        """Chunks that these take by themselves, each once."""
+        """Return the chunks that these tensors take by themselves, each counted once."""
         lengths = {tensor.id: max(1, -(-tensor.nbytes // self._granule)) for tensor in tensors}
         return -(-sum(lengths.values()) * self._granule // self._pool.chunk_bytes)
 
     def hold(self, component: bytes, holder: str) -> list[TensorPlace] | None:
-        """Count one more holder of what is resident: the places of its tensors. None: it is not resident."""
+        """Add a holder of a resident component; return the places of its tensors. None: it is not resident."""
         if (known := self._resident.get(component)) is None:
             return None
         known.holders.add(holder)
         return self._places(known.tensors, ())
 
     def chunks_for(self, tensors: Sequence[PackedTensor]) -> int | None:
-        """Chunks that the pool must give before ``load`` can place these. None: no range is long enough."""
+        """Return the chunks that the pool must give before ``load`` can place these. None: no range is long enough."""
         taken = self._take(tensors)
         if taken is None:
             return None
@@ -129,7 +128,10 @@ class Residence:
         return len(self._uncommitted(taken.values()))
 
     def load(self, component: bytes, holder: str, tensors: Sequence[PackedTensor]) -> list[TensorPlace] | None:
-        """Make room for what is not resident: where each tensor lies. None: the pool has too few chunks, or no range."""
+        """Place the tensors of a component that is not resident; return their places.
+
+        None: the pool has too few chunks, or no range is long enough.
+        """
         taken = self._take(tensors)
         if taken is None:
             return None
@@ -152,7 +154,7 @@ class Residence:
         return self._places(ids, taken)
 
     def release(self, component: bytes, holder: str) -> list[bytes] | None:
-        """``holder`` needs it no more. None: others do; else the tensors that go with it: their memory is given back."""
+        """Remove a holder. Return None if others remain, else the tensors that go: their memory is given back."""
         known = self._resident.get(component)
         if known is None or holder not in known.holders:
             return None
@@ -172,13 +174,13 @@ class Residence:
         return gone
 
     def _take(self, tensors: Iterable[PackedTensor]) -> dict[bytes, Extent] | None:
-        """Ranges for those that are not there yet."""
+        """Take ranges for the tensors that are not there yet."""
         taken: dict[bytes, Extent] = {}
         for tensor in tensors:
             if tensor.id in self._extents or tensor.id in taken:
                 continue
             length = max(1, -(-tensor.nbytes // self._granule))
-            start = self._free.take(length)
+            start = self._free.allocate(length)
             if start is None:
                 self._give_back(taken.values())
                 return None
@@ -190,7 +192,7 @@ class Residence:
             self._free.give_back(extent.start, extent.length)
 
     def _uncommit(self, extents: Iterable[Extent]) -> None:
-        """These touch their chunks no more: those that nothing else touches return to the pool."""
+        """Return chunks to the pool that only these extents touched."""
         empty = []
         for extent in extents:
             for unit in self._units(extent):
@@ -205,13 +207,13 @@ class Residence:
         return {unit for extent in extents for unit in self._units(extent) if unit not in self._chunks}
 
     def _units(self, extent: Extent) -> range:
-        """Places of the chunks that an extent touches."""
+        """Return the places of the chunks that an extent touches."""
         granules = self._pool.chunk_bytes // self._granule
         return range(extent.start // granules, -(-(extent.start + extent.length) // granules))
 
     def _places(self, ids: Iterable[bytes], fresh: Iterable[bytes]) -> list[TensorPlace]:
         new, places = set(fresh), []
-        for id in ids:  # of two equal tensors the first alone is fresh
+        for id in ids:  # of two equal tensors only the first is fresh
             places.append(TensorPlace(self._extents[id].start * self._granule, id in new))
             new.discard(id)
         return places
@@ -236,7 +238,7 @@ class Residence:
     def restore(cls, data: dict[str, Plain], pool: ChunkPool) -> Residence:
         residence = cls(pool, data["granule"])
         for id, start, length, users in data["tensors"]:
-            residence._free.take_at(start, length)
+            residence._free.allocate_at(start, length)
             extent = residence._extents[id] = Extent(start, length, set(users))
             for unit in residence._units(extent):
                 residence._touching[unit] = residence._touching.get(unit, 0) + 1
@@ -245,7 +247,7 @@ class Residence:
         return residence
 
     def check(self) -> None:
-        """Everything has a holder, every tensor a user; granules are owned once, and chunks back all of them and no more."""
+        """Raise AssertionError unless everything has a holder, granules are owned once, and chunks back just the tensors."""
         users: dict[bytes, set[bytes]] = {}
         for component, resident in self._resident.items():
             assert resident.holders, "a component is resident for nobody"
@@ -262,7 +264,7 @@ class Residence:
 
 
 def _stretches(units: Iterable[int]) -> list[tuple[int, int]]:
-    """Places in ascending order as (first, count) of neighbours."""
+    """Return ascending places as (first, count) of contiguous runs."""
     found = []
     for _, group in groupby(enumerate(sorted(units)), lambda pair: pair[1] - pair[0]):
         neighbours = [unit for _, unit in group]

@@ -1,8 +1,8 @@
-"""The slots of one KV layout: which are free, which group of chunks backs which.
+"""The slot allocator of one KV layout: free slots, and the chunks that back each group of slots.
 
-A slot is one page of one layer. Slots come in *groups*: the smallest number of whole chunks that holds whole slots. A group
-takes its chunks from the pool when its first slot is taken and gives them back when its last is freed, so that what KV does
-not use is there for parameters. Slots of groups in use go first, so that few groups are half empty.
+A slot is one page of one layer. Slots come in *groups*: the smallest number of whole chunks that holds whole slots. A
+group takes its chunks from the pool when its first slot is taken and gives them back when its last is freed, so that
+memory not used by KV is there for parameters. Slots of groups in use go first, so that few groups are half empty.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .compaction import groups_to_empty
 
 
 class SlotAllocator:
-    """Slots are integers; slot s lies at byte ``s * slot_bytes`` of the layout's arena."""
+    """The allocator. Slots are integers; slot s lies at byte ``s * slot_bytes`` of the layout's arena."""
 
     def __init__(self, arena: str, slot_bytes: int, pool: ChunkPool) -> None:
         self.arena = arena
@@ -26,8 +26,8 @@ class SlotAllocator:
         self.group_chunks = common // pool.chunk_bytes
         self.group_slots = common // slot_bytes
         self._pool = pool
-        self._partial: dict[int, list[int]] = {}  # group -> its free slots; groups with any, in order of use
-        self._lent: set[int] = set()  # groups whose list in ``_partial`` a fork reads too: copied before it changes
+        self._partial: dict[int, list[int]] = {}  # group -> its free slots, if any; in order of use
+        self._lent: set[int] = set()  # groups whose list in ``_partial`` a fork shares: copied before a change
         self._backing = array("i")  # chunk ids, ``group_chunks`` for each group ever used; -1: given back
         self._empty: list[int] = []  # groups once used and given back: reused before the range grows
         self._idle = 0  # free slots in groups in use
@@ -35,19 +35,19 @@ class SlotAllocator:
 
     @property
     def room(self) -> int:
-        """Slots that could be taken now without eviction."""
+        """The slots that could be taken now without eviction."""
         return self._idle + self._pool.free // self.group_chunks * self.group_slots
 
     def lacks(self, n: int) -> int:
-        """Chunks that the pool must give before ``n`` slots can be taken."""
+        """Return the chunks that the pool must give before ``n`` slots can be taken."""
         return -(-max(0, n - self._idle) // self.group_slots) * self.group_chunks
 
     def may_return(self, n: int) -> int:
-        """Upper bound on the chunks freed when ``n`` slots are freed."""
+        """Return an upper bound on the chunks freed when ``n`` slots are freed."""
         return min(n, len(self._backing) // self.group_chunks - len(self._empty)) * self.group_chunks
 
-    def take(self, n: int) -> list[int] | None:
-        """``n`` slots, or None and nothing taken."""
+    def allocate(self, n: int) -> list[int] | None:
+        """Take ``n`` slots, or none and return None."""
         if n > self._idle and n > self.room:
             return None
         taken: list[int] = []
@@ -79,14 +79,14 @@ class SlotAllocator:
         return taken
 
     def _own(self, group: int, free: list[int]) -> list[int]:
-        """The free list of a group, such that it may be changed."""
+        """Return the free list of a group, copied if a fork shares it."""
         if group in self._lent:
             self._lent.remove(group)
             free = self._partial[group] = free.copy()
         return free
 
     def _open_group(self) -> int:
-        """Back one more group; its first slot."""
+        """Back one more group; return its first slot."""
         end = len(self._backing) // self.group_chunks
         group = self._empty.pop() if self._empty else end
         first = group * self.group_chunks
@@ -101,7 +101,7 @@ class SlotAllocator:
         return group * self.group_slots
 
     def free(self, slots: list[int]) -> None:
-        """Return slots; groups that become empty go back to the pool."""
+        """Free slots; groups that become empty return to the pool."""
         for slot in slots:
             group = slot // self.group_slots
             free = self._partial.get(group)
@@ -118,18 +118,20 @@ class SlotAllocator:
 
     @property
     def spare(self) -> int:
-        """Chunks that could be given back if the slots in use lay together."""
+        """The chunks that could be given back if the used slots lay together."""
         return self._idle // self.group_slots * self.group_chunks
 
     def vacate(self, chunks: int, most: int, taken: Iterable[int]) -> dict[int, int]:
-        """Give back so many chunks, or as many as can be: where the slots go that were in their groups. ``taken``: all in
-        use; ``most``: that may move."""
+        """Give back ``chunks`` chunks, or as many as possible, by moving slots out of their groups; return the moves.
+
+        taken: all used slots. most: slots that may move.
+        """
         free = {group: len(slots) for group, slots in self._partial.items()}
         groups = set(groups_to_empty(free, self.group_slots, -(-chunks // self.group_chunks), most))
         leaving = [slot for slot in taken if slot // self.group_slots in groups]
         hidden = {group: self._partial.pop(group) for group in groups}
         self._idle -= sum(map(len, hidden.values()))
-        targets = self.take(len(leaving))
+        targets = self.allocate(len(leaving))
         assert targets is not None, "groups were chosen whose slots do not fit into the others"
         self._partial.update(hidden)
         self._idle += sum(map(len, hidden.values()))
@@ -177,7 +179,7 @@ class SlotAllocator:
         return allocator
 
     def check(self, taken: list[int]) -> None:
-        """Every slot of a group in use is free or in ``taken``, once; counts are right."""
+        """Raise AssertionError unless every slot of a group in use is free or in ``taken``, once, and counts are right."""
         assert self.group_slots * self.slot_bytes == self.group_chunks * self._pool.chunk_bytes, "groups are no whole chunks"
         assert len(taken) == len(set(taken)) == self.used, f"slots of {self.arena} are lost or owned twice"
         free = [slot for slots in self._partial.values() for slot in slots]

@@ -1,4 +1,4 @@
-"""The memory pool of one worker as the sweep machine sees it: one pool of chunks, KV pages and resident components in it."""
+"""The memory pool of one worker as the sweep machine sees it: one pool of chunks, with KV pages and components in it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .packed_tensor import Shortage, TensorPlace, WantedComponent
 from .pages import PageTable
 from .residence import Residence
 
-MOST_MOVED = 32 << 20  # bytes of slots that are moved together at once: some 10 ms, in which no sweep runs
-EVERYBODY = "*"  # the share of accounts that have none of their own
+MOST_MOVED = 32 << 20  # bytes of slots compacted at once: some 10 ms, in which no sweep runs
+EVERYBODY = "*"  # key of the share of accounts without their own
 
 
 class WorkerMemory:
-    """Owns the pool, the page table and the residence; the only one that evicts. All sizes are in bytes.
+    """The owner of the pool, the page table and the residence, and the only one that evicts. All sizes are in bytes.
 
-    An account with a share may hold pages for so much of what parameters leave to KV. At its cap it gives up its own idle
-    pages, and then has to wait: what others hold and cache stays as it is.
+    An account with a share may hold pages for that fraction of what parameters leave to KV. At its cap it gives up its own
+    idle pages, and then has to wait: pages that others hold and cache stay as they are.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class WorkerMemory:
     ) -> None:
         self._pool = ChunkPool(budget // chunk_bytes, chunk_bytes)
         self._slot_unit = slot_unit  # bytes; slots are padded to a multiple
-        self._shares = dict(shares or {})  # of KV memory, 0 to 1, by account
-        self._kv_reserve = kv_reserve  # of what the largest application leaves, 0 to 1: not for parameters of others
-        self.cap_hits: dict[str, int] = {}  # by account: own pages given up, and own sequences preempted, for its cap
-        self._orphaned: set[bytes] = set()  # components that are gone, and made KV of spans that are named still
+        self._shares = dict(shares or {})  # fraction of KV memory, 0 to 1, by account
+        self._kv_reserve = kv_reserve  # fraction of what the largest application leaves, 0 to 1: not for others' parameters
+        self.cap_hits: dict[str, int] = {}  # by account: own pages evicted, and own sequences preempted, for its cap
+        self._orphaned: set[bytes] = set()  # components that are gone but made KV of spans that are still named
         self.pages = PageTable(self._pool, capped=bool(self._shares))
         self.residence = Residence(self._pool, granule)
 
@@ -49,21 +49,21 @@ class WorkerMemory:
     def add_layout(self, layout: KvLayout) -> None:
         self.pages.add_layout(layout.key, -(-layout.raw_bytes // self._slot_unit) * self._slot_unit)
 
-    def take_page(self, span: Span, account: str) -> int | None:
-        """A private page of one span, at the cost of cached ones; None where there is no room, or none for this account."""
+    def allocate_page(self, span: Span, account: str) -> int | None:
+        """Return a private page of one span, at the cost of cached ones; None: no room, or none for this account."""
         if self._shares:
             while not self.within_cap(account, self.pages.page_bytes(span) + self.pages.accounts.idle(account)):
                 if (handle := self.pages.accounts.oldest(account)) < 0:
                     return None
                 self.pages.evict(handle)
                 self.hit_cap(account)
-        return eviction.take_page(self.pages, span, account)
+        return eviction.allocate_page(self.pages, span, account)
 
-    def take_pages(self, spans: Sequence[Span], account: str) -> list[int] | None:
-        """One private page of each span, at the cost of cached ones, or nothing."""
+    def allocate_pages(self, spans: Sequence[Span], account: str) -> list[int] | None:
+        """Take one private page of each span, at the cost of cached ones, or nothing."""
         taken: list[int] = []
         for span in spans:
-            handle = self.take_page(span, account)
+            handle = self.allocate_page(span, account)
             if handle is None:
                 self.pages.release(taken, account)
                 return None
@@ -71,16 +71,18 @@ class WorkerMemory:
         return taken
 
     def fits(self, need: Mapping[str, int]) -> bool:
-        """Whether ``need`` slots, by arena, can be taken by and by without touching cached pages of other arenas."""
+        """Return whether ``need`` slots, by arena, can be taken one by one without touching cached pages of other arenas."""
         return eviction.shortage(self.pages, need, {}) <= 0
 
     def make_room(self, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
-        """See ``eviction.make_room``."""
+        """Make room for slots, see ``eviction.make_room``."""
         return eviction.make_room(self.pages, need, kept)
 
     def pages_of(self, spans: Sequence[Span], account: str, alone: str = "") -> int:
-        """Pages of one sequence over ``spans`` that fit when no other sequence is here, and with ``alone`` no parameters but
-        this application's."""
+        """Return the pages of one sequence over ``spans`` that fit with no other sequence here.
+
+        ``alone``: count only the parameters of this application.
+        """
         slots = self.pages.allocator(spans[0].arena)
         used = self.residence.chunks_by_holder().get(alone, 0) if alone else self.residence.used
         groups = (self._pool.total - used) // slots.group_chunks
@@ -92,40 +94,43 @@ class WorkerMemory:
 
     @property
     def capped(self) -> bool:
-        """Whether any account has a cap."""
+        """True if any account has a cap."""
         return bool(self._shares)
 
     def cap(self, account: str) -> int | None:
-        """Most bytes that the pages of an account may take now; None: all that there is."""
+        """Return the limit in bytes of an account's pages now; None: no limit."""
         return self._cap_of(account, self._pool.total - self.residence.used)
 
     def _cap_of(self, account: str, left: int) -> int | None:
-        """Where parameters leave so many chunks."""
+        """Return the cap if parameters leave ``left`` chunks."""
         share = self._share(account)
         return None if share is None else int(share * left * self._pool.chunk_bytes)
 
     def _share(self, account: str) -> float | None:
-        """Most of KV memory for an account. Sides of offline requests, which give way to everybody, have only their own."""
+        """Return an account's fraction of KV memory.
+
+        Offline accounts, which give way to all others, have only their own.
+        """
         return self._shares.get(account, None if is_offline_account(account) else self._shares.get(EVERYBODY))
 
     def page_bytes(self, spans: Iterable[Span]) -> int:
-        """Of one page on each of ``spans``."""
+        """Return the bytes of one page on each of ``spans``."""
         return sum(self.pages.page_bytes(span) for span in spans)
 
     def within_cap(self, account: str, need: int) -> bool:
-        """Whether the account may take so many bytes by and by, giving up its idle pages.
+        """Return whether the account may take ``need`` bytes one by one, giving up its idle pages.
 
-        Where some of these are to stay, they count as needed.
+        Idle pages that are to stay must be included in ``need``.
         """
         cap, accounts = self.cap(account), self.pages.accounts
         return cap is None or accounts.held(account) - accounts.idle(account) + need <= cap
 
     def hit_cap(self, account: str) -> None:
-        """Something of the account's own gave way because of its cap."""
+        """Count a page or sequence of the account that gave way because of its cap."""
         self.cap_hits[account] = self.cap_hits.get(account, 0) + 1
 
     def forget(self, account: str) -> bool:
-        """Whether nothing is left of an account without sequences: it may still have cached pages."""
+        """Forget an account without sequences; return False if it still has cached pages."""
         if not self.pages.accounts.forget(account):
             return False
         self.cap_hits.pop(account, None)
@@ -134,7 +139,7 @@ class WorkerMemory:
     # parameters ------------------------------------------------------------------------------------------------------
 
     def chunks_for(self, spans: Sequence[Span], account: str, pages: int) -> int:
-        """What must be left beside parameters so that a sequence over ``spans`` can have so many pages: as ``pages_of``."""
+        """Return the chunks that must be left beside parameters for a sequence of ``pages`` pages (as in ``pages_of``)."""
         if not spans:
             return 0
         slots = self.pages.allocator(spans[0].arena)
@@ -142,17 +147,19 @@ class WorkerMemory:
         left, need = groups * slots.group_chunks, pages * self.page_bytes(spans)
         if share := self._share(account):
             left = max(left, int(need / (share * self._pool.chunk_bytes)))
-            while (self._cap_of(account, left) or 0) < need:  # by the cap's own arithmetic: a byte less, and it never starts
+            while (
+                self._cap_of(account, left) or 0
+            ) < need:  # the cap's own arithmetic: with a byte less it would never start
                 left += 1
         return left
 
     def load(
         self, holder: str, components: Sequence[WantedComponent], kept: int, moves: dict[str, dict[int, int]] | None = None
     ) -> list[list[TensorPlace]] | Shortage:
-        """Places for the tensors of components and deltas, cached pages giving way; all of them, or nothing is changed.
+        """Place the tensors of components and deltas, evicting cached pages; all of them, or nothing is changed.
 
-        ``kept``: chunks that must be left to KV afterwards for those that run or wait. ``moves``: where scattered slots may
-        be moved together, by arena: where those that were have moved to.
+        kept: chunks that must be left to KV afterwards for sequences that run or wait. moves: filled with the moves of
+        compacted slots, by arena; None: no compaction.
         """
         residence, chunk, total = self.residence, self._pool.chunk_bytes, self._pool.total
         new = {c.id: c for c in components if not residence.holds(c.id)}
@@ -173,7 +180,7 @@ class WorkerMemory:
         return places
 
     def _reserve(self, holder: str, components: Sequence[WantedComponent], left: int) -> int:
-        """Chunks that an application that comes to others leaves to KV, where ``left`` would be."""
+        """Return the chunks that an application loaded beside others leaves to KV. ``left``: chunks it would leave."""
         total, residence = self._pool.total, self.residence
         if left >= self._kv_reserve * total or residence.only(holder):
             return 0
@@ -182,18 +189,17 @@ class WorkerMemory:
         return int(self._kv_reserve * max(0, total - max(largest, alone)))
 
     def _make_free(self, need: int) -> bool:
-        """So many chunks, cached pages giving way where that is enough; else none of them goes."""
+        """Free ``need`` chunks by evicting cached pages, if that is enough; else evict none."""
         if self._pool.free >= need:
             return True
         slots = self.pages.idle.slots
         if need > self._pool.free + sum(self.pages.allocator(arena).may_return(n) for arena, n in slots.items()):
             return False
-        pool = self._pool.fork()  # a group of slots returns its chunks with its last slot, so counting alone cannot tell
+        pool = self._pool.fork()  # a trial run: a group returns its chunks with its last slot, so counting cannot tell
         return eviction.make_free(self.pages.fork(pool), pool, need) and eviction.make_free(self.pages, self._pool, need)
 
     def _compact(self, need: int, moves: dict[str, dict[int, int]] | None) -> bool:
-        """So many chunks, slots in use moving together, and cached pages giving way where that alone is not enough; else
-        nothing is changed."""
+        """Free ``need`` chunks by compaction, with eviction of cached pages where needed; if that fails, change nothing."""
         if moves is None:
             return False
         pool = self._pool.fork()
@@ -203,15 +209,16 @@ class WorkerMemory:
         return True
 
     def release(self, components: Iterable[bytes], holder: str) -> list[tuple[bytes, list[bytes]]]:
-        """``holder`` needs these no more: those that nobody needs now, each with the packed tensors that go with it, whose
-        memory is given back. The cached KV that they made stays until ``forget_pages``."""
+        """Release components of ``holder``; return those no holder needs, each with the packed tensors that go.
+
+        The cached KV that they made stays until ``forget_pages``.
+        """
         gone = [(id, tensors) for id in components if (tensors := self.residence.release(id, holder)) is not None]
         self._orphaned.update(id for id, _ in gone)
         return gone
 
     def forget_pages(self, named: Collection[Span]) -> None:
-        """Give up cached pages whose makers are gone, but for those of ``named`` spans: nobody can make more of them, or use
-        them, here."""
+        """Evict cached pages whose makers are gone: nothing here can use them or make more. ``named`` spans are kept."""
         if self._orphaned:
             eviction.evict_components(self.pages, self._orphaned, named)
             self._orphaned &= {id for span in named for layer in span.components for id in layer}
@@ -231,17 +238,17 @@ class WorkerMemory:
         return self.residence.used * self._pool.chunk_bytes
 
     def left_alone(self) -> dict[str, int]:
-        """Of each application that has parameters here: bytes that are left to KV once it alone has any."""
+        """Return, for each application with parameters here, the bytes left to KV with it alone."""
         total, chunk = self._pool.total, self._pool.chunk_bytes
         return {name: (total - used) * chunk for name, used in self.residence.chunks_by_holder().items()}
 
     @property
     def pending(self) -> bool:
-        """Whether the device has to be told of something even if nothing is to be computed."""
+        """True if the device has to be told of something even if nothing is to be computed."""
         return self._pool.pending
 
     def take_edits(self) -> list[MapGroup]:
-        """All mappings since the last call, for the plan that is being made."""
+        """Return all mappings since the last call, for the plan being made."""
         return self._pool.take_edits()
 
     def fork(self) -> WorkerMemory:
@@ -275,7 +282,10 @@ class WorkerMemory:
         return memory
 
     def check(self, listed: dict[int, int]) -> None:
-        """Every chunk, slot and page is free or owned once. ``listed``: how many sequences list each page."""
+        """Raise AssertionError unless every chunk, slot and page is free or owned once.
+
+        ``listed``: readers of each page.
+        """
         assert self.pages.accounts.ordered == self.capped, "idle pages are ordered by account without need, or not at all"
         self._pool.check([*self.residence.chunks, *self.pages.chunks])
         self.pages.check(listed)

@@ -131,7 +131,7 @@ class OfflineFeed:
 
     # requests
 
-    def take(self, worker: str, rows: int, positions: float, sweeps: int = 0) -> list[PlacedRequest]:
+    def pull(self, worker: str, rows: int, positions: float, sweeps: int = 0) -> list[PlacedRequest]:
         """What the worker is to run now besides what it runs: at most so many sequences, and positions by estimate. A worker
         on which nothing of this job runs gets one request where ``rows`` is above 0, however large it is. ``sweeps``: that
         it has run, by its own count, in each of which its sequences grow."""

@@ -3,7 +3,7 @@
 After BlendServe (sections "Layer sort", "Conditional node splitting" and "Merge"): children of each node of the prefix tree
 are sorted by density, compute-heavy first; nodes are opened where few tokens are computed twice for it; what was opened is
 sorted as a whole, and neighbours of like density are joined. The result is a list of *units*, which a scanner reads from
-both ends. Why it differs from the paper where it does: decision 45.
+both ends. docs/decisions/offline.md explains where it differs from the paper, and why.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Memory when it runs out: parameters that exist twice become KV in a burst, and come back after it."""
+"""Parameter dropping when KV memory runs out.
+
+Parameters that exist twice become KV memory in a burst, and come back after it.
+"""

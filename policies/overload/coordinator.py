@@ -1,13 +1,13 @@
-"""What the cluster does about memory: readings of its instances come in, drops, restores and calls for help come out.
+"""The coordinator of the cluster's memory: readings of instances come in; drops, restores and calls for help come out.
 
-The state machine of the cluster's memory: which groups there are, which of them change, when the last one did. Groups drop
-side by side, for what one has freed helps nobody who waits at another (decision 58); they are restored while nothing else
-changes. A restore after a drop, and a drop after a restore, wait ``HYSTERESIS`` from its end; a drop after a drop of the
-same group ``SETTLE``, for a burst does not wait (decision 43), and so does a restore after a restore, for what is quiet for
-one group is quiet for the next. What is carried out, and how long it takes, is told by ``dropped``, ``loaded`` and
-``restored``, or all at once by ``adopt``, where somebody else keeps the groups. Carried out by the simulator
-(``simulator/parameter_drops.py``) and the controller (``actors/controller/parameter_drops.py``), which is told by the
-cluster's memory actor (``actors/memory/cluster.py``).
+Its state: the groups, their changes in progress, and the time of the last change. Groups drop side by side, because memory
+freed at one does not help requests that wait at another. They are restored only while nothing else changes.
+A restore after a drop, and a drop after a restore, wait ``HYSTERESIS`` from its end. A drop after a drop of the same group
+waits only ``SETTLE``, since a burst does not wait, and so does a restore after a restore, since quiet for
+one group is quiet for the next. The methods ``dropped``, ``loaded`` and ``restored`` report progress, or ``adopt`` reports
+everything, if the groups are kept elsewhere. Decisions are carried out by the simulator (``simulator/parameter_drops.py``)
+and the controller (``actors/controller/parameter_drops.py``), which gets them from the memory actor
+(``actors/memory/cluster.py``). docs/decisions/parameter-dropping.md has the reasons.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from enum import StrEnum
 from ..model.chain import Component
 from .demand import THROTTLED, DemandMonitor, DemandReading, UsageWindow
 from .drop_plan import DropPlanner, GroupDrop, ParameterGroup, kv_bytes, nbytes
+from .message_throttle import MessageThrottle
 from .restore import HYSTERESIS, QUIET, GroupUse, ParameterLoad, loads, next_restores
-from .telling import Telling
 
-SETTLE = 0.3  # seconds after a change of the same kind, in which those who waited start
+SETTLE = 0.3  # seconds after a change of the same kind, in which waiting requests start
 SETTLED = float("-inf")
 
 
 class GroupState(StrEnum):
-    """What a group is doing."""
+    """The state of a group."""
 
     NORMAL = "normal"  # a replica
     DROPPING = "dropping"
@@ -37,8 +37,11 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverloadRules:
-    """``throttled``, ``quiet``: shares of memory (``demand.py``, ``restore.py``). ``horizon``: seconds for which usage is
-    extrapolated. ``restore``: otherwise what was dropped stays dropped."""
+    """The settings.
+
+    throttled, quiet: fractions of memory (``demand.py``, ``restore.py``). horizon: seconds for which usage is
+    extrapolated. restore: if False, dropped parameters stay dropped.
+    """
 
     throttled: float = THROTTLED
     horizon: float = 0.0
@@ -48,14 +51,14 @@ class OverloadRules:
 
 @dataclass(frozen=True, slots=True)
 class BeginDrop:
-    """These groups are to become one."""
+    """The decision to merge groups into one."""
 
     drop: GroupDrop
 
 
 @dataclass(frozen=True, slots=True)
 class BeginRestore:
-    """The members of a group are to be replicas again, with these loads."""
+    """The decision to make the members of a group replicas again, with these loads."""
 
     group: ParameterGroup
     loads: tuple[ParameterLoad, ...]
@@ -63,14 +66,14 @@ class BeginRestore:
 
 @dataclass(frozen=True, slots=True)
 class ResumePipeline:
-    """A restore is broken off; ``group`` has what was loaded."""
+    """The decision to abort a restore; ``group`` includes what was loaded."""
 
     group: ParameterGroup
 
 
 @dataclass(frozen=True, slots=True)
 class CallForHelp:
-    """So many bytes of KV lack that no drop frees: for whoever starts workers."""
+    """A report of bytes of KV that are lacking and that no drop frees, for the part that starts workers."""
 
     lacking: int
     why: str
@@ -80,7 +83,7 @@ Decision = BeginDrop | BeginRestore | ResumePipeline | CallForHelp
 
 
 class MemoryCoordinator:
-    """Of one model with these ``components``. page_size: tokens of the pages that readings count."""
+    """The coordinator for one model with these ``components``. page_size: tokens of the pages that readings count."""
 
     def __init__(
         self,
@@ -94,17 +97,17 @@ class MemoryCoordinator:
         self.groups = {group.name: group for group in groups}
         self.state = dict.fromkeys(self.groups, GroupState.NORMAL)
         self._monitor = DemandMonitor(throttled=rules.throttled, horizon=rules.horizon)
-        self._usage = UsageWindow()  # of all groups, as a share of the undropped memory
+        self._usage = UsageWindow()  # usage of all groups, as a fraction of the undropped memory
         self._page_bytes = page_size * kv_bytes(components, 0, len(components))
         self._whole = nbytes(components, range(len(components)))
-        # when the last drop, or what was broken off, and the last restore had ended; when each group had dropped
+        # Ends of the last drop (or aborted restore) and of the last restore; drop time of each group.
         self._dropped = self._restored = SETTLED
         self._since: dict[str, float] = {}
-        self._told = ""  # why plans do not do, as was told last
-        self._telling = Telling()
+        self._told = ""  # last reported reason why plans fall short
+        self._telling = MessageThrottle()
 
     def read(self, at: float, readings: Mapping[str, DemandReading]) -> list[Decision]:
-        """What follows from the KV of all groups, by name; it counts as begun."""
+        """Return the decisions that follow from readings of all groups, by name. They count as begun."""
         self._monitor.read(at, readings)
         uses = [
             GroupUse(group, reading.used * self._page_bytes, sum(m.budget - self._whole for m in group.members))
@@ -132,7 +135,7 @@ class MemoryCoordinator:
         return [ResumePipeline(self.groups[name]) for name in names]
 
     def _drop(self, at: float) -> list[Decision]:
-        """Of groups that do not change and have settled, if one of them throttles; not while any is restored."""
+        """Return drops of steady groups, if one of them throttles; none while any group is being restored."""
         steady = [
             name
             for name, state in self.state.items()
@@ -149,7 +152,7 @@ class MemoryCoordinator:
                 del self.groups[old.name], self.state[old.name]
             self.groups[drop.group.name], self.state[drop.group.name] = drop.group, GroupState.DROPPING
         decisions: list[Decision] = [BeginDrop(drop) for drop in plan.drops]
-        if everybody and plan.why != self._told:  # else what is under way may free it
+        if everybody and plan.why != self._told:  # else a change in progress may free it
             if not plan.why:
                 self._told = ""
             elif self._telling.news(plan.why, at):
@@ -160,13 +163,15 @@ class MemoryCoordinator:
     # what came of it -------------------------------------------------------------------------------------------------
 
     def dropped(self, name: str, at: float) -> None:
-        """A group serves as a pipeline."""
+        """Note that a group serves as a pipeline."""
         self.state[name], self._dropped = GroupState.PIPELINE, at
         self._since = {one: since for one, since in self._since.items() if one in self.groups} | {name: at}
 
     def adopt(self, at: float, groups: Mapping[ParameterGroup, GroupState]) -> None:
-        """These are all groups now, and what they do: members may have died, orders may have been refused. What was under
-        way and is no more has ended."""
+        """Take these groups and their states as the current ones: members may have died, orders may have been refused.
+
+        A change that was in progress and is no more has ended.
+        """
         was, count = self._changing, len(self.groups)
         new = [g.name for g, state in groups.items() if state is GroupState.PIPELINE and not self._is_pipeline(g.name)]
         self._since = {g.name: self._since[g.name] for g in groups if g.name in self._since} | dict.fromkeys(new, at)
@@ -181,11 +186,11 @@ class MemoryCoordinator:
 
     @property
     def resting(self) -> bool:
-        """All groups are replicas: without load there is nothing to decide."""
+        """True if all groups are replicas: without load there is nothing to decide."""
         return all(state is GroupState.NORMAL for state in self.state.values())
 
     def loaded(self, name: str, load: ParameterLoad) -> None:
-        """A member of a group that is restored has one component more."""
+        """Note that a member of a group being restored has one component more."""
         group = self.groups[name]
         members = [
             replace(member, held=member.held | {load.depth}) if member.worker == load.worker else member
@@ -194,7 +199,7 @@ class MemoryCoordinator:
         self.groups[name] = replace(group, members=tuple(members))
 
     def restored(self, name: str, at: float) -> list[ParameterGroup]:
-        """The members of a group serve as replicas, which are returned."""
+        """Note that the members of a group serve as replicas; return these."""
         group, end = self.groups.pop(name), len(self._components)
         del self.state[name]
         replicas = [ParameterGroup(group.application, (replace(m, first=0, last=end),)) for m in group.members]

@@ -1,6 +1,6 @@
-"""Drop orders: whether what the drop plan wants can be done as things are now. A burst may have changed them meanwhile.
+"""Checks of drop orders: whether parameters can be dropped as planned, since a burst may have changed things meanwhile.
 
-Owns the rule that a drop takes whole groups, of one application, which are doing nothing else, and that no stage has to be
+Owns the rule that a drop takes whole groups of one application that are doing nothing else, and that no stage has to be
 loaded for it.
 """
 
@@ -16,13 +16,13 @@ from .drop_plan import ParameterGroup
 def undroppable(
     application: str, hops: Sequence[Hop], groups: Mapping[ParameterGroup, GroupState], unfit: Mapping[str, str]
 ) -> str:
-    """Why these hops cannot become one pipeline: a sentence, or empty.
+    """Return why these hops cannot become one pipeline: a sentence, or empty.
 
     Args:
-        application: what the memory actor calls the group.
+        application: the memory actor's name of the group.
         hops: its stages, in order.
-        groups: all that there are, and what they are doing.
-        unfit: why workers can be in no group, of those of which that is known.
+        groups: all groups, and what they are doing.
+        unfit: why workers can be in no group, where known.
     """
     workers = {hop.worker: None for hop in hops}
     owners = [group for group in groups if any(member.worker in workers for member in group.members)]

@@ -1,18 +1,18 @@
-"""Which parameters go when KV memory runs out: replicas are merged into pipelines, smallest groups first.
+"""The drop planner: merges replicas into pipelines when KV memory runs out, the smallest groups first.
 
 After KunServe, section on the drop plan. Every group holds one whole copy of its model, so each merge of two groups frees
-one copy of what both hold: of the layers that exist twice, each is kept by exactly one member. Smallest groups first, for
-latency grows with the number of stages; of equal ones those that lack most, for what is freed elsewhere helps nobody who
-waits there, then those that free most; partners by the best link. Members keep a part of what they hold and load nothing. A
-group that holds more than its stages (a restore was broken off) is trimmed first, which makes no pipeline longer.
+one copy of what both hold: of the layers that exist twice, each is kept by exactly one member. Smallest groups go first,
+since latency grows with the number of stages. Of equal ones, the group that lacks most goes first, since memory freed
+elsewhere does not help requests that wait there; then the one that frees most. Partners are chosen by the best link.
+Members keep a part of what they hold and load nothing. A group that holds more than its stages (a restore was aborted) is
+trimmed first, which makes no pipeline longer.
 
-Among the cuts that leave more tokens of KV than the groups had, by ``GAIN``, and whose slowest stage takes ``SLOWER`` times
-as long at most as that of the fastest, the one that leaves most: what waits is only the beginning of a burst, and a pipeline
-that is full cannot be cut anew (decision 58). Where there is none (too little is held twice, a budget is below a
-stage, or one stage would hold all others back) a merge is refused, as it is across models and beyond the largest group that
-is wanted. What is not freed is told to whoever starts workers.
-
-Pure: the first call and the second with the same arguments give the same plan.
+A cut must leave more tokens of KV than the groups had, by ``GAIN``, and its slowest stage may take at most ``SLOWER``
+times as long as in the fastest cut. Among these cuts the one that leaves most is taken: the waiting requests are only the
+beginning of a burst, and a full pipeline cannot be cut anew. If there is none (too little is held twice, a
+budget is below a stage, or one stage would hold all others back) a merge is refused, as it is across models and beyond the
+largest group allowed. What is not freed is reported to the part that starts workers. Pure: equal arguments give equal
+plans. docs/decisions/parameter-dropping.md has the reasons.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from itertools import accumulate
 from ..model.chain import Component, Hop
 from .stages import cut
 
-MOST = 4  # members of a group: with more of them a token takes too long
-SLOWER = 1.15  # than the slowest stage of the cut by time
-TRIES = 6  # to halve what lies between the memory of that cut and the most
-GAIN = 0.05  # by which a merge has to raise the tokens of KV at least, to be worth the longer pipeline
+MOST = 4  # most members of a group: with more, a token takes too long
+SLOWER = 1.15  # limit of the slowest stage, relative to the fastest cut
+TRIES = 6  # bisection steps between the memory of that cut and the most
+GAIN = 0.05  # least relative gain of KV tokens that is worth the longer pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class GroupMember:
 
     @property
     def surplus(self) -> frozenset[int]:
-        """Held, and another member's to compute."""
+        """The depths that it holds and another member computes."""
         return self.held - frozenset(range(self.first, self.last))
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterGroup:
-    """Members, in the order of their stages, that hold one model together; a replica is a group of one."""
+    """Members that hold one model together, in the order of their stages; a replica is a group of one."""
 
     application: str
     members: tuple[GroupMember, ...]
@@ -62,20 +62,20 @@ class ParameterGroup:
         return tuple(Hop(member.worker, member.first, member.last) for member in self.members)
 
     def trimmed(self) -> ParameterGroup:
-        """With nothing but its stages."""
+        """Return the group with nothing but its stages."""
         kept = [replace(m, held=frozenset(range(m.first, m.last))) for m in self.members]
         return replace(self, members=tuple(kept))
 
 
 def replica(application: str, worker: str, components: Sequence[Component], budget: int) -> ParameterGroup:
-    """A worker with the whole chain, as a group of one."""
+    """Return a worker with the whole chain as a group of one."""
     end = len(components)
     return ParameterGroup(application, (GroupMember(worker, 0, end, frozenset(range(end)), budget),))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDrop:
-    """``group``: what comes of the groups ``of``; ``freed``: bytes by worker."""
+    """A merge of the groups ``of`` into ``group``. ``freed``: bytes by worker."""
 
     group: ParameterGroup
     of: tuple[ParameterGroup, ...]
@@ -84,7 +84,7 @@ class GroupDrop:
 
 @dataclass(frozen=True, slots=True)
 class DropPlan:
-    """``lacking``: bytes that no drop frees; ``why``: a sentence then, for whoever starts workers."""
+    """A plan. lacking: bytes that no drop frees. why: if any are lacking, a sentence for the part that starts workers."""
 
     drops: tuple[GroupDrop, ...]
     freed: int
@@ -93,17 +93,17 @@ class DropPlan:
 
 
 def nbytes(components: Sequence[Component], depths: frozenset[int] | range) -> int:
-    """Parameters of the components at these depths."""
+    """Return the bytes of parameters of the components at these depths."""
     return sum(components[depth].nbytes + components[depth].delta_nbytes for depth in depths)
 
 
 def kv_bytes(components: Sequence[Component], first: int, last: int) -> int:
-    """Of a position, in the layers among these components."""
+    """Return the bytes of KV of one position in the layers among these components."""
     return sum(c.kv.raw_bytes // c.kv.page_size for c in components[first:last] if c.kv is not None)
 
 
 def capacity(group: ParameterGroup, components: Sequence[Component]) -> int:
-    """Tokens of KV: the least of its stages with KV. Negative: a stage has no room for its parameters."""
+    """Return the tokens of KV: the least of its stages with KV. Negative: a stage has no room for its parameters."""
     rooms = []
     for member in group.members:
         left, each = member.budget - nbytes(components, member.held), kv_bytes(components, member.first, member.last)
@@ -112,11 +112,11 @@ def capacity(group: ParameterGroup, components: Sequence[Component]) -> int:
 
 
 class DropPlanner:
-    """Makes plans for the models ``chains`` (application -> components).
+    """The planner for the models ``chains`` (application -> components).
 
     Args:
-        seconds: application -> what each component takes (``stages.component_seconds``).
-        bandwidth: of the link between two workers, bytes per second.
+        seconds: application -> time of each component (``stages.component_seconds``).
+        bandwidth: of the link between two workers, in bytes per second.
         most: members of a group.
     """
 
@@ -131,7 +131,10 @@ class DropPlanner:
         self._chains, self._seconds, self._bandwidth, self._most = chains, seconds, bandwidth, most
 
     def plan(self, groups: Sequence[ParameterGroup], needed: int, lacking: Mapping[str, int] | None = None) -> DropPlan:
-        """Free ``needed`` bytes, or as many as can be. ``lacking``: how many of them which group lacks, by name."""
+        """Return a plan that frees ``needed`` bytes, or as many as possible.
+
+        ``lacking``: the part that each group lacks, by name.
+        """
         drafts, refused = [_Draft(group, (group,), (lacking or {}).get(group.name, 0)) for group in groups], set[str]()
         for draft in drafts:
             if self._freed(drafts) < needed:
@@ -159,7 +162,7 @@ class DropPlanner:
         return DropPlan(tuple(drops), freed, left, why if left else "")
 
     def _freed_by(self, draft: _Draft) -> dict[str, int]:
-        """Bytes, by worker."""
+        """Return the freed bytes, by worker."""
         chain = self._chains[draft.group.application]
         before = {member.worker: nbytes(chain, member.held) for group in draft.of for member in group.members}
         return {member.worker: before[member.worker] - nbytes(chain, member.held) for member in draft.group.members}
@@ -168,18 +171,21 @@ class DropPlanner:
         return sum(sum(self._freed_by(draft).values()) for draft in drafts)
 
     def _order(self, draft: _Draft) -> tuple[int, int, int, str]:
-        """Smallest first, then who lacks most, then what frees most."""
+        """Return the sort key of groups: smallest first, then the one that lacks most, then the one that frees most."""
         group, chain = draft.group, self._chains[draft.group.application]
         return len(group.members), -draft.lacking, -nbytes(chain, range(group.members[-1].last)), group.name
 
     def _partner(self, one: _Draft, other: _Draft) -> tuple[int, float, int, str]:
-        """Smallest first, then the best link: of those between their members the slowest counts; then who lacks most."""
+        """Return the sort key of partners: smallest first, then the best link, then the one that lacks most.
+
+        Between two groups, the slowest of their members' links counts.
+        """
         pairs = [(a.worker, b.worker) for a in one.group.members for b in other.group.members]
         slowest = min(self._bandwidth(sender, receiver) for a, b in pairs for sender, receiver in ((a, b), (b, a)))
         return len(other.group.members), -slowest, -other.lacking, other.group.name
 
     def _merge(self, one: ParameterGroup, other: ParameterGroup, refused: set[str]) -> ParameterGroup | None:
-        """Both as one pipeline; None where that would not serve more, with the reason in ``refused``."""
+        """Return both groups as one pipeline; None, with the reason in ``refused``, if that would not serve more."""
         if one.application != other.application:
             refused.add("instances of different models share no parameters")
             return None
@@ -193,8 +199,10 @@ class DropPlanner:
         return _joined(one, other, stages)
 
     def _stages(self, one: ParameterGroup, other: ParameterGroup, *, most: bool = False) -> list[tuple[int, int]]:
-        """The fastest cut with room for enough more tokens than both groups had; ``most``: that with room for most, as far
-        as it takes little longer."""
+        """Return the fastest cut with room for enough more tokens than both groups had.
+
+        ``most``: instead the cut with room for most, as long as it is little slower.
+        """
         chain, seconds = self._chains[one.application], self._seconds[one.application]
         bodies = [0, *accumulate(c.nbytes + c.delta_nbytes for c in chain)]
         caches = [0, *accumulate(kv_bytes(chain, depth, depth + 1) for depth in range(len(chain)))]
@@ -216,7 +224,10 @@ class DropPlanner:
         best = tried(low := (1 + GAIN) * had)
         if not best or not most:
             return best
-        limit, tokens = SLOWER * slowest(best), (sum(budgets) - bodies[-1]) / max(caches[-1], 1)  # were layers no units
+        limit, tokens = (
+            SLOWER * slowest(best),
+            (sum(budgets) - bodies[-1]) / max(caches[-1], 1),
+        )  # as if layers were divisible
         high = tokens
         for _ in range(TRIES):
             if tokens <= low:
@@ -232,7 +243,7 @@ class DropPlanner:
 
 @dataclass(slots=True)
 class _Draft:
-    """A group as it is to be, those that it is made of, the bytes that they lack, and the two that were merged last."""
+    """A planned group, the groups it is made of, the bytes they lack, and the two that were merged last."""
 
     group: ParameterGroup
     of: tuple[ParameterGroup, ...]
@@ -241,7 +252,7 @@ class _Draft:
 
 
 def _joined(one: ParameterGroup, other: ParameterGroup, stages: Sequence[tuple[int, int]]) -> ParameterGroup:
-    """Their members with these stages (``stages.cut``), and no more than they need for them."""
+    """Return their members with these stages (``stages.cut``), and only the parameters for them."""
     members, firsts = (*one.members, *other.members), [0, *(behind for _, behind in stages)]
     found = [
         replace(members[n], first=first, last=behind, held=frozenset(range(first, behind)))

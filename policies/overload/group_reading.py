@@ -1,4 +1,4 @@
-"""What the pools of single workers say of the groups that they are in: a group's KV demand, and how large parameters are."""
+"""Readings of groups, derived from the memory pools of single workers: a group's KV demand, and the size of parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from .pool_reading import PoolReading
 
 
 def group_readings(groups: Iterable[ParameterGroup], readings: Mapping[str, PoolReading]) -> dict[str, DemandReading]:
-    """By name, of the groups of which all workers have answered, and serve: of one stage less nothing can be said."""
+    """Return the readings, by name, of groups whose workers have all answered and serve.
+
+    With one stage missing, nothing can be said of a group.
+    """
     found = {}
     for group in groups:
         stages = [readings[member.worker] for member in group.members if member.worker in readings]
@@ -29,8 +32,10 @@ def group_readings(groups: Iterable[ParameterGroup], readings: Mapping[str, Pool
 def as_packed(
     components: Sequence[Component], held: Iterable[tuple[str, Collection[int]]], readings: Mapping[str, PoolReading]
 ) -> list[Component]:
-    """With the bytes that they take in workers' memory: there they may be in a wider type than they are stored in. ``held``:
-    workers, and the depths that each has; the widest counts."""
+    """Return the components with the bytes that they take in workers' memory, where types may be wider than as stored.
+
+    ``held``: workers, and the depths that each has; the widest counts.
+    """
     stored = [(worker, nbytes(components, frozenset(depths))) for worker, depths in held]
     widths = [readings[worker].parameters / raw for worker, raw in stored if raw and worker in readings]
     width = max(widths, default=1.0)

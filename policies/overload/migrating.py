@@ -1,13 +1,13 @@
-"""Live migration by load: which running sequence goes to which instance, with its KV.
+"""Live migration by load: the choice of running sequences that move to another instance, with their KV.
 
-After Llumnix (OSDI 2024), and the thresholds of its public code, to compare a drop of parameters with. An instance's
-*freeness* is how many pages each of its sequences could still take. The first of its queue counts as if it ran (virtual
-usage): where it does not fit freeness is negative, and sequences that run there make room for it. Instances below ``LEAST``
-are sources, the others destinations; the least free source is paired with the freest destination, and so on. Each instance
+After Llumnix (OSDI 2024) and the thresholds of its public code, to compare parameter dropping with. An instance's
+*freeness* is how many pages each of its sequences could still take. The first in its queue counts as if it ran (virtual
+usage): where it does not fit, freeness is negative, and running sequences make room for it. Instances below ``LEAST`` are
+sources, the others destinations; the least free source is paired with the freest destination, and so on. Each instance
 takes part in one migration at a time; the shortest sequence goes, which has least to copy.
 
-Pure: readings come in, pairs go out. Whoever carries a migration out (the simulator; a gateway's ``Move``) chooses the
-sequence once the pair is known, so that readings are a few numbers for each instance.
+Pure: readings come in, pairs go out. The code that carries a migration out (the simulator; a gateway's ``Move``) chooses
+the sequence once the pair is known, so that readings are a few numbers for each instance.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-LEAST = 3.0  # pages for each sequence
-WORTH = 2  # pages that a sequence has at least, to be worth a migration
+LEAST = 3.0  # free pages for each sequence
+WORTH = 2  # least pages of a sequence that is worth a migration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreenessReading:
-    """The KV of one instance, in pages. ``head``: that the first of its queue needs; 0: nobody waits."""
+    """The KV of one instance, in pages. ``head``: pages that the first in its queue needs; 0: the queue is empty."""
 
     free: int
     running: int
@@ -29,14 +29,14 @@ class FreenessReading:
 
     @property
     def freeness(self) -> float:
-        """Pages for each sequence; infinite where there is none."""
+        """The free pages for each sequence; infinite if there is none."""
         sequences = self.running + (self.head > 0)
         return (self.free - self.head) / sequences if sequences else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationPair:
-    """One sequence is to go from one instance to another."""
+    """The decision to move one sequence from one instance to another."""
 
     source: str
     destination: str
@@ -45,7 +45,7 @@ class MigrationPair:
 def migration_pairs(
     readings: Mapping[str, FreenessReading], busy: Collection[str] = (), *, least: float = LEAST
 ) -> list[MigrationPair]:
-    """Which instances should hand a sequence over, and to whom.
+    """Return the instances that should hand a sequence over, with their destinations.
 
     Args:
         readings: of all instances of a model, by name.
@@ -59,7 +59,7 @@ def migration_pairs(
 
 
 def migrated(pages: Mapping[str, int], reading: FreenessReading, *, least: float = LEAST) -> str | None:
-    """The sequence that goes: the shortest. None: there is none that is worth it, or the destination would be short itself.
+    """Return the sequence to move: the shortest. None: none is worth it, or the destination would be short itself.
 
     Args:
         pages: of the sequences that decode at the source, by request.

@@ -1,7 +1,7 @@
-"""Whose turn it is to move back when parameters have come back (decision 58).
+"""The order in which requests move back after parameters were restored.
 
-What is copied lies in two places until its request has moved, so only as much is under way to a route as it has room for
-beyond all that goes there; one request at a time where that is nothing. The others decode on in the pipeline meanwhile.
+Copied pages exist twice until their request has moved. So the pages in flight to a route are limited to its room beyond
+all that goes there; if there is none, one request moves at a time. The others decode on in the pipeline meanwhile.
 """
 
 from __future__ import annotations
@@ -17,26 +17,29 @@ class MovingBack:
 
     def __init__(self) -> None:
         self._queue: dict[str, Route] = {}
-        self._rooms: dict[str, int] = {}  # by route: what may be under way to it
-        self._under: defaultdict[str, dict[str, int]] = defaultdict(dict)  # by route: what is, of each request
+        self._rooms: dict[str, int] = {}  # by route: tokens that may be in flight to it
+        self._under: defaultdict[str, dict[str, int]] = defaultdict(dict)  # by route: tokens in flight, of each request
 
     def add(self, request: str, route: Route, tokens: int, capacity: int) -> None:
-        """``capacity``: what its new route has room for in all, which all that go there will need a part of."""
+        """Add a request. ``capacity``: total tokens of its new route, shared by all requests that go there."""
         self._queue[request] = route
         self._rooms[route.id] = self._rooms.get(route.id, capacity) - tokens
 
     @property
     def waiting(self) -> list[str]:
-        """Whose turn has not come."""
+        """The requests whose turn has not come."""
         return [*self._queue]
 
     @property
     def moving(self) -> set[str]:
-        """Who has begun and not ended."""
+        """The requests that have begun to move and not ended."""
         return {request for under in self._under.values() for request in under}
 
     def begin(self, tokens: Mapping[str, int]) -> list[tuple[str, Route]]:
-        """Who begins to move now, and where to. ``tokens``: of each that waits, as many as it has by now."""
+        """Return the requests that begin to move now, with their routes.
+
+        ``tokens``: present length of each waiting request.
+        """
         found = []
         for request, route in [*self._queue.items()]:
             under = self._under[route.id]
@@ -47,7 +50,7 @@ class MovingBack:
         return found
 
     def end(self, request: str) -> None:
-        """It has moved, or need not any more; nothing where it is not known."""
+        """Remove a request that has moved, or no longer needs to. No-op if it is unknown."""
         self._queue.pop(request, None)
         for under in self._under.values():
             under.pop(request, None)

@@ -1,4 +1,4 @@
-"""The memory of one worker, as whoever watches demand asks for it: what parameters and KV take, what waits."""
+"""Readings of one worker's memory for the demand monitor: parameters, KV, and waiting requests."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ from dataclasses import dataclass
 
 from ..prediction.load import used_blocks
 from ..sweep.columns import Status
-from ..sweep.offline_room import offline_bytes
+from ..sweep.offline_capacity import offline_bytes
 from ..sweep.state import SweepState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReading:
-    """The memory of a worker now: bytes, and pages of ``page_size`` tokens on the layers that it computes (of the first
-    route in force where there are several)."""
+    """The memory of a worker now: bytes, and pages of ``page_size`` tokens on the layers that it computes.
+
+    With several routes, the layers of the first one in force count.
+    """
 
     budget: int  # bytes
     parameters: int  # bytes
     kv: int  # bytes of pages that sequences list
-    cached: int  # bytes of pages that are only cached, which give way
-    pages: int  # that fit beside the parameters; 0: no route is in force
-    used: int  # pages, of sequences
-    head: int  # pages that the first of the queue needs
+    cached: int  # bytes of pages that are only cached and can be evicted
+    pages: int  # pages that fit beside the parameters; 0: no route is in force
+    used: int  # pages of sequences
+    head: int  # pages that the first in the queue needs
     waiting: int  # pages that the whole queue needs
 
 
 def pool_reading(state: SweepState) -> PoolReading:
-    """Costs work for each sequence, none for its pages. What offline sequences hold and want does not count."""
+    """Return the reading of a worker. It costs work for each sequence, none for its pages.
+
+    Pages held and wanted by offline sequences do not count.
+    """
     memory, rows, size = state.parts.memory, state.parts.rows, state.config.page_size
     local = next((one for one in state.parts.routes.all_in_force() if one.spans), None)
     waiting = {

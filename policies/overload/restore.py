@@ -1,13 +1,14 @@
-"""When pipelines of replicas become replicas again, which of them, and where the missing parameters come from.
+"""Restore decisions: when pipelines become replicas again, which of them, and where the missing parameters come from.
 
-After KunServe, section on restoration: once all sequences together use at most half of the KV memory that there is without
-any drop, and nothing waits. The rest is ours: neither now nor, as use changes, in ``HYSTERESIS`` seconds (KunServe: ever
-less of it, which a steady load below that never is); that long after a drop; all pipelines at once but those whose sequences
-would not fit, the longest first, whose tokens take longest. Parameters come from members of the group, which lie there
-already packed, each link taking an equal part; what no member has comes from the checkpoint.
+After KunServe, section on restoration: restore once all sequences together use at most half of the undropped KV memory,
+and nothing waits. The rest is our own. That must hold now and, by the trend of usage, in ``HYSTERESIS`` seconds (KunServe
+asks for falling usage, which a steady load below the limit never shows), and at least that long after a drop. All
+pipelines are restored at once, except those whose sequences would not fit. The longest go first, whose tokens take
+longest. Parameters come from members of the group, which have them already packed, with each link taking an equal part;
+what no member has comes from the checkpoint.
 
-A burst that comes meanwhile ends the restore: what was loaded stays until it is needed for KV (``drop_plan.py`` trims it
-first), the rest of the memory is KV again at once.
+A burst that comes meanwhile aborts the restore: what was loaded stays until it is needed for KV (``drop_plan.py`` trims it
+first), and the rest of the memory is KV again at once.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from dataclasses import dataclass
 from ..model.chain import Component
 from .drop_plan import GroupMember, ParameterGroup
 
-QUIET = 0.5  # share of the undropped KV memory
+QUIET = 0.5  # fraction of the undropped KV memory
 HYSTERESIS = 5.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class GroupUse:
-    """The KV of one group, in bytes. ``undropped``: what its members have for KV when each holds all parameters."""
+    """The KV of one group, in bytes. ``undropped``: its members' bytes for KV when each holds all parameters."""
 
     group: ParameterGroup
     used: int
@@ -34,14 +35,14 @@ class GroupUse:
 def next_restores(
     uses: Iterable[GroupUse], *, pending: bool, expected: float, since: float, quiet: float = QUIET
 ) -> list[ParameterGroup]:
-    """The groups that are to be restored now, in order.
+    """Return the groups to restore now, in order.
 
     Args:
-        uses: of all instances of a model, replicas too.
-        pending: whether anything waits for memory.
-        expected: share of the undropped memory that is used in ``HYSTERESIS`` seconds, if it goes on like this.
+        uses: of all instances of a model, including replicas.
+        pending: whether any request waits for memory.
+        expected: fraction of the undropped memory used in ``HYSTERESIS`` seconds, by the trend.
         since: seconds since the last drop.
-        quiet: share of the undropped memory.
+        quiet: fraction of the undropped memory.
     """
     uses = list(uses)
     used, undropped = sum(use.used for use in uses), sum(use.undropped for use in uses)
@@ -53,7 +54,7 @@ def next_restores(
 
 @dataclass(frozen=True, slots=True)
 class ParameterLoad:
-    """A component that a member lacks; ``source``: the member that sends it, "" for the checkpoint."""
+    """A component that a member lacks. ``source``: the member that sends it; "": the checkpoint."""
 
     worker: str
     depth: int
@@ -61,9 +62,9 @@ class ParameterLoad:
 
 
 def loads(group: ParameterGroup, components: Sequence[Component]) -> list[ParameterLoad]:
-    """What its members lack, in the order in which it comes: next to what they have first, so that a stage can grow by it.
+    """Return the loads of all members in order: components next to their stage first, so that a stage can grow.
 
-    Where several members have a component the one that has least to send to this worker sends it.
+    If several members have a component, the one with least to send to this worker sends it.
     """
     found, sent = list[ParameterLoad](), dict[tuple[str, str], int]()
     for member in group.members:
@@ -77,5 +78,5 @@ def loads(group: ParameterGroup, components: Sequence[Component]) -> list[Parame
 
 
 def _distance(member: GroupMember, depth: int) -> int:
-    """Components between a depth and the stage of a member."""
+    """Return the number of components between a depth and the member's stage."""
     return member.first - depth if depth < member.first else depth - member.last + 1

@@ -1,8 +1,8 @@
-"""How a chain is cut into the stages of a group whose members have parameters already.
+"""Cutting a chain into the stages of a group whose members have parameters already.
 
-Each stage is a contiguous range of components that its member holds and has room for, so that nothing has to be loaded; the
-slowest stage takes as little time as can be. Two groups are joined by merging their orders of members: of stages that hold
-different layers the earlier one stays the earlier one. Pure; equal inputs give equal cuts.
+Each stage is a contiguous range of components that its member holds and has room for, so that nothing has to be loaded;
+the slowest stage is as fast as possible. Two groups are joined by merging their orders of members: of stages that hold
+different layers, the earlier one stays the earlier one. Pure; equal inputs give equal cuts.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from ..plan.coefficients import Coefficients
 from ..plan.cost import KNEE
 
 NEVER = float("inf")
-ROWS, CONTEXT = 64, 1024  # of a sweep that stages are balanced for, unless it is known better: rows, positions behind each
+ROWS, CONTEXT = 64, 1024  # default sweep for balancing stages: rows, and positions behind each
 
 
 def component_seconds(
     components: Sequence[Component], costs: Coefficients, rows: int = ROWS, context: int = CONTEXT
 ) -> list[float]:
-    """What each component adds to a decoding sweep of so many rows with so many positions each: the terms of
-    ``policies/plan/cost.py`` that a stage pays by its share of the parameters and of the KV. An embedding is looked up.
+    """Return what each component adds to a decoding sweep of ``rows`` rows with ``context`` positions each.
+
+    These are the terms of ``policies/plan/cost.py`` that a stage pays by its share of the parameters and of the KV. An
+    embedding costs nothing: it is looked up.
     """
     body = costs.parameters or float(sum(c.nbytes for c in components if c.kind is not Kind.EMBEDDING)) or 1.0
     cached = costs.kv or float(sum(c.kv.raw_bytes // c.kv.page_size for c in components if c.kv is not None)) or 1.0
@@ -45,23 +47,22 @@ def cut(
     seconds: Sequence[float],
     fits: Callable[[int, int, int], bool],
 ) -> list[tuple[int, int]]:
-    """Stages for the members of two groups, the slowest of which takes as little time as can be.
+    """Return stages for the members of two groups such that the slowest is as fast as possible.
 
     Args:
         first, second: the depths that each member holds, members in the order of their stages. A member is known by its
-            place; those of ``second`` count on behind ``first``.
+            place; members of ``second`` count on behind ``first``.
         seconds: of each component.
         fits: whether a member (its place) has room for the components from a depth on and before another.
-
     Returns:
-        For each stage the place of its member and the depth behind its range, in order of depth; [] where no cut gives each
+        For each stage, the place of its member and the depth behind its range, in order of depth; [] if no cut gives each
         member a range that it holds and has room for.
     """
     end, ahead = len(seconds), [0.0, *accumulate(seconds)]
     best: dict[tuple[int, int, int], tuple[float, int, int]] = {(len(first), len(second), end): (0.0, 0, -end)}
 
     def solve(i: int, j: int, depth: int) -> float:
-        """The slowest stage, where members from ``i`` and ``j`` on share the components from ``depth`` on."""
+        """Return the time of the slowest stage if members from ``i`` and ``j`` on share the components from ``depth`` on."""
         key = i, j, depth
         if key not in best:
             found = NEVER, 0, 0

@@ -120,7 +120,7 @@ class OnlineFit:
         self._sweeps = self._samples = self._judged = 0  # of the samples, those that the model had to foretell
         self._eager = 0 if self.fitted else EAGER * REFIT  # samples that every sweep is one of
 
-    def note(self, plan: SweepPlan, seconds: float) -> None:
+    def record(self, plan: SweepPlan, seconds: float) -> None:
         """A sweep took so long on the device. One of ``EVERY`` is looked at."""
         self._sweeps += 1
         if (self._samples >= self._eager and self._sweeps % EVERY) or not plan.row or seconds <= 0:

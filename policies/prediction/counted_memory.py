@@ -1,4 +1,4 @@
-"""KV pages as numbers: how many are free, and how many are cached, in the order in which they would be given up."""
+"""KV pages as counts for lazy replays: free pages, and cached ones in their eviction order."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections import deque
 
 
 class CountedMemory:
-    """Pages of one size. What is cached belongs to nobody, or to a sequence that was preempted and may find it again."""
+    """Pages of one size. Cached pages have no owner, or belong to a preempted sequence that may find them again."""
 
     def __init__(self, free: int, cached: int) -> None:
         self.free = free
-        self.gone = 0  # pages that are cached no more, given up or listed again
-        self._cached: deque[list[int]] = deque([[0, cached]])  # owner (0: nobody), pages; oldest first
+        self.gone = 0  # pages no longer cached: evicted or listed again
+        self._cached: deque[list[int]] = deque([[0, cached]])  # [owner (0: none), pages]; oldest first
         self.room = free + cached  # pages that can be taken
 
-    def take(self, pages: int) -> bool:
-        """At the cost of cached ones; False, and nothing is taken: there are not so many."""
+    def allocate(self, pages: int) -> bool:
+        """Take pages at the cost of cached ones; return False and take none if there are too few."""
         if pages > self.room:
             return False
         self.room -= pages
@@ -34,15 +34,15 @@ class CountedMemory:
     def cached(self) -> int:
         return self.room - self.free
 
-    def give(self, pages: int, cached: int, owner: int = 0) -> None:
-        """``cached`` of the pages stay as cache."""
+    def give_back(self, pages: int, cached: int, owner: int = 0) -> None:
+        """Return pages, of which ``cached`` stay as cache."""
         self.room += pages
         self.free += pages - cached
         if cached:
             self._cached.append([owner, cached])
 
     def pin(self, pages: int) -> None:
-        """So many cached pages of nobody are listed again."""
+        """List ``pages`` cached pages without owner again."""
         self.room -= pages
         self.gone += pages
         for part in self._cached if pages else ():
@@ -52,7 +52,7 @@ class CountedMemory:
                 pages -= found
 
     def wake(self, owner: int, most: int) -> int:
-        """The leading pages of a sequence that are still cached are listed again, at most so many. How many were."""
+        """List the leading pages of a sequence that are still cached again, at most ``most``; return how many."""
         for part in self._cached:
             if part[0] == owner:
                 found = min(part[1], most)

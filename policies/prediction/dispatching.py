@@ -1,9 +1,9 @@
-"""Dispatch policies by name (round robin, least requests, by forecast, ...): which of several candidates takes a request.
+"""Dispatch policies by name (round robin, least requests, by forecast, ...): the choice among several candidates.
 
-Each is a *load* of a candidate, and the least load wins; ties are broken by a draw that the caller makes. INFaaS++ and
-Llumnix- are in two forms: as Da and Kalyvianaki's paper on predictive scheduling (Block, later Astrolabe) defines them, and
-as its code ranks, which is what its figures were measured with. They are not equal: ``used / running`` falls as more
-sequences run, ``-free / running`` rises. Never looks at a clock, draws nothing.
+Each policy is a *load* of a candidate, and the least load wins; ties are broken by a random number from the caller.
+INFaaS++ and Llumnix- exist in two forms: as Da and Kalyvianaki's paper on predictive scheduling (Block, later Astrolabe)
+defines them, and as its code ranks, which is what its figures were measured with. They differ: ``used / running`` falls as
+more sequences run, ``-free / running`` rises. Never looks at a clock, draws nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from .candidate import Candidate, Forecast
 
 Load = tuple[float, ...]  # compared number by number
-AIM = 1 / 6  # part of the target of the first token that ``ours`` aims at
-TRUSTED = 0.5  # standard deviation of log(length / estimate) up to which ``ours`` goes by forecasts
+AIM = 1 / 6  # fraction of the first-token target that ``ours`` aims at
+TRUSTED = 0.5  # standard deviation of log(length / estimate) up to which ``ours`` trusts forecasts
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a request should meet, in seconds from its arrival at a worker: what ``predicted-slo`` and ``ours`` count by."""
+    """The latency targets of a request, in seconds from its arrival at a worker, for ``predicted-slo`` and ``ours``."""
 
     first_token: float = 3.0
     last_token: float = 30.0
@@ -29,11 +29,13 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
-    """``load``: what is least where the request goes. ``fallback``: the policy that chooses where there is no forecast at
-    all; empty for one that needs none. ``trusted``: it also chooses where the spread of the estimates of lengths is larger
-    in the mean of the candidates that know theirs (who began lately counts as the others do), as forecasts by such
-    estimates are worse than what can be counted. ``delays``: a forecast has to say what others lose, which takes twice as
-    long. ``looks``: the load is what a worker has to tell; where not, the dispatcher knows all by itself."""
+    """A policy.
+
+    load: the value to minimize. fallback: the policy used if there is no forecast at all; empty for one that needs none.
+    trusted: the fallback is also used if the mean spread of length estimates, over candidates that know theirs, is larger,
+    since such forecasts are worse than counted loads. delays: whether forecasts must include the delay of others, which
+    takes twice as long. looks: whether the load comes from the worker; if not, the dispatcher knows it all by itself.
+    """
 
     load: Callable[[Candidate, Targets], Load]
     fallback: str = ""
@@ -44,8 +46,11 @@ class DispatchPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DispatchChoice:
-    """``loads``: of each candidate by the policy that chose, None where a forecast was needed and is missing. ``reason``:
-    why that was the fallback, "no_forecast" (no candidate had one) or "poor_estimates" (of lengths); else empty."""
+    """The choice.
+
+    loads: of each candidate by the policy that chose; None if a needed forecast is missing. reason: why the fallback was
+    used, "no_forecast" (no candidate had one) or "poor_estimates" (of lengths); else empty.
+    """
 
     index: int
     loads: list[Load | None]
@@ -77,8 +82,10 @@ def _llumnix_code(candidate: Candidate, targets: Targets) -> Load:
 
 
 def _prefix_aware(candidate: Candidate, targets: Targets) -> Load:
-    """Blocks to decode over and blocks to prefill, as NVIDIA Dynamo's KV router weighs them (both with weight 1); what the
-    request itself needs is the same everywhere but for what is cached."""
+    """Return blocks to decode over plus blocks to prefill, as NVIDIA Dynamo's KV router weighs them (both with weight 1).
+
+    The request's own need is the same everywhere, except for cached blocks.
+    """
     return (candidate.used_blocks + candidate.waiting_blocks - candidate.cached_blocks,)
 
 
@@ -96,21 +103,24 @@ def _first_token(candidate: Candidate, targets: Targets) -> Load:
 
 
 def _total_delay(candidate: Candidate, targets: Targets) -> Load:
-    """What all requests together pay for this one: its own time, and what the others lose by it."""
+    """Return the cost for all requests: its own time, and what the others lose by it."""
     found = _known(candidate)
     return (found.last_token + found.delayed,)
 
 
 def _slo(candidate: Candidate, targets: Targets) -> Load:
-    """Targets missed; then by how much; where none is missed, what the others lose."""
+    """Return the number of missed targets, then by how much, then, if none is missed, what the others lose."""
     found = _known(candidate)
     late = (max(0.0, found.first_token - targets.first_token), max(0.0, found.last_token - targets.last_token))
     return (sum(seconds > 0 for seconds in late), sum(late), found.last_token + found.delayed)
 
 
 def _ours(candidate: Candidate, targets: Targets) -> Load:
-    """By how much the first token comes later than what is aimed at; then the last token; where that is endless everywhere,
-    the least load. To aim at a part of the target leaves room for those who come later, of whom no forecast knows."""
+    """Return the excess of the first token over the aim, then the last token, then the least load.
+
+    The load decides if the last token is endless everywhere. Aiming at a fraction of the target leaves room for later
+    requests, which no forecast knows of.
+    """
     found = _known(candidate)
     late = max(0.0, found.first_token - AIM * targets.first_token)
     return (late, found.last_token, *_llumnix_code(candidate, targets))
@@ -119,14 +129,14 @@ def _ours(candidate: Candidate, targets: Targets) -> Load:
 ROUND_ROBIN = "round-robin"
 POLICIES = {
     "random": DispatchPolicy(_equal, looks=False),
-    ROUND_ROBIN: DispatchPolicy(_equal, looks=False),  # the number of the request decides
+    ROUND_ROBIN: DispatchPolicy(_equal, looks=False),  # the request's number decides
     "min-qpm": DispatchPolicy(_min_qpm, looks=False),
     "infaas": DispatchPolicy(_infaas),
     "infaas-code": DispatchPolicy(_infaas_code),
     "llumnix-minus": DispatchPolicy(_llumnix),
     "llumnix-minus-code": DispatchPolicy(_llumnix_code),
     "prefix-aware": DispatchPolicy(_prefix_aware),
-    "predicted-latency": DispatchPolicy(_latency, "random"),  # the paper's Block, and Po-k where candidates are drawn
+    "predicted-latency": DispatchPolicy(_latency, "random"),  # the paper's Block, and Po-k if candidates are drawn
     "predicted-ttft": DispatchPolicy(_first_token, "random"),
     "predicted-delay": DispatchPolicy(_total_delay, "random", delays=True),
     "predicted-slo": DispatchPolicy(_slo, "random", delays=True),
@@ -137,15 +147,16 @@ POLICIES = {
 def choose(
     policy: str, candidates: Sequence[Candidate], draw: float, *, number: int = 0, targets: Targets | None = None
 ) -> DispatchChoice:
-    """Where the request goes. A candidate without the forecast that the policy needs is taken only if none has one, or if
-    forecasts are not to be trusted.
+    """Return the choice for a request.
+
+    A candidate without a needed forecast is taken only if none has one, or if forecasts are not trusted.
 
     Args:
         policy: a name of ``POLICIES``.
         candidates: at least one.
-        draw: in [0, 1), which of equals is taken.
+        draw: in [0, 1), decides between equals.
         number: of the request among those of its dispatcher, for ``round-robin``.
-        targets: for ``predicted-slo`` and ``ours``; None: those of ``Targets``.
+        targets: for ``predicted-slo`` and ``ours``; None: the defaults of ``Targets``.
     """
     chosen, targets = POLICIES[policy], targets or Targets()
     if policy == ROUND_ROBIN:
@@ -163,17 +174,19 @@ def choose(
 
 
 def rank(loads: Sequence[Load | None], index: int) -> int:
-    """Place of a candidate among all by load, from 1; equals share the first of their places. 0: its load is not known."""
+    """Return the rank of a candidate by load, from 1; equals share the first of their ranks. 0: its load is not known."""
     own = loads[index]
     return 0 if own is None else 1 + sum(load is not None and load < own for load in loads)
 
 
 def drawn(count: int, draws: Sequence[float]) -> list[int]:
-    """Power of k: the places of ``len(draws)`` of ``count`` candidates, each set equally likely (Fisher and Yates); all of
-    them where there are no more. ``draws``: in [0, 1)."""
+    """Return ``len(draws)`` of ``count`` places (power of k), each set equally likely (Fisher and Yates).
+
+    All are returned if there are no more. ``draws``: in [0, 1).
+    """
     if len(draws) >= count:
         return list(range(count))
-    moved: dict[int, int] = {}  # place -> what is there, where that is not itself
+    moved: dict[int, int] = {}  # place -> what is there, if not itself
     found = []
     for at, draw in enumerate(draws):
         other = at + int(draw * (count - at))

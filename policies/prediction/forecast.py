@@ -1,7 +1,7 @@
-"""Forecast: when a request would have its first and its last token at a worker, and whom it would delay.
+"""Forecasts of a request's first and last token at a worker, and of the delay it causes to others.
 
-The worker is played forward with the request (``replay.py``), and without it for comparison. After Da and Kalyvianaki's
-Block, whose predictor simulates the local scheduler; here it *is* the local scheduler.
+The worker is simulated with the request (``replay.py``), and without it for comparison. After Da and Kalyvianaki's Block,
+whose predictor simulates the local scheduler; here it *is* the local scheduler.
 """
 
 from __future__ import annotations
@@ -10,55 +10,55 @@ from collections.abc import Sequence
 
 from ..sweep.events import Submission
 from .candidate import Forecast
-from .course import Present, UnderWay
 from .lazy_replay import LazyReplay
 from .machines import LinkTimes
 from .plain_worker import NotPlain
 from .replay import MachineReplay
+from .timeline import InFlightMessages, TimelineEntry
 
-HORIZON = 50_000  # sweeps; a request that has not ended by then is forecast never to
+HORIZON = 50_000  # sweeps; a request that has not ended by then is forecast never to end
 NEVER = float("inf")
 
 
 class Forecaster:
-    """Forecasts for one moment. Where several requests are asked about, what happens without them is played once.
+    """Forecasts for one moment. For several requests, the course without them is simulated once.
 
-    presents: the home, then the hosts of its routes where there are any. in_flight: requests that were sent there and that
-    its state does not show yet. now, links, under_way: as in ``MachineReplay``.
+    presents: the home, then the hosts of its routes, if any. in_flight: requests that were sent there and that its state
+    does not show yet. now, links, under_way: as in ``MachineReplay``.
     """
 
     def __init__(
         self,
-        presents: Sequence[Present],
+        presents: Sequence[TimelineEntry],
         now: float,
         *,
         in_flight: Sequence[Submission] = (),
         horizon: int = HORIZON,
         links: LinkTimes | None = None,
-        under_way: Sequence[UnderWay] = (),
+        under_way: Sequence[InFlightMessages] = (),
     ) -> None:
         self._presents, self._now, self._in_flight, self._horizon = presents, now, in_flight, horizon
         self._links, self._under_way = links, under_way
-        self._online = False  # offline sequences have been taken out of ``presents``
+        self._online = False  # offline sequences have been removed from ``presents``
         self._without: LazyReplay | MachineReplay | None = None
-        self._played = 0  # sweeps that it was played for, if it had so many
+        self._played = 0  # sweeps for which it was simulated, if it had as many
 
     def fork(self) -> Forecaster:
-        """The same of copies: it goes on forecasting from here when its workers are further."""
+        """Return the same on copies, to go on forecasting from here when its workers have moved on."""
         presents = [present.fork() for present in self._presents]
         links = None if self._links is None else self._links.fork()
         made = Forecaster(presents, self._now, horizon=self._horizon, links=links, under_way=self._under_way)
         return made.joined(self._in_flight)
 
     def joined(self, more: Sequence[Submission]) -> Forecaster:
-        """The same with more requests in flight."""
+        """Return the same with more requests in flight."""
         return Forecaster(
             self._presents, self._now, in_flight=[*self._in_flight, *more], horizon=self._horizon, links=self._links,
             under_way=self._under_way,
         )  # fmt: skip
 
     def forecast(self, target: Submission, *, delays: bool = True) -> Forecast:
-        """Of a request that would come now. ``delays``: also by how much it would delay the others."""
+        """Return the forecast for a request that arrives now. ``delays``: include the delay of others."""
         replay = self._play([*self._in_flight, target], target.request, self._horizon)
         course = replay.course
         last, spread = course.ends.get(target.request, NEVER), self._presents[0].spread
@@ -68,7 +68,7 @@ class Forecaster:
         return Forecast(first, last, delayed, replay.preemptions, course.sweeps[-1], spread)
 
     def _play(self, submissions: Sequence[Submission], request: str, sweeps: int) -> LazyReplay | MachineReplay:
-        """The short way if it leads there."""
+        """Simulate: by lazy replay if possible, else by machine replay."""
         if not self._online:
             self._presents, self._online = [one.without_offline(self._now) for one in self._presents], True
         if len(self._presents) == 1:
@@ -84,8 +84,10 @@ class Forecaster:
         return replay
 
     def _delay(self, replay: LazyReplay | MachineReplay, target: str) -> float:
-        """Of those that have ended: by which they end later than without it. Those that are still there lag by the time that
-        as many sweeps take longer."""
+        """Return the delay of the others: how much later ended ones end than without the request.
+
+        Unfinished ones lag by the extra time of as many sweeps.
+        """
         course, sweeps = replay.course, replay.course.sweeps[-1]
         if self._without is None or self._played < sweeps:
             self._played = max(sweeps, 2 * self._played)

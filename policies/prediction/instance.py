@@ -1,8 +1,9 @@
-"""A worker under virtual time: the sweep machine of the live one, and a clock that a plan's cost moves on.
+"""A worker in virtual time: the live worker's sweep machine, with a clock that advances by the cost of plans.
 
-Sweeps with equal rows are a *stretch*, of which only the first plan is made: its end is known beforehand, and then all of it
-is taken at once (``SweepState.repeat`` and ``jump``). Who comes meanwhile cuts it short. So decoding costs its page borders,
-not its tokens; what a dispatcher sees of the worker in between (``candidate``) follows from the stretch without taking it.
+Sweeps with equal rows form a *stretch*, of which only the first plan is made: its end is known beforehand, and then all of
+it is taken at once (``SweepState.repeat`` and ``jump``). A request that arrives meanwhile cuts it short. So decoding costs
+its page borders, not its tokens; the figures for a dispatcher (``candidate``) are computed from the stretch without taking
+it.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from ..sweep.config import SweepConfig
 from ..sweep.events import Cancelled, Effect, RoutesChanged, Submission
 from ..sweep.state import SweepState
 from .candidate import Candidate
-from .course import Present
 from .forecast import Forecaster
 from .instance_load import InstanceLoad, News
 from .lengths import MORE
 from .load import used_blocks
+from .timeline import TimelineEntry
 
 IDLE: Final = float("inf")
 
 
 class Instance:
-    """See the module. ``due``: when the stretch under way ends; infinite: nothing runs.
+    """A simulated worker (see the module). ``due``: when the current stretch ends; infinite: nothing runs.
 
-    ``ahead``: as on a live worker a plan is made while the one before it runs, and what comes is in the machine at once.
-    Otherwise requests are taken, and plans made, between sweeps. Without ``jumps`` every stretch is one sweep, with the same
-    outcome.
+    ``ahead``: as on a live worker, a plan is made while the one before it runs, and arrivals enter the machine at once.
+    Otherwise requests are taken, and plans made, between sweeps. Without ``jumps`` every stretch is one sweep, with the
+    same outcome.
     """
 
     def __init__(
@@ -48,15 +49,15 @@ class Instance:
         self.state.apply(routes, 0.0)
         self.due, self.sweeps, self.busy = IDLE, 0, 0.0
         self._coefficients, self._ahead, self._jumps = coefficients, ahead, jumps
-        self._open: list[tuple[SweepPlan, int]] = []  # the plan that runs, perhaps the next; the ``_changes`` that each knew
-        self._changes = 0  # of who could start next: somebody came, or ended
-        self._began, self._ends = 0.0, [0.0]  # of the stretch, and of each of its sweeps
+        self._open: list[tuple[SweepPlan, int]] = []  # running plan, perhaps the next; with the ``_changes`` each knew
+        self._changes = 0  # counts changes of the next to start: a request came, or ended
+        self._began, self._ends = 0.0, [0.0]  # start of the stretch, and the end of each of its sweeps
         self._last = 0  # the sweep after which the stretch is over
         self._lazy = False  # plans that a live worker would have made by now are not made
-        self._used: int | None = None  # blocks, once the plans were made that are; None: not counted since
+        self._used: int | None = None  # used blocks after the last plan; None: not counted since
         self._pending: list[Submission] = []  # not in the machine yet
         self._load = InstanceLoad(self.state)
-        self._effects: list[Effect] = []  # not heeded yet
+        self._effects: list[Effect] = []  # not handled yet
         memory, spans = self.state.parts.memory, self.state.parts.routes.all_in_force()[0].spans
         self.total_blocks = memory.pages_of(spans, "")
         self._block_bytes = memory.page_bytes(spans)
@@ -64,7 +65,10 @@ class Instance:
     # what comes and what ends ----------------------------------------------------------------------------------------
 
     def submit(self, submission: Submission, now: float, ends: int = 0) -> list[News]:
-        """A request arrives, not after ``due``. ``ends``: tokens with which it draws ``STOP``; 0: its limit ends it."""
+        """Add a request that arrives, not after ``due``.
+
+        ``ends``: tokens at which it draws ``STOP``; 0: its limit ends it.
+        """
         self._load.enter(submission, ends)
         if self._open and not self._ahead:
             self._pending.append(submission)
@@ -80,7 +84,7 @@ class Instance:
         return self._news()
 
     def finish(self) -> list[News]:
-        """The stretch ends, at ``due``, and the next begins."""
+        """End the stretch, at ``due``, and begin the next."""
         now, sweeps = self.due, self._last + 1
         self._take(sweeps, now)
         self.busy += now - self._began
@@ -92,7 +96,7 @@ class Instance:
         return news + self._news()
 
     def withdraw(self, request: str, now: float) -> tuple[int, list[News]]:
-        """A request goes on elsewhere and is in no later plan. First the positions that it had computed when it ran."""
+        """Remove a request that goes on elsewhere; return the positions it had computed when it last ran, and the news."""
         self.catch_up(now)
         news = self._news()
         computed = self._load.withdraw(request)
@@ -101,7 +105,7 @@ class Instance:
         return computed, news
 
     def catch_up(self, now: float) -> None:
-        """Bring the machine to the state that a live worker's would be in at ``now``; then its memory may be changed."""
+        """Bring the machine to the state of a live worker at ``now``; after that its memory may be changed."""
         self._used = None
         if not self._lazy:
             return
@@ -127,7 +131,7 @@ class Instance:
             self._load.outstanding -= self.state.commit_untold(plan, result, now, self._load.beginning())
         else:
             self.state.jump(plan, sweeps, now, tell=False)
-            self._effects = self.state.take_effects()  # of those who end
+            self._effects = self.state.take_effects()  # of sequences that end
             self._load.outstanding -= sweeps * (len(plan.row) - len(self._effects))
         self.sweeps += sweeps
         self._used = None
@@ -135,14 +139,14 @@ class Instance:
     def _make_plan(self, now: float) -> None:
         parts = self.state.parts
         plan = self.state.plan(now)
-        # The end of the open plan may let somebody in: a page is published, an account charged for it, memory comes back.
+        # The end of the open plan may let one start: a page is published, an account charged, memory comes back.
         unsure = bool(self._open) and (parts.config.prefix_cache or parts.queue.accounts > 1 or parts.rows.leaving > 0)
         if plan is not None:
             self._open.append((plan, -1 if unsure else self._changes))
         self._used = None
 
     def _start(self, now: float) -> None:
-        """A plan begins to run, which is made now unless it was before."""
+        """Start the next plan, which is made now unless it was made before."""
         if not self._open:
             self._make_plan(now)
         if not self._open:
@@ -156,7 +160,7 @@ class Instance:
             if self._load.stops and plan.row:
                 sweeps = min(sweeps, self._load.without_stop(plan))
         self._began, self._ends = now, self._times(plan, max(sweeps, 1), now)
-        if deadline <= self._ends[-1]:  # the plan at which somebody expires is made in its turn
+        if deadline <= self._ends[-1]:  # the plan at which a sequence expires is made in its turn
             sweeps = min(sweeps, bisect_left(self._ends, deadline) + (not self._ahead))
             del self._ends[max(sweeps, 1) :]
         self._last, self._lazy = len(self._ends) - 1, sweeps > 0
@@ -165,14 +169,14 @@ class Instance:
             self._make_plan(now)
 
     def _times(self, plan: SweepPlan, sweeps: int, now: float) -> list[float]:
-        """When each of so many equal sweeps ends."""
+        """Return the end of each of ``sweeps`` equal sweeps."""
         if not plan.row:  # memory is mapped or given back
             return [now]
         later = PlanCost(plan, self._coefficients).later
         first = later(0)
         if sweeps == 1:
             return [now + first]
-        more = later(1) - first  # of each over the one before it: contexts grow by one
+        more = later(1) - first  # increase per sweep, since contexts grow by one
         ends = list[float]()
         for n in range(sweeps):
             now += first + more * n
@@ -182,7 +186,7 @@ class Instance:
     # what is seen ----------------------------------------------------------------------------------------------------
 
     def candidate(self, now: float) -> Candidate:
-        """As a live worker would tell of itself at ``now``, not after ``due``."""
+        """Return the load that a live worker would report at ``now``, not after ``due``."""
         load, total = self._load, self.total_blocks
         waiting = len(load.needs)
         return Candidate(
@@ -191,24 +195,26 @@ class Instance:
         )  # fmt: skip
 
     def forecaster(self, now: float, more: int = MORE, *, spread: bool = True) -> Forecaster:
-        """Of requests that come now: this instance played forward, with what is known of the others. ``more``: see
-        ``Present``; ``spread``: of those that have ended here it is learned how wrong estimates are."""
+        """Return a forecaster for requests that arrive now: this instance simulated from here on.
+
+        more: see ``TimelineEntry``. spread: whether to use the error of length estimates learned from ended requests.
+        """
         self.catch_up(now)
         self._news()
         opened, ends = [], self.due
         for plan, _ in self._open:
             opened.append((plan, ends - now))
             ends += cost(plan, self._coefficients)
-        present = Present(self.state, self._coefficients, opened, more, self._load.spread.value if spread else 0.0)
+        present = TimelineEntry(self.state, self._coefficients, opened, more, self._load.spread.value if spread else 0.0)
         return Forecaster([present], now, in_flight=[*self._pending])
 
     @property
     def preemptions(self) -> int:
-        """Since the start."""
+        """The number of preemptions since the start."""
         return self.state.counters["preemptions"]
 
     def outstanding(self, now: float) -> int:
-        """Tokens to prefill and to decode, as the gateway counts them."""
+        """Return the tokens to prefill and to decode, as the gateway counts them."""
         if not self._lazy:
             return self._load.outstanding
         return self._load.outstanding - bisect_left(self._ends, now) * len(self._open[0][0].row)
@@ -221,9 +227,9 @@ class Instance:
         return self._used + self.state.growth(self._open[0][0], bisect_left(self._ends, now) + self._ahead)
 
     def _news(self) -> list[News]:
-        """From the machine's effects."""
+        """Return the news in the machine's effects."""
         here = len(self._load.totals)
         effects, self._effects = self._effects + self.state.take_effects(), []
-        news = self._load.note(effects)
+        news = self._load.record(effects)
         self._changes += len(self._load.totals) < here
         return news

@@ -1,4 +1,7 @@
-"""Who is at a simulated instance and what it has left to do, from the effects of its sweep machine, as a gateway counts."""
+"""The load of a simulated instance, from the effects of its sweep machine: its requests, and what they have left to do.
+
+Tokens are counted as a gateway counts them.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,25 @@ from .lengths import LengthSpread
 
 STOP: Final = 1  # the token that ends an answer before its limit
 FAR: Final = 1 << 62
-News = tuple[
-    str, str
-]  # request, and what became of it: "started", "first", "preempted", "finished", or why it was given back
+News = tuple[str, str]  # (request, outcome): "started", "first", "preempted", "finished", or why it was given back
 
 
 class InstanceLoad:
-    """See the module. ``state``: the machine that requests come to, of a pipeline its home."""
+    """The load of one instance (see the module). ``state``: the machine that gets requests; for a pipeline, its home."""
 
     def __init__(self, state: SweepState) -> None:
         self._state = state
-        self.totals: dict[str, int] = {}  # who is here: most tokens
-        self.needs: dict[str, int] = {}  # of these, who does not run: blocks
-        self.starting = 0  # who computes its prompt and runs
-        self.stops: dict[str, int] = {}  # who will draw a stop token: tokens that it has then
+        self.totals: dict[str, int] = {}  # requests here -> most tokens
+        self.needs: dict[str, int] = {}  # those not running -> blocks they need
+        self.starting = 0  # number of running requests that prefill
+        self.stops: dict[str, int] = {}  # requests that will draw a stop token -> tokens at that point
         self.outstanding = self.waiting_blocks = 0
         self.spread = LengthSpread()
-        self._behind: dict[str, int] = {}  # who computes its prompt: positions told
-        self._silent: set[str] = set()  # who has no token yet
+        self._behind: dict[str, int] = {}  # requests that prefill -> reported positions
+        self._silent: set[str] = set()  # requests without a token yet
 
     def enter(self, submission: Submission, ends: int) -> None:
-        """A request has come. ``ends``: tokens with which it draws ``STOP``; 0: its limit ends it."""
+        """Add a request. ``ends``: tokens at which it draws ``STOP``; 0: its limit ends it."""
         if ends:
             self.stops[submission.request] = ends
         self.totals[submission.request] = submission.max_length
@@ -43,7 +44,7 @@ class InstanceLoad:
         self._queue(submission.request, len(submission.tokens))
 
     def drawn(self, state: SweepState, plan: SweepPlan) -> list[int]:
-        """The tokens of a plan's sampled rows, at the home or at the last worker of a pipeline."""
+        """Return the tokens of a plan's sampled rows, at the home or at the last worker of a pipeline."""
         if not self.stops:
             return [0] * len(plan.sample)
         batch, submissions, stops = state.batch(plan.number), state.parts.rows.submission, self.stops
@@ -51,12 +52,12 @@ class InstanceLoad:
         return [STOP if stops.get(request, 0) == length else 0 for request, length in lengths]
 
     def beginning(self) -> set[int]:
-        """The sequences whose next tokens have to be told: those that compute their prompts."""
+        """Return the sequences whose next tokens must be reported, because they prefill."""
         rows = self._state.parts.rows
         return {s for request in self._behind if request not in self.needs and (s := rows.find(request)) is not None}
 
     def withdraw(self, request: str) -> int:
-        """It goes on elsewhere. Positions that it had computed when it last ran."""
+        """Remove a request that goes on elsewhere; return the positions it had computed when it last ran."""
         s = self._state.parts.rows.find(request)
         assert s is not None, "a request goes that is not here"
         self.starting -= request in self._behind and request not in self.needs
@@ -65,18 +66,18 @@ class InstanceLoad:
         return computed
 
     def without_stop(self, plan: SweepPlan) -> int:
-        """Sweeps with these rows before one of them draws its stop token."""
+        """Return the number of sweeps with these rows before one of them draws its stop token."""
         batch, submissions, stops = self._state.batch(plan.number), self._state.parts.rows.submission, self.stops
         lengths = zip(batch, plan.start, strict=True)
         return min([stops.get(submissions[s].request, FAR) - start - 2 for s, start in lengths])
 
-    def note(self, effects: Sequence[Effect]) -> list[News]:
-        """What effects say."""
+    def record(self, effects: Sequence[Effect]) -> list[News]:
+        """Update the load by effects; return the news."""
         news: list[News] = []
         behind = self._behind
         for effect in effects:
             if type(effect) is TokensEmitted and not effect.finish and effect.request not in behind:
-                self.outstanding -= len(effect.tokens)  # most are of this kind
+                self.outstanding -= len(effect.tokens)  # most effects are of this kind
             else:
                 self._note(effect, news)
         assert self.totals or (self.outstanding, self.waiting_blocks) == (0, 0), "the load is counted wrongly"
@@ -122,7 +123,7 @@ class InstanceLoad:
             news.append((effect.request, effect.reason))
 
     def _end(self, request: str, computed: int | None) -> None:
-        """It is here no more. ``computed``: positions told; None: it has expired between its tokens, which nobody counts."""
+        """Remove a request. ``computed``: reported positions; None: it expired between tokens, where none are counted."""
         self.spread.leave(request)
         self.waiting_blocks -= self.needs.pop(request, 0)
         self._silent.discard(request)

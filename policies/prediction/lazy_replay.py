@@ -1,9 +1,10 @@
-"""Lazy replay: the same course as ``replay.py`` plays, at a cost that follows what changes, not who is there.
+"""Lazy replay: the same timeline as ``replay.py`` computes, at a cost that follows changes, not the number of sequences.
 
-A decoding row is not touched while it decodes: of all of them together are known their number, the sum of their positions,
-and how many come past a page border in which sweep. Only starts, chunks of prompts and ends are played. It covers what most
-workers do most of the time (``plain_worker.py``), as long as memory lasts and no request waits for pages that another one is
-about to make. Everything else is ``NotPlain``, and the machine itself is played. A test shows that both come to the same.
+A decoding row is not touched while it decodes. Of all decoding rows together only their number is known, the sum of their
+positions, and how many cross a page border in which sweep. Only starts, chunks of prompts and ends are simulated. It
+covers what most workers do most of the time (``plain_worker.py``), as long as memory lasts and no request waits for pages
+that another one is about to make. Everything else is ``NotPlain``, and the machine itself is simulated. A test shows that
+both agree.
 """
 
 from __future__ import annotations
@@ -16,34 +17,37 @@ from ..sweep.columns import Status
 from ..sweep.config import OPEN_PLANS
 from ..sweep.events import Submission
 from ..sweep.state import SweepState
-from .course import Course, Present
 from .lazy_worker import LazyPlan, LazyRow, LazyWorker
 from .plain_worker import NotPlain, plain_route
 from .route_cost import BatchSums, RouteCost
+from .timeline import Timeline, TimelineEntry
 
 
 class LazyReplay(LazyWorker):
-    """See the module. Offers what ``MachineReplay`` of one worker does; raises NotPlain when made, or on the way."""
+    """A lazy replay (see the module), with the interface of ``MachineReplay`` of one worker.
 
-    def __init__(self, present: Present, submissions: Iterable[Submission], now: float) -> None:
+    May raise NotPlain at any time.
+    """
+
+    def __init__(self, present: TimelineEntry, submissions: Iterable[Submission], now: float) -> None:
         state, arrivals = present.state, list(submissions)
         parts = state.parts
         self._began = self._now = now
-        self.course, self._present = Course(), present
+        self.course, self._present = Timeline(), present
         self._local = plain_route(parts, arrivals)
         self._price = RouteCost(self._local, present.coefficients)
         super().__init__(parts, self._local, [(plan.number, now + left) for plan, left in present.open], state.number)
         coming = [self._sequence(of, of.tokens, of.page_hashes, (of.priority, of.arrival, 1 << 40)) for of in arrivals]
         self._take_over(state, present)
         self._fill()
-        for of, row in zip(arrivals, coming, strict=True):  # one by one, as they come
+        for of, row in zip(arrivals, coming, strict=True):  # one by one, as they arrive
             self._arrive(of, row)
             self._fill()
 
     # what is there ---------------------------------------------------------------------------------------------------
 
     def _sequence(self, of: Submission, tokens: list[int], hashes: list[bytes], key: tuple[int, float, int]) -> LazyRow:
-        """One that waits, with the pages that it will find."""
+        """Return a waiting sequence, with the pages that it will find."""
         pages, known = self._parts.memory.pages, len(tokens)
         total = self._present.total(of, known)
         self._ties += 1
@@ -52,7 +56,7 @@ class LazyReplay(LazyWorker):
             (span,) = self._local.spans
             for token_hash in hashes[: (known - 1) // self._size]:
                 if (handle := pages.find(token_hash, span)) is None:
-                    maker = self._parts.announcements.maker((token_hash, span.lineage))
+                    maker = self._parts.pending_pages.maker((token_hash, span.lineage))
                     if maker is not None or token_hash in self._making:
                         raise NotPlain("a request waits for a page that another one makes")
                     self._making.add(token_hash)
@@ -61,7 +65,7 @@ class LazyReplay(LazyWorker):
                 row.found.append(handle)
         return row
 
-    def _take_over(self, state: SweepState, present: Present) -> None:
+    def _take_over(self, state: SweepState, present: TimelineEntry) -> None:
         rows, pages = state.parts.rows, state.parts.memory.pages
         last = {s: plan.number for plan, _ in present.open for s in state.batch(plan.number)}
         if len(present.open) != state.open_plans:
@@ -80,7 +84,7 @@ class LazyReplay(LazyWorker):
             row = LazyRow(of.request, rows.key(s), of.max_length, total, rows.planned[s], rows.known[s], rows.paged[s])
             for handle in rows.pages[s][0][: rows.paged[s]] if self._width else []:
                 if pages.references(handle) == 1 and handle not in self._references:
-                    break  # those that it shares are the first ones
+                    break  # shared pages come first
                 self._references[handle] = self._references.get(handle, 0) + 1
                 row.found.append(handle)
             self._ties += 1
@@ -104,7 +108,7 @@ class LazyReplay(LazyWorker):
             elif row.last == self._number - 1 or end >= self._number:
                 row.missed = 0 if row.last == self._number - 1 else self._number - 1
                 self._decode(row, self._number)
-            else:  # it was skipped, and what it waits for will end it
+            else:  # it was skipped, and the token that it waits for will end it
                 self._finals.add(row)
                 self._push(self._ends, row.last, row)
                 self._push(self._leaves, row.last, row)
@@ -125,7 +129,7 @@ class LazyReplay(LazyWorker):
     # until -----------------------------------------------------------------------------------------------------------
 
     def play(self, request: str, horizon: int) -> None:
-        """See ``MachineReplay``."""
+        """Simulate, see ``MachineReplay``."""
         course = self.course
         while request not in course.ends and request not in course.returned and course.sweeps[-1] < horizon:
             if not self._step():
@@ -133,13 +137,13 @@ class LazyReplay(LazyWorker):
 
     @property
     def present(self) -> int:
-        """Sequences that are still there."""
-        return len(self._decoding) + len(self._prompts) + len(self._waiting)
+        """Return how many sequences run and wait, among them those whose last token is being computed."""
+        return len(self._running()) + len(self._waiting)
 
     # one step --------------------------------------------------------------------------------------------------------
 
     def _step(self) -> bool:
-        """A plan ends, or all until something happens. False: nothing is left to do."""
+        """End one plan, or all until something happens; return False if nothing is left to do."""
         if not self._open:
             return False
         ended = self._jump() or self._commit()
@@ -167,9 +171,9 @@ class LazyReplay(LazyWorker):
         return 1
 
     def _jump(self) -> int:
-        """All plans that end before anything happens; the two after them are made, too. 0: there are too few.
+        """End all plans before the next happening and make the two after them; return their number, 0 if too few.
 
-        Whoever waits could not start with the last plan, and there is ever less memory until somebody leaves.
+        No waiting sequence could start with the last plan, and memory only shrinks until a sequence leaves.
         """
         if (
             self._untried
@@ -190,7 +194,7 @@ class LazyReplay(LazyWorker):
         pages = rounds * rows + sum([len(self._borders[(first + OPEN_PLANS + n) % self._size]) for n in range(rest)])
         if not self._width:
             pages = 0
-        if not self._memory.take(pages):
+        if not self._memory.allocate(pages):
             return 0
         flat, between = self._price.flat(rows, rows), sweeps - OPEN_PLANS  # plans first + 2 .. until - 1
         near = between * (self._bases + rows) + rows * (between * (first + OPEN_PLANS + until - 1) // 2)
@@ -210,7 +214,7 @@ class LazyReplay(LazyWorker):
             pass
 
     def _plan(self) -> bool:
-        """Make a plan; False: there is nothing to do."""
+        """Make a plan; return False if there is nothing to do."""
         number = self._number
         while self._top(self._stops) <= number:
             self._stop(heappop(self._stops)[3], number)
@@ -246,10 +250,10 @@ class LazyReplay(LazyWorker):
         return True
 
     def _chunk(self, row: LazyRow, batch: BatchSums, plan: LazyPlan, decoding: list[LazyRow]) -> None:
-        """As much of its prompt as the plan has room for, in tokens and in memory."""
+        """Add as much of its prompt as the plan has room for, in tokens and in memory."""
         start, count = row.planned, min(row.known - row.planned, self._parts.config.chunk_size, self._budget)
         while self._width and row.paged * self._size < start + count:
-            if self._memory.take(1):
+            if self._memory.allocate(1):
                 row.paged += 1
             elif not self._make_room(row, plan.number, picked=True):
                 count = 0
@@ -269,7 +273,7 @@ class LazyReplay(LazyWorker):
         if not left:
             batch.sampled += 1
             plan.firsts.append(row)
-        elif left == 1:  # its last token goes with those that decode
+        elif left == 1:  # its last token goes with the decoding rows
             self._late.append(row)
         if left < 2:
             decoding.append(row)

@@ -1,7 +1,7 @@
-"""A worker of which a lazy replay knows numbers only: who waits, computes a prompt, decodes, ends, and what memory is left.
+"""The worker of a lazy replay, known by numbers only: which sequences wait, prefill, decode or end, and the memory left.
 
-When memory runs out, sequences are skipped and preempted in the order in which ``sweep/planning.py`` and
-``sweep/preemption.py`` do so.
+When memory runs out, sequences are skipped and preempted in the order of ``sweep/planner.py`` and
+``sweep/preemption.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .plain_worker import NotPlain, pages_left
 
 
 class LazyRow:
-    """A sequence. ``planned``, ``known``: as in ``Columns``, at the last plan that was made with a chunk of its prompt."""
+    """A sequence. ``planned``, ``known``: as in ``Columns``, at the last plan with a chunk of its prompt."""
 
     def __init__(
         self,
@@ -32,71 +32,71 @@ class LazyRow:
     ) -> None:
         self.request, self.key, self.planned, self.known = request, key, planned, known
         self.limit = limit  # tokens
-        self.total = total  # tokens that it is expected to end with; ``limit`` or more: its limit ends it
+        self.total = total  # expected tokens at its end; ``limit`` or more: its limit ends it
         self.found: list[int] = []  # handles of leading pages that it shares
-        self.paged = paged  # pages that it lists; while it decodes, before
+        self.paged = paged  # listed pages; while it decodes, those before
         self.base = 0  # decoding: its position in plan n is base + n
-        self.name = name  # of its own pages where they are cached
-        self.last = 0  # a plan that has it: while its prompt goes on, or it was skipped, the last one
+        self.name = name  # name of its own pages in the cache
+        self.last = 0  # a plan that has it; during prefill or after a skip, the last one
         self.missed = 0  # the last plan that had no page for it
-        self.chunk = 1  # positions that it has in the plan before it decodes, or in ``last``
+        self.chunk = 1  # positions in the plan before it decodes, or in ``last``
         self.joined = 0  # the first plan in which it decodes
-        self.version = 0  # what is to come of an older one does not
-        self.computed = 0  # of one that has left: positions whose pages were published
+        self.version = 0  # events of an older version are void
+        self.computed = 0  # if it has left: positions whose pages were published
         self.running = self.leaving = self.requeue = False
 
     def __lt__(self, other: LazyRow) -> bool:
         return self.key < other.key
 
-    def __hash__(self) -> int:  # as any object's; compiled classes that have an order have none
+    def __hash__(self) -> int:  # by identity; compiled classes with an order have no hash
         return id(self)
 
 
 class LazyPlan:
-    """``firsts``: whose first token it draws."""
+    """An open plan. ``firsts``: rows whose first token it draws."""
 
     def __init__(self, number: int, end: float, firsts: list[LazyRow]) -> None:
         self.number, self.end, self.firsts = number, end, firsts
 
 
-LazyEvent = tuple[int, tuple[int, float, int], int, LazyRow]  # plan, key and version of the row
+LazyEvent = tuple[int, tuple[int, float, int], int, LazyRow]  # (plan, key and version of the row, row)
 
 
 class LazyWorker:
-    """See the module. ``open``: number and end of each open plan; ``number``: of the next one."""
+    """The state of the worker (see the module). open: number and end of each open plan. number: of the next one."""
 
     def __init__(self, parts: Parts, local: LocalRoute, open: Iterable[tuple[int, float]], number: int) -> None:
         self._parts = parts
         self._size, self._width = parts.config.page_size, sum(span.layers for span in local.spans)  # slots of a page
         self._memory = CountedMemory(*pages_left(parts, local))
-        self._rested: dict[int, tuple[int, int]] = {}  # pages that became idle: how many had gone before, and were cached
+        self._rested: dict[int, tuple[int, int]] = {}  # pages that became idle -> (evicted pages, cached pages) at that time
         self.preemptions = self._leaving = 0
         self._starved = False
         self._free_rows = parts.rows.free_rows
         self._number = number  # of the next plan
-        self._references: dict[int, int] = {}  # sequences that list a page which several may list
-        self._making: set[bytes] = set()  # pages that somebody who waits will make
-        self._waiting: list[LazyRow] = []  # the next one last
-        self._prompts: list[LazyRow] = []  # in progress, by key
-        self._begun: list[LazyRow] = []  # those of them that the plan in the making has not come to, or has
+        self._references: dict[int, int] = {}  # page that may be shared -> sequences that list it
+        self._making: set[bytes] = set()  # pages that a waiting sequence will make
+        self._waiting: list[LazyRow] = []  # waiting sequences; the next one is last
+        self._prompts: list[LazyRow] = []  # prompts in progress, by key
+        self._begun: list[LazyRow] = []  # prompts when the plan being made began
         self._decoding: set[LazyRow] = set()
-        self._bases = 0  # sum of theirs
-        self._borders: list[set[LazyRow]] = [set() for _ in range(self._size)]  # who needs a page in plans of this remainder
-        self._skipped: list[LazyRow] = []  # decoding rows for which the plan in the making has no page
-        self._finals: set[LazyRow] = set()  # whose last token is being computed
+        self._bases = 0  # sum of their bases
+        self._borders: list[set[LazyRow]] = [set() for _ in range(self._size)]  # rows that need a page, by plan modulo size
+        self._skipped: list[LazyRow] = []  # decoding rows for which the plan being made has no page
+        self._finals: set[LazyRow] = set()  # rows whose last token is being computed
         self._ties = self._budget = 0
-        self._untried = True  # somebody has come, or more is there than the machine's last plan knew of
-        self._firsts: list[LazyRow] = []  # whose first token comes with the plan in the making
-        self._late: list[LazyRow] = []  # whose first token comes with the next plan, in which they decode
-        self._stops: list[LazyEvent] = []  # in no plan from this one on
+        self._untried = True  # a sequence or memory has come since the machine's last plan
+        self._firsts: list[LazyRow] = []  # rows whose first token comes with the plan being made
+        self._late: list[LazyRow] = []  # rows whose first token comes with the next plan, in which they decode
+        self._stops: list[LazyEvent] = []  # the row is in no plan from this one on
         self._ends: list[LazyEvent] = []  # its last token comes with the end of this plan
-        self._leaves: list[LazyEvent] = []  # its row and its memory are free with the end of this one
+        self._leaves: list[LazyEvent] = []  # its row and its memory are free with the end of this plan
         self._open = deque(LazyPlan(number, end, []) for number, end in open)
 
     # what is to come -------------------------------------------------------------------------------------------------
 
     def _top(self, heap: list[LazyEvent]) -> int:
-        """The plan of the next event; beyond all plans where there is none."""
+        """Return the plan of the next event; beyond all plans if there is none."""
         while heap and heap[0][2] != heap[0][3].version:
             heappop(heap)
         return heap[0][0] if heap else 1 << 60
@@ -107,7 +107,7 @@ class LazyWorker:
     # sequences come and go -------------------------------------------------------------------------------------------
 
     def _start(self) -> LazyRow | None:
-        """The next one that waits, if it fits beside what prompts in progress will still take."""
+        """Start the next waiting sequence if it fits beside what prompts in progress will still take."""
         if not self._waiting or not self._free_rows:
             return None
         row, size, width = self._waiting[-1], self._size, self._width
@@ -127,7 +127,7 @@ class LazyWorker:
         return row
 
     def _may_be_evicted(self, handles: list[int]) -> bool:
-        """Whether one of these idle pages may have been given up: the oldest go first."""
+        """Return whether one of these idle pages may have been evicted: the oldest go first."""
         gone = self._memory.gone
         if any(gone - since >= older for since, older in (self._rested.get(handle, (gone, 1)) for handle in handles)):
             return True
@@ -138,8 +138,10 @@ class LazyWorker:
         return False
 
     def _decode(self, row: LazyRow, number: int) -> None:
-        """It is in all plans from this one on until it ends. No plan goes beyond its limit; beyond a stop token goes the one
-        that was made meanwhile."""
+        """Let a row be in all plans from this one on until it ends.
+
+        No plan goes beyond its limit. The plan made meanwhile goes beyond a stop token.
+        """
         row.base, row.joined = row.planned - number, number
         self._decoding.add(row)
         self._bases += row.base
@@ -160,17 +162,17 @@ class LazyWorker:
             self._finals.add(row)
 
     def _release(self, row: LazyRow) -> None:
-        """Its row and its pages are free."""
+        """Free its row and its pages."""
         self._free_rows += 1
         self._leaving -= row.leaving
         self._finals.discard(row)
         own, published = row.paged - len(row.found), row.computed // self._size if self._parts.config.prefix_cache else 0
-        self._memory.give(own, max(0, min(own, published - len(row.found))), row.name if row.requeue else 0)
+        self._memory.give_back(own, max(0, min(own, published - len(row.found))), row.name if row.requeue else 0)
         for handle in row.found:
             self._references[handle] -= 1
             if not self._references[handle]:
                 self._rested[handle] = self._memory.gone, self._memory.cached
-                self._memory.give(1, 1)
+                self._memory.give_back(1, 1)
         if row.requeue:
             row.planned = row.paged = 0
             row.leaving = row.requeue = row.running = False
@@ -181,24 +183,31 @@ class LazyWorker:
     # memory is short -------------------------------------------------------------------------------------------------
 
     def _grow(self, number: int) -> None:
-        """A page for each decoding row that needs one; while memory is short, by age, and the others are skipped."""
+        """Take a page for each decoding row that needs one; while memory is short, by age, and the others are skipped."""
         if not self._width:
             return
         growing = self._borders[number % self._size]
-        if self._memory.take(len(growing)):
+        if self._memory.allocate(len(growing)):
             return
         for row in sorted(growing):
-            while row in self._decoding and not self._memory.take(1):
+            while row in self._decoding and not self._memory.allocate(1):
                 if not self._make_room(row, number, picked=False):
                     self._skip(row, number)
 
+    def _running(self) -> list[LazyRow]:
+        """Return the sequences that have started and do not leave."""
+        rows = (*self._decoding, *self._skipped, *self._finals, *self._begun, *self._prompts)
+        return [row for row in rows if row.running]
+
     def _make_room(self, row: LazyRow, number: int, *, picked: bool) -> bool:
-        """Preempt somebody for ``row``, as ``choose_victim`` does; whether memory is free now. ``picked``: those that decode
-        are in the plan already."""
+        """Preempt a sequence for ``row``, as ``choose_victim`` does; return whether memory is free now.
+
+        ``picked``: decoding rows are in the plan already.
+        """
         self._starved = True
         if self._leaving:
             return False
-        running = [r for r in (*self._decoding, *self._skipped, *self._finals, *self._begun, *self._prompts) if r.running]
+        running = self._running()
         first = min(running)
         busy = self._decoding if picked else ()
         victims = [
@@ -212,25 +221,25 @@ class LazyWorker:
         return self._preempt(victim, number)
 
     def _private_work(self, row: LazyRow, number: int) -> int:
-        """Positions that would have to be computed again: see ``preemption.py``."""
+        """Return the positions that would have to be recomputed: see ``preemption.py``."""
         shared = next((n for n, handle in enumerate(row.found) if self._references[handle] == 1), len(row.found))
         return max(0, self._computed(row, number) - shared * self._size)
 
     def _computed(self, row: LazyRow, number: int) -> int:
-        """Its positions that have KV now."""
+        """Return its positions that have KV now."""
         planned = row.base + number if row in self._decoding else row.planned
         prompt = row.joined >= number or row in self._begun or row in self._prompts
         return planned - (row.chunk if prompt else 1) * self._in_open(row, number)
 
     def _in_open(self, row: LazyRow, number: int) -> bool:
-        """Whether the plan before this one is open and has the row."""
+        """Return whether the plan before this one is open and has the row."""
         if not self._open or self._open[-1].number != number - 1:
             return False
         known = row.missed >= number - 1 or row in self._begun or row in self._prompts
         return row.last == number - 1 if known else True
 
     def _preempt(self, row: LazyRow, number: int) -> bool:
-        """It gives its pages back when the plan that has it ends. True: now, as none has."""
+        """Preempt a row: its pages return when the plan that has it ends. Return True if that is now, as none has it."""
         in_open, row.computed = self._in_open(row, number), self._computed(row, number)
         row.running = False
         if row in self._finals:
@@ -260,7 +269,7 @@ class LazyWorker:
         return False
 
     def _skip(self, row: LazyRow, number: int) -> None:
-        """A decoding row waits for a page until the next plan, or its last token is on its way."""
+        """Let a decoding row wait for a page until the next plan, or for its last token in flight."""
         in_open, end = self._in_open(row, number), min(row.total, row.limit) - 2 - row.base
         self._stop(row, number)
         row.version += 1

@@ -1,7 +1,7 @@
 """Estimates of answer lengths from the history of an application and of prompts of the same length class.
 
-Three levels: all requests, those of an application, those of an application whose prompts have about as many tokens (a power
-of two). Each keeps a decayed mean of log(1 + length); one that has seen few requests leans on the level above it.
+Three levels: all requests, the application's, and the application's with prompts of about as many tokens (a power of two).
+Each keeps a decayed mean of log(1 + length); one that has seen few requests leans on the level above it.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any
 
 from .lengths import Features, Lesson, bounded
 
-Level = tuple[str, int]  # application and bits of the prompt's length; ("", -1): all, (application, -1): all of it
-DECAY = 0.995  # weight of a lesson for each one that follows in its level: the last 200 count
-PRIOR = 3.0  # lessons that the level above weighs
-MOST_LEVELS = 2048  # beyond, the one that has learned nothing for longest is forgotten
+Level = tuple[str, int]  # (application, bits of the prompt's length); ("", -1): all, (application, -1): all of it
+DECAY = 0.995  # decay of a lesson's weight by each later one of its level: about the last 200 count
+PRIOR = 3.0  # weight of the level above, in lessons
+MOST_LEVELS = 2048  # limit of levels; beyond it, the one idle for longest is forgotten
 ALL: Level = ("", -1)
 
 
 class LengthHistory:
-    """See the module."""
+    """The history of served requests (see the module)."""
 
     def __init__(self) -> None:
-        self._levels: OrderedDict[Level, tuple[float, float]] = OrderedDict()  # weight, mean of log(1 + length)
+        self._levels: OrderedDict[Level, tuple[float, float]] = OrderedDict()  # level -> (weight, mean of log(1 + length))
 
     def estimate(self, features: Features) -> int:
-        """See ``LengthEstimator``."""
+        """Return the estimate, see ``LengthEstimator``."""
         value = self._value(features)
         return 0 if value is None and not features.stated else bounded(math.expm1(value or 0.0), features)
 
     def learn(self, lesson: Lesson) -> None:
-        """An answer that a limit ended tells something only where it is longer than what was thought."""
+        """Learn from an answer. One that a limit ended tells something only if it is longer than expected."""
         target = math.log1p(lesson.length)
         if not lesson.whole and (self._value(lesson.features) or 0.0) >= target:
             return
@@ -44,12 +44,12 @@ class LengthHistory:
             self._levels.popitem(last=False)
 
     def snapshot(self) -> dict[str, Any]:
-        """See ``LengthLearner``."""
+        """Return plain data, see ``LengthLearner``."""
         return {"kind": "history", "levels": [[*level, *cell] for level, cell in self._levels.items()]}
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> LengthHistory:
-        """Raises ValueError: what is wrong with a snapshot."""
+        """Return the history of a snapshot. Raises ValueError with what is wrong with it."""
         made, levels = cls(), snapshot.get("levels")
         if not isinstance(levels, list) or len(levels) > MOST_LEVELS:
             raise ValueError(f"levels is no list of at most {MOST_LEVELS}")
@@ -62,7 +62,7 @@ class LengthHistory:
         return made
 
     def _value(self, features: Features) -> float | None:
-        """Expected log(1 + length), whatever bounds it; None before any lesson."""
+        """Return the expected log(1 + length) before bounds; None before any lesson."""
         value: float | None = None
         for level in _levels(features):
             if (cell := self._levels.get(level)) is not None:

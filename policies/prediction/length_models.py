@@ -1,4 +1,4 @@
-"""Length estimators by the kind that their snapshots name, and how good each kind is on lessons that it has not seen."""
+"""Length estimators by the kind named in their snapshots, and a comparison of the kinds on unseen lessons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS: dict[str, Callable[[dict[str, Any]], LengthLearner]] = {
 
 
 def restored(snapshot: dict[str, Any]) -> LengthLearner:
-    """The estimator that a snapshot was taken of. Raises ValueError: what is wrong with it."""
+    """Return the estimator of a snapshot. Raises ValueError with what is wrong with it."""
     kind = snapshot.get("kind")
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r:.40}, not one of {', '.join(KINDS)}")
@@ -27,8 +27,11 @@ def restored(snapshot: dict[str, Any]) -> LengthLearner:
 def compared(
     lessons: Sequence[Lesson], unseen: Sequence[Lesson], orders: Iterable[Sequence[int]]
 ) -> tuple[LengthRegression, dict[str, dict[str, float]]]:
-    """A model trained on ``lessons`` (see ``trained``), and figures on ``unseen`` of a constant (their median), of history
-    and of the model. After it was measured, the model learned those too, as it would have while serving."""
+    """Return a model trained on ``lessons`` (see ``trained``), and figures on ``unseen`` for three estimators.
+
+    The others are a constant (the median) and the history. After the measurement, the model learns the unseen lessons too,
+    as it would while serving.
+    """
     constant = statistics.median(lesson.length for lesson in lessons)
     history, model = LengthHistory(), trained(lessons, orders)
     for lesson in lessons:

@@ -1,8 +1,8 @@
 """Estimates of answer lengths by a trained linear model of log(1 + length) over hashed features of the request.
 
-One weight for each term of ``Features``. It is trained, and goes on learning while it serves, by AdaGrad (Duchi, Hazan,
-Singer 2011) on the Huber loss with a ridge penalty on the weights that a lesson touches: a lesson costs what it has terms.
-The paper's tagger is a language model of 125 M parameters with a scalar head; this one is a list of numbers.
+It has one weight for each term of ``Features``. It is trained, and goes on learning while it serves, by AdaGrad (Duchi,
+Hazan, Singer 2011) on the Huber loss with a ridge penalty on the weights that a lesson touches: a lesson costs as much as
+it has terms. The paper's tagger is a language model of 125 M parameters with a scalar head; this one is a list of numbers.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 from .lengths import TERMS, Features, Lesson, bounded
 
-RATE = 0.1  # of AdaGrad
-RIDGE = 1e-4  # of a weight's own size, in each gradient that it gets
-HUBER = 0.5  # of log(1 + length): beyond, an error counts linearly
+RATE = 0.1  # AdaGrad's learning rate
+RIDGE = 1e-4  # fraction of a weight, in each of its gradients
+HUBER = 0.5  # of log(1 + length): beyond it, an error counts linearly
 MOST = math.log1p(1 << 24)  # of log(1 + length)
-FLOOR = 1.0  # what AdaGrad's sums begin with: the first lesson must not decide
+FLOOR = 1.0  # initial value of AdaGrad's sums: the first lesson must not dominate
 
 
 class LengthRegression:
-    """See the module. ``weights``, ``squares``: TERMS numbers each; ``lessons``: learned in all."""
+    """The model (see the module). weights, squares: TERMS numbers each. lessons: number learned."""
 
     def __init__(self, weights: list[float], squares: list[float], lessons: int = 0) -> None:
         self._weights, self._squares, self.lessons = weights, squares, lessons
@@ -32,13 +32,13 @@ class LengthRegression:
         return cls([0.0] * TERMS, [FLOOR] * TERMS)
 
     def estimate(self, features: Features) -> int:
-        """See ``LengthEstimator``."""
+        """Return the estimate, see ``LengthEstimator``."""
         if not self.lessons and not features.stated:
             return 0
         return bounded(math.expm1(min(self._value(features), MOST)), features)
 
     def learn(self, lesson: Lesson) -> None:
-        """An answer that a limit ended tells something only where it is longer than what was thought."""
+        """Learn from an answer. One that a limit ended tells something only if it is longer than expected."""
         weights, squares, terms = self._weights, self._squares, lesson.features.terms
         wrong = self._value(lesson.features) - math.log1p(lesson.length)
         if not lesson.whole and wrong >= 0:
@@ -51,7 +51,7 @@ class LengthRegression:
             weights[term] -= RATE * gradient / math.sqrt(squares[term])
 
     def snapshot(self) -> dict[str, Any]:
-        """See ``LengthLearner``."""
+        """Return plain data, see ``LengthLearner``."""
         return {
             "kind": "trained",
             "lessons": self.lessons,
@@ -61,7 +61,7 @@ class LengthRegression:
 
     @classmethod
     def restore(cls, snapshot: dict[str, Any]) -> LengthRegression:
-        """Raises ValueError: what is wrong with a snapshot."""
+        """Return the model of a snapshot. Raises ValueError with what is wrong with it."""
         lists: list[list[float]] = []
         for name in ("weights", "squares"):
             values = snapshot.get(name)
@@ -79,7 +79,7 @@ class LengthRegression:
         return cls(weights, squares, lessons)
 
     def _value(self, features: Features) -> float:
-        """Expected log(1 + length), whatever bounds it."""
+        """Return the expected log(1 + length) before bounds."""
         weights = self._weights
         return sum([weights[term] for term in features.terms])
 
@@ -89,7 +89,7 @@ def _least(name: str) -> str:
 
 
 def trained(lessons: Sequence[Lesson], orders: Iterable[Sequence[int]]) -> LengthRegression:
-    """A new model that has learned every lesson once for each order of them."""
+    """Return a new model that has learned every lesson once for each of the orders."""
     made = LengthRegression.untrained()
     for index in chain.from_iterable(orders):
         made.learn(lessons[index])

@@ -1,4 +1,4 @@
-"""The load of a worker, as dispatch policies compare it, from its sweep machine or a replica of that.
+"""The load of a worker as dispatch policies compare it, from its sweep machine or a replica.
 
 A block is a page of KV: ``page_size`` tokens on all layers that the worker has of a route.
 """
@@ -11,7 +11,7 @@ from ..memory.worker_memory import WorkerMemory
 from ..model.runs import LocalRoute
 from ..sweep.columns import Status
 from ..sweep.events import Submission
-from ..sweep.offline_room import offline_bytes
+from ..sweep.offline_capacity import offline_bytes
 from ..sweep.state import SweepState
 from .candidate import Candidate, Forecast
 
@@ -23,10 +23,10 @@ def candidate_at(
     in_flight: Sequence[Submission] = (),
     forecast: Forecast | None = None,
 ) -> Candidate | None:
-    """The home of a route as a place for a request; None where the route is not in force there. Offline sequences are no
-    load, as they give way to everybody.
+    """Return the home of a route as a candidate for a request; None if the route is not in force there.
 
-    in_flight: requests that were sent there and that its machine does not have; they wait, too.
+    Offline sequences are no load, as they give way to all others. in_flight: requests that were sent there and have not
+    reached its machine; they count as waiting.
     """
     parts = state.parts
     local = parts.routes.home(route)
@@ -62,14 +62,14 @@ def candidate_at(
 
 
 def used_blocks(memory: WorkerMemory, block_bytes: int) -> int:
-    """What sequences of all routes hold, in blocks of so many bytes. Pages that are only cached count as free."""
+    """Return what sequences of all routes hold, in blocks of ``block_bytes``. Pages that are only cached count as free."""
     pages = memory.pages
     slots = [(n - pages.idle.slots[arena]) * pages.allocator(arena).slot_bytes for arena, n in pages.slots_in_use.items()]
     return -(-sum(slots) // block_bytes)
 
 
 def _cached(state: SweepState, local: LocalRoute, submission: Submission) -> int:
-    """Leading pages of a prompt that a sequence would find there."""
+    """Return the leading pages of a prompt that a sequence would find there."""
     parts = state.parts
     if not parts.config.prefix_cache or not local.spans or submission.scored:
         return 0

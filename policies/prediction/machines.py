@@ -1,10 +1,10 @@
-"""Sweep machines that run together under virtual time: a home and the hosts of its routes, and what passes between them.
+"""Sweep machines that run together in virtual time: a home and the hosts of its routes, with the messages between them.
 
 The machines are those of live workers; only their devices and links are replaced. A plan takes the cost model's seconds.
 Hidden states leave when it ends, one flight after the other on each link: activations are the most urgent class of a link
-and never cut (``cluster/chunk_order.py``), so that they wait for each other alone. Everything else that workers tell each
-other is small, and takes the link's latency. As on a live worker messages that come are heeded at once, and plans made
-while another runs.
+and never cut (``cluster/chunk_order.py``), so that they wait for one another only. All other messages between workers are
+small, and take the link's latency. As on a live worker, messages are handled on arrival, and plans are made while another
+runs.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from ..plan.sweep_plan import SweepPlan, SweepResult
 from ..sweep.config import OPEN_PLANS
 from ..sweep.events import Effect, Event, Flight, Send
 from ..sweep.state import SweepState
-from .course import Present, UnderWay
+from .timeline import InFlightMessages, TimelineEntry
 
-_FOREIGN = 1 << 40  # flights are numbered from here on: beyond those that live workers have numbered
-_SAME = 1e-9  # seconds: times that are equal but for the order in which they were added up
+_FOREIGN = 1 << 40  # first number of flights: larger than any of a live worker
+_SAME = 1e-9  # seconds: tolerance for times that differ by the order of their summation
 NEVER = float("inf")
 
 
 class BulkTimes:
-    """What the less urgent classes of a link have under way. ``chunk``: seconds that an activation waits for them at most;
-    0: until all of it, and ``behind`` seconds more, is sent."""
+    """The less urgent transfers in flight on a link.
+
+    ``chunk``: longest seconds that an activation waits for them; 0: until all of it is sent, and ``behind`` seconds more.
+    """
 
     def __init__(self, chunk: float) -> None:
         self.chunk = chunk
         self.began = self.ends = self.behind = 0.0
-        self.waits: list[float] = []  # of each activation that was sent meanwhile
+        self.waits: list[float] = []  # waits of activations sent meanwhile
 
     def hold_up(self, now: float, seconds: float) -> float:
-        """When an activation that takes so many seconds can begin; it holds up the rest by as many."""
+        """Return when an activation that takes ``seconds`` can begin; it delays the rest by as many."""
         if now >= self.ends:
             return now
         wait = self.ends - now + self.behind
@@ -48,8 +50,11 @@ class BulkTimes:
 
 
 class LinkTimes:
-    """When what is sent from a worker to another arrives. latency: seconds. bandwidth: bytes per second of hidden states; 0:
-    any. number: bytes of a number of a hidden state. ``bulk``: what else moves on a link; forecasts know nothing of it."""
+    """The transfer times between workers.
+
+    latency: seconds. bandwidth: bytes per second of hidden states; 0: unlimited. number: bytes of one number of a hidden
+    state. ``bulk``: other transfers on a link, which forecasts do not know.
+    """
 
     def __init__(self, latency: float = 0.0, bandwidth: float = 0.0, number: int = 1) -> None:
         self.latency, self._bandwidth, self._number = latency, bandwidth, number
@@ -57,7 +62,7 @@ class LinkTimes:
         self.bulk: dict[tuple[str, str], BulkTimes] = {}
 
     def fly(self, sender: str, receiver: str, numbers: int, now: float) -> float:
-        """Of so many numbers that are sent now."""
+        """Return the arrival time of ``numbers`` numbers that are sent now."""
         if self._bandwidth:
             link, seconds = (sender, receiver), numbers * self._number / self._bandwidth
             now = max(now, self._free.get(link, now))
@@ -74,7 +79,7 @@ class LinkTimes:
 
 
 class PlayedMachine:
-    """A worker. ``open``: plans, when each ends, and the seconds that the cost model gives it."""
+    """A simulated worker. ``open``: plans, the end of each, and the seconds that the cost model gives it."""
 
     def __init__(
         self, state: SweepState, coefficients: Coefficients, open: deque[tuple[SweepPlan, float, float]], depth: int
@@ -85,7 +90,7 @@ class PlayedMachine:
         self._depth = depth  # plans that may be open
 
     def fill(self, now: float) -> None:
-        """Keep the device busy."""
+        """Make plans to keep the device busy."""
         while len(self.open) < self._depth and (not self.dry or now >= self.state.next_deadline):
             plan = self.state.plan(now)
             if plan is None:
@@ -96,15 +101,18 @@ class PlayedMachine:
 
 
 class Machines:
-    """See the module. The first of ``presents`` is the home. Whoever derives from it says what devices draw (``draw``) and
-    hears of effects (``heed``). under_way: what was sent before."""
+    """The machines (see the module). The first of ``presents`` is the home.
+
+    A subclass provides the tokens that devices draw (``draw``) and handles effects (``heed``). under_way: messages in
+    flight.
+    """
 
     def __init__(
         self,
-        presents: Sequence[Present],
+        presents: Sequence[TimelineEntry],
         now: float,
         links: LinkTimes,
-        under_way: Sequence[UnderWay] = (),
+        under_way: Sequence[InFlightMessages] = (),
         depth: int = OPEN_PLANS,
     ) -> None:
         self.now = now
@@ -114,34 +122,36 @@ class Machines:
             self.machines[present.state.config.worker] = PlayedMachine(present.state, present.coefficients, open, depth)
         self.home = next(iter(self.machines.values())).state
         self.links = links
-        self._posts: list[tuple[float, int, str, list[Event]]] = []  # when, in which order, to whom
+        self._posts: list[tuple[float, int, str, list[Event]]] = []  # (arrival, order, receiver, messages)
         self._posted = 0
         for one in under_way:
             self._post(now + one.after, one.worker, one.messages)
 
-    # for those who derive from it ------------------------------------------------------------------------------------
+    # for subclasses
 
     def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
-        """Tokens for the plan's sampled rows."""
+        """Return tokens for the plan's sampled rows."""
         raise NotImplementedError
 
     def heed(self, effect: Effect) -> None:
-        """Of any machine, but for messages between them."""
+        """Handle an effect of any machine, other than messages between machines."""
         raise NotImplementedError
 
     # what happens ----------------------------------------------------------------------------------------------------
 
     @property
     def due(self) -> float:
-        """When the next thing happens; infinite: nothing is left to do."""
+        """The time of the next happening; infinite: nothing is left to do."""
         ends = [machine.open[0][1] for machine in self.machines.values() if machine.open]
         return min(min(ends, default=NEVER), self._posts[0][0] if self._posts else NEVER)
 
     def happen(self) -> PlayedMachine | None:
-        """The next thing: messages come, or a plan ends (of equal times first), whose machine is returned. Nobody has
-        planned since. As with live workers, what comes at one time comes before anybody plans: a host that ends a plan tells
-        of its rows, and of the lease for which they made room. But hidden states come by the link, and are planned with
-        before messages that were sent together with them have passed the mailbox."""
+        """Process the next happening: messages arrive, or a plan ends (first, at equal times), whose machine is returned.
+
+        No machine plans in between. As with live workers, simultaneous messages arrive before any planning: a host that
+        ends a plan reports on its rows, and on the lease for which they made room. But hidden states come by the link, and
+        are planned with before messages that were sent together with them have passed the mailbox.
+        """
         busy = [machine for machine in self.machines.values() if machine.open]
         machine = min(busy, key=lambda machine: machine.open[0][1]) if busy else None
         if self._posts and (machine is None or self._posts[0][0] + _SAME < machine.open[0][1]):
@@ -163,23 +173,23 @@ class Machines:
         return machine
 
     def wake(self) -> None:
-        """Whoever derives from it has changed machines itself."""
+        """Note that a subclass has changed machines itself."""
         for machine in self.machines.values():
             machine.dry = False
 
     def go_on(self) -> None:
-        """Every worker plans that could plan something else than before, and messages are sent."""
+        """Let every worker plan that could plan something new, and send messages."""
         for machine in self.machines.values():
             machine.fill(self.now)
         self.exchange()
 
     def exchange(self) -> None:
-        """Heed all effects and send the messages among them."""
+        """Handle all effects and send the messages among them."""
         for machine in self.machines.values():
             self._hear(machine)
 
     def _hear(self, machine: PlayedMachine) -> None:
-        told: dict[str, list[Event]] = {}  # by worker, who hears of it in one message
+        told: dict[str, list[Event]] = {}  # by worker, which gets them in one message
         for effect in machine.state.take_effects():
             if not isinstance(effect, Send):
                 self.heed(effect)
@@ -188,9 +198,9 @@ class Machines:
         for worker, messages in told.items():
             self._post(self.now + self.links.latency, worker, messages)
 
-    def under_way(self, now: float) -> list[UnderWay]:
-        """What was sent and has not arrived at ``now``."""
-        return [UnderWay(at - now, worker, messages) for at, _, worker, messages in sorted(self._posts, key=_order)]
+    def under_way(self, now: float) -> list[InFlightMessages]:
+        """Return the messages that are in flight at ``now``."""
+        return [InFlightMessages(at - now, worker, messages) for at, _, worker, messages in sorted(self._posts, key=_order)]
 
     def _post(self, at: float, worker: str, messages: list[Event]) -> None:
         self._posted += 1

@@ -1,6 +1,7 @@
-"""An instance that is a pipeline: its routes cross several devices, of which the first is the home of all requests.
+"""A simulated instance that is a pipeline: its routes cross several devices, the first of which is the home.
 
-Offers what ``Instance`` does. Every sweep of every device is played, and every message between them (``machines.py``).
+It has the interface of ``Instance``. Every sweep of every device is simulated, and every message between them
+(``machines.py``).
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ from ..sweep.config import OPEN_PLANS, SweepConfig
 from ..sweep.events import CostsLearned, Effect, RoutesChanged, Submission
 from ..sweep.state import SweepState
 from .candidate import Candidate
-from .course import Present
 from .forecast import Forecaster
 from .instance_load import InstanceLoad, News
 from .lengths import MORE
 from .load import used_blocks
 from .machines import LinkTimes, Machines, PlayedMachine
+from .timeline import TimelineEntry
 
 
 class PipelineInstance(Machines):
-    """``due``: when the next sweep of a device ends, or the next message between two arrives; infinite: nothing is there.
-    ``busy``: seconds of all devices; ``bubbles``: those in which one had nothing to do while sequences ran at the home.
-    configs: of its devices, in the order of its routes."""
+    """A simulated pipeline (see the module).
+
+    due: when the next sweep of a device ends, or the next message between two arrives; infinite: nothing is left. busy:
+    seconds of all devices. bubbles: seconds in which a device had nothing to do while sequences ran at the home. configs:
+    of its devices, in the order of its routes.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,7 @@ class PipelineInstance(Machines):
         *,
         ahead: bool = True,
     ) -> None:
-        presents = [Present(SweepState(config), coefficients) for config in configs]
+        presents = [TimelineEntry(SweepState(config), coefficients) for config in configs]
         super().__init__(presents, 0.0, links, depth=OPEN_PLANS if ahead else 1)
         for present in presents:
             present.state.without_device()
@@ -46,7 +50,7 @@ class PipelineInstance(Machines):
                 present.state.apply(CostsLearned(coefficients), 0.0)
         self.name, self.state = name, self.home
         self.sweeps, self.busy, self.bubbles = 0, 0.0, 0.0
-        self._ended: dict[str, float] = {}  # of each device's last sweep; before it the home had nothing to do
+        self._ended: dict[str, float] = {}  # end of each device's last sweep; before it the home was idle
         self._load = InstanceLoad(self.home)
         self._effects: list[Effect] = []
         rooms = []
@@ -60,7 +64,7 @@ class PipelineInstance(Machines):
         self._block_bytes = self.home.parts.memory.page_bytes(home.spans)
 
     def submit(self, submission: Submission, now: float, ends: int = 0) -> list[News]:
-        """A request arrives, not after ``due``. ``ends``: as of ``Instance``."""
+        """Add a request that arrives, not after ``due``. ``ends``: as in ``Instance``."""
         self.now = now
         if not self.home.running:
             self._ended = dict.fromkeys(self.machines, now)
@@ -70,7 +74,7 @@ class PipelineInstance(Machines):
         return self._proceed()
 
     def finish(self) -> list[News]:
-        """What is due happens."""
+        """Process what is due."""
         machine = self.happen()
         if machine is not None:
             self.sweeps += 1
@@ -80,7 +84,7 @@ class PipelineInstance(Machines):
     def _proceed(self) -> list[News]:
         self.go_on()
         effects, self._effects = self._effects, []
-        return self._load.note(effects)
+        return self._load.record(effects)
 
     def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
         seconds = cost(plan, machine.coefficients)
@@ -95,7 +99,7 @@ class PipelineInstance(Machines):
     # what is seen ----------------------------------------------------------------------------------------------------
 
     def candidate(self, now: float) -> Candidate:
-        """As its home tells; a block is a page of KV on the layers of the home."""
+        """Return the load as its home reports it; a block is a page of KV on the layers of the home."""
         load, used = self._load, used_blocks(self.home.parts.memory, self._block_bytes)
         waiting = len(load.needs)
         return Candidate(
@@ -104,18 +108,18 @@ class PipelineInstance(Machines):
         )  # fmt: skip
 
     def forecaster(self, now: float, more: int = MORE, *, spread: bool = True) -> Forecaster:
-        """As of ``Instance``, on all its devices, with what is under way between them."""
+        """Return a forecaster as in ``Instance``, on all its devices, with the messages in flight between them."""
         presents, wrong = [], self._load.spread.value if spread else 0.0
         for machine in self.machines.values():
             open = [(plan, end - now) for plan, end, _ in machine.open]
-            presents.append(Present(machine.state, machine.coefficients, open, more, wrong))
+            presents.append(TimelineEntry(machine.state, machine.coefficients, open, more, wrong))
         return Forecaster(presents, now, links=self.links, under_way=self.under_way(now))
 
     def outstanding(self, now: float) -> int:
-        """Tokens to prefill and to decode, as the gateway counts them."""
+        """Return the tokens to prefill and to decode, as the gateway counts them."""
         return self._load.outstanding
 
     @property
     def preemptions(self) -> int:
-        """Since the start, on all devices."""
+        """The number of preemptions since the start, on all devices."""
         return sum([machine.state.counters["preemptions"] for machine in self.machines.values()])

@@ -1,4 +1,4 @@
-"""Which workers a lazy replay covers: one route, one account, all sequences at home there."""
+"""Plain workers, which a lazy replay covers: one route, one account, all sequences at home there."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..sweep.parts import Parts
 
 
 class NotPlain(Exception):
-    """The worker does, or would come to do, what is not covered here."""
+    """A worker that does, or would come to do, something that a lazy replay does not cover."""
 
 
 def plain_route(parts: Parts, arrivals: Iterable[Submission]) -> LocalRoute:
-    """The one route of all sequences. Raises NotPlain where there is more than one of anything."""
+    """Return the single route of all sequences. Raises NotPlain if there is more than one of anything."""
     rows, config = parts.rows, parts.config
     live = rows.live()
     submissions = [*arrivals, *[rows.submission[s] for s in live]]
     online = [*arrivals, *[rows.submission[s] for s in live if not rows.is_offline(s)]]
     accounts = {(shared_class(of.priority), of.tenant) for of in online}
-    if parts.queue.offline:  # those that are leaving are none of these
+    if parts.queue.offline:  # leaving ones are not in the queue
         raise NotPlain("offline sequences")
     local = parts.routes.home(submissions[0].route) if submissions else None
     if local is None or len(local.spans) > 1 or len({of.route for of in submissions}) > 1:
@@ -37,7 +37,7 @@ def plain_route(parts: Parts, arrivals: Iterable[Submission]) -> LocalRoute:
 
 
 def pages_left(parts: Parts, local: LocalRoute) -> tuple[int, int]:
-    """Pages of this route that are free, and those that the worker would give up for them."""
+    """Return the pages of this route that are free, and the cached ones that the worker would evict for them."""
     if not local.spans:
         return 1 << 60, 0
     pages, arena, width = parts.memory.pages, local.spans[0].arena, local.spans[0].layers

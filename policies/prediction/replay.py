@@ -1,9 +1,9 @@
-"""MachineReplay: sweep machines played forward under virtual time, as their workers would run them if nobody else came.
+"""Machine replay: sweep machines simulated in virtual time, as their workers would run if no more requests came.
 
-The machine that plans is the live worker's own; only the device is replaced. Its seconds are the cost model's, its tokens
-are unknown, but for the one that ends a sequence at its estimated length. As in the live worker a plan is made while the one
-before it runs, so that an end shows two sweeps later. Many equal sweeps are taken at once where the machine says that they
-are equal (``SweepState.repeat``) and nobody ends in them.
+The machine that plans is the live worker's own; only the device is replaced. Its seconds are the cost model's. Its tokens
+are unknown, except for the one that ends a sequence at its estimated length. As in the live worker, a plan is made while
+the one before it runs, so that an end shows two sweeps later. Many equal sweeps are taken at once if the machine reports
+that they are equal (``SweepState.repeat``) and no sequence ends in them.
 """
 
 from __future__ import annotations
@@ -13,48 +13,46 @@ from collections.abc import Iterable, Sequence
 from ..plan.cost import cost
 from ..plan.sweep_plan import SweepPlan
 from ..sweep.events import Cancelled, Effect, GivenBack, Submission, TokensEmitted
-from .course import Course, Present, UnderWay
 from .machines import NEVER, LinkTimes, Machines, PlayedMachine
+from .timeline import InFlightMessages, Timeline, TimelineEntry
 
-UNKNOWN = 0  # stands for a token that is not known
+UNKNOWN = 0  # stands for an unknown token
 
 
 class MachineReplay(Machines):
-    """Workers that are played forward together. The first is the home of ``submissions``, which arrive now; the others are
-    the hosts of its routes, where there are any. links: between them, and under_way what was sent before now; without
-    links messages take no time.
+    """Workers simulated together. The first is the home of ``submissions``, which arrive now; the others host its routes.
 
-    Whoever has no estimate of its answer (``Submission.expected``) ends at its limit. now: by the clock that the machines
-    were told the time by.
+    links: between them. under_way: messages in flight now. Without links messages take no time. A request without an
+    estimate of its answer (``Submission.expected``) ends at its limit. now: by the clock of the machines.
     """
 
     def __init__(
         self,
-        presents: Sequence[Present],
+        presents: Sequence[TimelineEntry],
         submissions: Iterable[Submission],
         now: float,
         links: LinkTimes | None = None,
-        under_way: Sequence[UnderWay] = (),
+        under_way: Sequence[InFlightMessages] = (),
     ) -> None:
         forks = [one.without_offline(now).fork() for one in presents]
         for one in forks:
             one.state.without_device()
         super().__init__(forks, now, LinkTimes() if links is None else links.fork(), under_way)
         self._began = now
-        self._first = now  # when tokens of those that had none began to come
-        self.course, self._present = Course(), presents[0]
+        self._first = now  # when first tokens began to come
+        self.course, self._present = Timeline(), presents[0]
         self._before = self.home.number - self.home.open_plans
         self._preempted = self.home.counters["preemptions"]
-        self._totals: dict[str, int] = {}  # by request: tokens at which it ends, where that is before its limit
-        self._cut: list[str] = []  # who has all tokens now, and no stop token: its gateway ends it
+        self._totals: dict[str, int] = {}  # by request: tokens at which it ends, if before its limit
+        self._cut: list[str] = []  # requests with all tokens but no stop token: their gateways end them
         for machine in self.machines.values():
             rows = machine.state.parts.rows
             for s in rows.live():
                 self._estimate(rows.submission[s], rows.length[s])
-        self._left = 0  # each row of the last plan draws so many tokens more before one of them ends
+        self._left = 0  # tokens that each row of the last plan still draws before one of them ends
         self._last = SweepPlan(0)  # the plan that ended last
         self._until = ""  # the request whose end ends the replay
-        self._complete = 0  # from this plan on all plans were made after the last request had come
+        self._complete = 0  # plans from this one on were made after the last request had come
         self._proceed()
         for submission in submissions:  # one by one, as they come
             self.home.apply(submission, now)
@@ -67,7 +65,7 @@ class MachineReplay(Machines):
             self._totals[of.request] = total
 
     def play(self, request: str, horizon: int) -> None:
-        """Until the last token of a request, or its return, or for so many sweeps."""
+        """Simulate until the last token of a request, or its return, or for ``horizon`` sweeps."""
         course, self._until = self.course, request
         while request not in course.ends and request not in course.returned and course.sweeps[-1] < horizon:
             if not self._step():
@@ -75,18 +73,18 @@ class MachineReplay(Machines):
 
     @property
     def preemptions(self) -> int:
-        """At the home, so far."""
+        """The number of preemptions at the home so far."""
         return self.home.counters["preemptions"] - self._preempted
 
     @property
     def present(self) -> int:
-        """Sequences that are still at the home."""
+        """The number of sequences still at the home."""
         return self.home.running + self.home.waiting
 
     # one step --------------------------------------------------------------------------------------------------------
 
     def _step(self) -> bool:
-        """A message comes; or a plan ends, and perhaps many equal ones after it. False: nothing is left to do."""
+        """Process a message, or the end of a plan and perhaps many equal ones after it; return False if nothing is left."""
         if self.due == NEVER:
             return False
         machine = self.happen()
@@ -101,7 +99,7 @@ class MachineReplay(Machines):
         return True
 
     def _proceed(self) -> None:
-        """Let every worker plan, and note how far the course has come."""
+        """Let every worker plan, and extend the timeline."""
         self.wake()
         self.go_on()
         course, ended = self.course, self.home.number - self.home.open_plans - self._before
@@ -125,7 +123,7 @@ class MachineReplay(Machines):
     # tokens ----------------------------------------------------------------------------------------------------------
 
     def draw(self, machine: PlayedMachine, plan: SweepPlan) -> list[int]:
-        """A sequence that has its estimated length with this token ends by its stop token, if it has one."""
+        """Draw tokens: a sequence that reaches its estimated length ends by its stop token, if it has one."""
         tokens = [UNKNOWN] * len(plan.sample)
         same = plan.row == self._last.row and len(plan.sample) == len(self._last.sample)
         self._last = plan
@@ -145,9 +143,10 @@ class MachineReplay(Machines):
         return tokens
 
     def _jump(self, machine: PlayedMachine) -> None:
-        """Take the sweeps in which nothing changes, but for the last: while that one runs, the next plan is made already.
+        """Take the sweeps in which nothing changes, except the last: while that one runs, the next plan is made already.
 
-        The open plan was made before the last one ended: if anything was different in that one, who waits may start now.
+        The open plan was made before the last one ended. If that one differed in anything, a waiting sequence may start
+        now.
         """
         if len(machine.open) != 1:
             return
@@ -163,7 +162,7 @@ class MachineReplay(Machines):
         totals, far = self._totals, 1 << 60
         left = min([totals.get(submission[s].request, far) - start - 1 for s, start in zip(batch, plan.start, strict=True)])
         sweeps = min(sweeps, left - 1)
-        seconds = end - seconds - self.now  # that the plan has more than the cost model says: it may have begun before
+        seconds = end - seconds - self.now  # seconds beyond the cost model's: the plan may have begun before
         if sweeps < 2 or end + cost(plan, machine.coefficients, sweeps) >= state.next_deadline:
             return
         machine.open.clear()

@@ -1,6 +1,6 @@
-"""Replica: a worker's sweep machine once more, elsewhere, which follows the event feed of the first (``sweep/feed.py``).
+"""Replicas of a worker's sweep machine elsewhere, which follow the worker's event feed (``sweep/feed.py``).
 
-It is given the same calls, and so makes the same plans; that it does is checked with each. Forecasts begin with it.
+A replica gets the same calls, and so makes the same plans, which is checked for each plan. Forecasts begin with it.
 """
 
 from __future__ import annotations
@@ -16,48 +16,52 @@ from ..sweep.event_log import Applied, Began, Committed
 from ..sweep.events import Cancelled, Event, GivenBack, Submission, TokensEmitted
 from ..sweep.feed import FeedEntry, PlanMade, Priced, made
 from ..sweep.state import SweepState
-from .course import Present
 from .lengths import LengthSpread
+from .timeline import TimelineEntry
 
 WINDOW = 64  # sweeps
 
 
 class Learned:
-    """What the feed of a worker tells beside its state, and what is kept when that begins anew. ``coefficients``: None until
-    the worker has told what its sweeps cost. ``spread``: how wrong estimates of lengths are."""
+    """Knowledge from a worker's feed beside the state, kept when the feed begins anew.
+
+    coefficients: None until the worker has reported the cost of its sweeps. spread: the error of length estimates.
+    """
 
     def __init__(self, coefficients: Coefficients | None = None) -> None:
         self.coefficients, self.spread = coefficients, LengthSpread()
-        self._gap, self._sweeps = 0.0, 0  # seconds that a sweep takes longer than it costs the device; sweeps seen
+        self._gap, self._sweeps = 0.0, 0  # extra seconds of a sweep over its device cost; number of sweeps seen
 
     def swept(self, plan: SweepPlan, seconds: float) -> None:
-        """From the end of the sweep before it, or from when it was planned, to when its end was heard of: the device waits
-        for plans, and where there are too few cores the worker waits for one."""
+        """Learn from a sweep's seconds, from the end of the one before it, or its planning, to the report of its end.
+
+        The device waits for plans, and where there are too few cores the worker waits for one.
+        """
         if self.coefficients is not None:
             self._sweeps += 1
             self._gap += (seconds - cost(plan, self.coefficients) - self._gap) / min(self._sweeps, WINDOW)
 
     def costs(self) -> Coefficients | None:
-        """Of sweeps from end to end."""
+        """Return the cost of sweeps from end to end."""
         known = self.coefficients
         return known and replace(known, base=max(0.0, known.base + self._gap))
 
 
 class ReplicaError(Exception):
-    """It is not what the worker's machine is; the feed has to begin anew."""
+    """A replica that differs from the worker's machine; the feed has to begin anew."""
 
 
 class Replica:
-    """See the module."""
+    """A replica of one worker (see the module)."""
 
     def __init__(self, began: Began, learned: Learned | None = None) -> None:
         self.learned = learned or Learned()
         self.state = SweepState.restore(began.snapshot)
-        self._open: deque[SweepPlan] = deque()  # without those that were open when the feed began
+        self._open: deque[SweepPlan] = deque()  # without plans that were open when the feed began
         self._since = 0.0  # when the first of them began to run, by the worker's clock
 
     def take(self, entry: FeedEntry) -> None:
-        """Repeat a call. Raises ReplicaError where it did not lead to the same here."""
+        """Repeat a call. Raises ReplicaError if the result differs here."""
         if isinstance(entry, Priced):
             self.learned.coefficients = entry.coefficients
             return
@@ -105,12 +109,14 @@ class Replica:
             self.learned.spread.leave(event.request)
 
     def route(self, route: str) -> LocalRoute | None:
-        """A route that begins at the worker and is in force there."""
+        """Return a route in force that begins at the worker, or None."""
         return self.state.parts.routes.home(route)
 
-    def present(self, now: float) -> Present | None:
-        """Where a forecast begins, at ``now`` by the worker's clock. None until it is known what sweeps cost and what those
-        compute that run: two sweeps after the feed began."""
+    def present(self, now: float) -> TimelineEntry | None:
+        """Return the snapshot for a forecast at ``now`` by the worker's clock.
+
+        None until the cost of sweeps and the content of running plans are known: two sweeps after the feed began.
+        """
         costs = self.learned.costs()
         if costs is None or len(self._open) != self.state.open_plans:
             return None
@@ -118,4 +124,4 @@ class Replica:
         for plan in self._open:
             end = max(now, end + cost(plan, costs))
             open.append((plan, end - now))
-        return Present(self.state, costs, open, spread=self.learned.spread.value)
+        return TimelineEntry(self.state, costs, open, spread=self.learned.spread.value)

@@ -8,7 +8,7 @@ from ..plan.cost import KNEE
 
 
 class BatchSums:
-    """Sums over the rows of a plan. ``near``: positions that rows of one token attend to; ``far``: that longer chunks do."""
+    """Sums over the rows of a plan. near: positions that rows of one token attend to. far: positions of longer chunks."""
 
     def __init__(self, tokens: int, sampled: int, near: int) -> None:
         self.tokens, self.sampled, self.near, self.far = tokens, sampled, near, 0
@@ -25,7 +25,7 @@ class RouteCost:
         self._kv = sum(run.kv_bytes for run in route.runs) / c.kv if sized else 1.0
 
     def flat(self, tokens: int, sampled: int) -> float:
-        """All but what grows with positions."""
+        """Return all costs except the ones that grow with positions."""
         c = self._c
         seconds = c.base + c.step * (self._steps if sampled else self._steps - self._heads) + c.row * sampled
         for share, head in self._runs:
@@ -35,5 +35,5 @@ class RouteCost:
         return seconds
 
     def attended(self, near: int, far: int) -> float:
-        """Positions that decoding rows attend to, and that prompts do."""
+        """Return the cost of positions that decoding rows (``near``) and prompts (``far``) attend to."""
         return self._kv * (self._c.context * near + self._c.prefill * far)

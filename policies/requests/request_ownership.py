@@ -46,7 +46,7 @@ class ChosenNames:
     def __init__(self) -> None:
         self._ids: OrderedDict[tuple[str, str], str] = OrderedDict()  # (key, chosen id) -> our id, the oldest first
 
-    def note(self, key: str, chosen: str, id: str) -> None:
+    def record(self, key: str, chosen: str, id: str) -> None:
         """Record a chosen id; it stands for the newest request.
 
         Ids of more than ``NAME_LENGTH`` characters are not kept.

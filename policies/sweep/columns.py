@@ -1,7 +1,7 @@
 """The columns of a worker's sequences: each fact about a sequence is in a list indexed by it.
 
-Copies, snapshots and checks are here; ``rows.py`` has the changes. Long lists (tokens, hashes, pages) are append-only and
-shared by forks, each with a length of its own. A fork that appends to a list longer than its own length copies its part
+Copies, snapshots and checks are here; ``row_table.py`` has the changes. Long lists (tokens, hashes, pages) are append-only
+and shared by forks, each with a length of its own. A fork that appends to a list longer than its own length copies its part
 first. So a fork costs the columns, not their contents.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .parts import Parts
-from .preemption import Promises
+from .preemption import PageCommitments
 from .sequences import Found
 
 
@@ -16,22 +16,22 @@ class Fitting:
     def __init__(self, parts: Parts) -> None:
         self._parts, self._rows = parts, parts.rows
 
-    def promises(self, *, offline: bool = False) -> Promises:
+    def commitments(self, *, offline: bool = False) -> PageCommitments:
         """Return what running sequences will still take for prompts in progress. ``offline``: include offline ones."""
-        promises, queue = Promises(self._rows.page_size, self._parts.memory), self._parts.queue
+        commitments, queue = PageCommitments(self._rows.page_size, self._parts.memory), self._parts.queue
         for running in queue.running if offline else queue.running[: queue.online]:
-            promises.add(self._rows, running)
-        return promises
+            commitments.add(self._rows, running)
+        return commitments
 
-    def fits(self, s: int, found: Found, promises: Promises, awaited: dict[str, int]) -> bool:
+    def fits(self, s: int, found: Found, commitments: PageCommitments, awaited: dict[str, int]) -> bool:
         """Return whether there is room for the whole prompt and a token; for a guest, for its lease.
 
         Counted against it: what running prompts will still take, and the slots ``awaited`` for older requests.
         """
-        return self._parts.memory.make_room(*self.need(s, found, promises, awaited))
+        return self._parts.memory.make_room(*self.need(s, found, commitments, awaited))
 
     def need(
-        self, s: int, found: Found, promises: Promises, awaited: dict[str, int]
+        self, s: int, found: Found, commitments: PageCommitments, awaited: dict[str, int]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Return two counts of slots by arena: the ones that must be free or idle, and idle ones that ``s`` will use
         itself.
@@ -40,7 +40,7 @@ class Fitting:
         """
         rows, pages = self._rows, self._parts.memory.pages
         total = self._pages_to_start(s)
-        need, kept = promises.beside(awaited), dict[str, int]()
+        need, kept = commitments.beside(awaited), dict[str, int]()
         for i, span in enumerate(rows.route[s].spans):
             present = [handle for handles in found if (handle := handles[i]) is not None]
             cached = sum(1 for handle in present if not pages.references(handle))
@@ -53,13 +53,13 @@ class Fitting:
             return self._parts.leases.wanted(s)
         return -(-(self._rows.known[s] + 1) // self._rows.page_size)
 
-    def within_cap(self, s: int, found: Found, promises: Promises) -> bool:
+    def within_cap(self, s: int, found: Found, commitments: PageCommitments) -> bool:
         """Return the same for the account's cap of KV memory."""
         if not self._parts.memory.capped:
             return True
         rows, memory, account = self._rows, self._parts.memory, self._rows.tenant[s]
         pages = memory.pages
-        need = promises.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].spans)
+        need = commitments.bytes.get(account, 0) + self._pages_to_start(s) * memory.page_bytes(rows.route[s].spans)
         for handle in (handle for handles in found for handle in handles if handle is not None):
             if pages.references(handle):  # already paid for by the sequences that list it
                 need -= pages.page_bytes(pages.span(handle))

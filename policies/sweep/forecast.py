@@ -6,10 +6,10 @@ these are played through, in their order; the columns advance by addition.
 
 from __future__ import annotations
 
+from .backfill_repeats import backfill_repeats, withheld
 from .events import TokensEmitted
 from .open_plans import OpenPlan
 from .parts import Parts
-from .riding_on import riding_on, withheld
 from .sequences import Sequences
 
 _TAKE, _COMMIT = 0, 1  # within one sweep: first its plan takes pages, then its commit makes tokens and publishes
@@ -30,7 +30,7 @@ def most(parts: Parts, plan: OpenPlan) -> int:
         size = rows.page_size
         sweeps = min(sweeps, *[size - start % size for start in plan.start])
     if queue.offline and sweeps > 1:
-        sweeps = riding_on(parts, plan, sweeps)
+        sweeps = backfill_repeats(parts, plan, sweeps)
     return max(1, _lasting(parts, plan, sweeps))
 
 
@@ -108,7 +108,7 @@ def jump(parts: Parts, sequences: Sequences, plan: OpenPlan, sweeps: int, tell: 
     outgoing.count("generated_tokens", sweeps * len(plan.sequences))
     if parts.queue.offline:  # those of the first plan were counted when it was made
         outgoing.count("offline_tokens", (sweeps - 1) * sum(map(rows.is_offline, plan.sequences)))
-    outgoing.tell_all(emitted)
+    outgoing.emit_all(emitted)
     for s in ended:
         sequences.drop(s)
 
@@ -118,12 +118,12 @@ def _take_pages(parts: Parts, takers: list[int]) -> None:
     rows, memory = parts.rows, parts.memory
     if parts.routes.single and not memory.capped and takers:
         spans = rows.route[takers[0]].spans
-        handles = memory.pages.take_several(spans[0], [rows.tenant[s] for s in takers]) if len(spans) == 1 else None
+        handles = memory.pages.allocate_several(spans[0], [rows.tenant[s] for s in takers]) if len(spans) == 1 else None
         if handles is not None:
             rows.list_each(takers, handles)
             return
     for s in takers:
-        taken = memory.take_pages(rows.route[s].spans, rows.tenant[s])
+        taken = memory.allocate_pages(rows.route[s].spans, rows.tenant[s])
         assert taken is not None, "there is less memory than was counted"
         rows.list_page(s, taken)
 

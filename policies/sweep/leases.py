@@ -73,14 +73,14 @@ class Lease:
     growing: int = 0  # home: hosts that have not granted it yet
     urgent: bool = False  # waits for memory here, while others may wait for what it holds
 
-    def take(self, step: LeaseStep) -> None:
+    def apply(self, step: LeaseStep) -> None:
         """Go to the next stage. Raises AssertionError for a step that is impossible now."""
         following = _NEXT.get((self.stage, step))
         assert following is not None, f"lease {self.number} of {self.home} is {self.stage.name}: {step.name} cannot come"
         self.stage = following
 
 
-class LeaseBook:
+class LeaseTable:
     """The leases of one worker by sequence, and the flights that have arrived for guests."""
 
     def __init__(self, worker: str) -> None:
@@ -108,13 +108,13 @@ class LeaseBook:
         if lease is None:
             lease = self._enter(s, Lease(self._worker, self._next, pages=pages, wanted=pages, path=path))
             self._next += 1
-        lease.take(LeaseStep.ASK)
+        lease.apply(LeaseStep.ASK)
         return lease
 
     def grant(self, s: int, cached: int) -> int:
         """Record a grant with ``cached`` leading pages; return the number of hosts that have granted."""
         lease = self._leases[s]
-        lease.take(LeaseStep.GRANT)
+        lease.apply(LeaseStep.GRANT)
         lease.granted += 1
         lease.cached = min(lease.cached, cached)
         return lease.granted
@@ -212,7 +212,7 @@ class LeaseBook:
 
     def queue(self, s: int, home: str, number: int, pages: int, *, urgent: bool) -> None:
         """Record that ``home`` wants a row and pages for ``s``, which waits. ``urgent``: it has those of other hosts."""
-        self._enter(s, Lease(home, number, wanted=pages)).take(LeaseStep.QUEUE)
+        self._enter(s, Lease(home, number, wanted=pages)).apply(LeaseStep.QUEUE)
         if urgent:
             self.hold(s)
 
@@ -237,7 +237,7 @@ class LeaseBook:
     def revoke(self, s: int) -> None:
         """Mark a lease revoked; its home is told to return it."""
         lease = self._leases[s]
-        lease.take(LeaseStep.REVOKE)
+        lease.apply(LeaseStep.REVOKE)
         lease.urgent = False
         self._urgent.discard(s)
 
@@ -311,7 +311,7 @@ class LeaseBook:
     def start(self, s: int) -> None:
         """Record that ``s`` has a row and pages here."""
         if (lease := self._leases.get(s)) is not None:
-            lease.take(LeaseStep.START)
+            lease.apply(LeaseStep.START)
             self.extend(s)
 
     @property
@@ -343,8 +343,8 @@ class LeaseBook:
 
     # copies ----------------------------------------------------------------------------------------------------------
 
-    def fork(self) -> LeaseBook:
-        copy = LeaseBook(self._worker)
+    def fork(self) -> LeaseTable:
+        copy = LeaseTable(self._worker)
         copy._next, copy._sequences, copy._away = self._next, self._sequences.copy(), self._away.copy()
         copy._leases = {s: replace(lease) for s, lease in self._leases.items()}
         copy._flights, copy._void, copy._urgent = self._flights.copy(), self._void.copy(), self._urgent.copy()
@@ -360,7 +360,7 @@ class LeaseBook:
         }
 
     @classmethod
-    def restore(cls, data: dict[str, Plain]) -> LeaseBook:
+    def restore(cls, data: dict[str, Plain]) -> LeaseTable:
         book = cls(data["worker"])
         book._next, book._void = data["next"], list(data["void"])
         for s, *fields in data["leases"]:

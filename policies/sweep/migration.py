@@ -4,7 +4,7 @@ A gateway asks for the full pages of a sequence (``Export``), which runs on mean
 sweeps and sent from the last to the first. A target imports the pages that it lacks, if memory is free or holds older
 cache, and if its routes compute them in exactly the same way. It publishes them, so that an attempt that starts there
 finds them by the ordinary look-up. An outgoing page is not pinned: the device copies it before any later plan, and so
-before anything is written there. Pages of a paused request are kept until it comes (``holding.py``).
+before anything is written there. Pages of a paused request are kept until it comes (``pinning.py``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from ..model.runs import Span
 from ..plan.sweep_plan import ImportGroup, PageImport
 from .columns import Status
 from .events import Send
-from .exchange import BATCH_BYTES, ExportKey, Landing, PageExport, PageStream
-from .holding import Holding
 from .page_events import (
     Export,
     Exported,
@@ -26,7 +24,9 @@ from .page_events import (
     PagesUnsent,
     SendPages,
 )
+from .page_transfers import BATCH_BYTES, ExportKey, Landing, PageExport, PageStream
 from .parts import Parts
+from .pinning import Pinning
 
 Layer = tuple[int, bytes, str, int]  # KV layer, lineage, arena, slot
 
@@ -34,8 +34,8 @@ Layer = tuple[int, bytes, str, int]  # KV layer, lineage, arena, slot
 class Migration:
     """The migration procedures of one worker (see the module). Owns nothing itself."""
 
-    def __init__(self, parts: Parts, holding: Holding) -> None:
-        self._parts, self._holding = parts, holding
+    def __init__(self, parts: Parts, holding: Pinning) -> None:
+        self._parts, self._pinning = parts, holding
 
     # out -------------------------------------------------------------------------------------------------------------
 
@@ -89,8 +89,8 @@ class Migration:
         there = min((stream.there for stream in streams), default=0)
         nbytes, refused = sum(stream.nbytes for stream in streams), sum(stream.refused for stream in streams)
         done = Exported(wanted.gateway, wanted.request, wanted.number, there, nbytes, refused, reason)
-        self._parts.outgoing.tell(done)
-        self._holding.exported(wanted.request, wanted.attempt, wanted.to)
+        self._parts.outgoing.emit(done)
+        self._pinning.exported(wanted.request, wanted.attempt, wanted.to)
 
     def _send(self, key: ExportKey, place: int) -> None:
         """Send the next batch of a stream, if any of its pages is here."""
@@ -122,7 +122,7 @@ class Migration:
         arenas = dict.fromkeys(arena for _, _, arena in shape)
         groups = [_group(arena, pages.allocator(arena).slot_bytes, shape) for arena in arenas]
         slots = [[slot for layers in listed for _, _, arena, slot in layers if arena == group.arena] for group in groups]
-        outgoing.tell(SendPages(stream.to.worker, number, wanted.account, wanted.request, hashes, groups, slots))
+        outgoing.emit(SendPages(stream.to.worker, number, wanted.account, wanted.request, hashes, groups, slots))
 
     def _layers(self, export: PageExport, stream: PageStream, page: int) -> list[Layer]:
         """Return the locations of the layers of a page that a target wants; empty if the page is not here, or not whole."""
@@ -217,7 +217,7 @@ class Migration:
         running = len(self._parts.queue.running)
         if not self._parts.memory.fits({span.arena: span.layers * (1 + running)}):
             return None
-        return self._parts.memory.take_page(span, account)
+        return self._parts.memory.allocate_page(span, account)
 
     def landed(self, plan: int) -> None:
         """Publish the pages that the plan has written, and answer their senders."""
@@ -225,10 +225,10 @@ class Migration:
         for landing in self._parts.exchange.landed(plan):
             for token_hash, handle in zip(landing.hashes, landing.handles, strict=True):
                 pages.publish(handle, token_hash)
-                if not self._holding.landed(landing.request, token_hash, handle):
+                if not self._pinning.landed(landing.request, token_hash, handle):
                     pages.release([handle], landing.account)
             answer = PagesTaken(self._parts.config.worker, landing.batch, landing.there, landing.refused)
-            self._parts.outgoing.tell(Send(landing.source, answer))
+            self._parts.outgoing.emit(Send(landing.source, answer))
 
 
 def _group(arena: str, slot_bytes: int, shape: Sequence[tuple[int, bytes, str]]) -> LayerGroup:

@@ -12,18 +12,18 @@ from ..memory.worker_memory import WorkerMemory
 from ..plain import Plain, from_plain, to_plain
 from ..plan.coefficients import Coefficients
 from ..plan.sweep_plan import Edit
-from .announcements import Announcements
 from .columns import Place, Status
 from .config import SweepConfig
-from .countdown import Absences
 from .events import ComponentsPlaced, Effect
-from .exchange import ExchangeBook
 from .fair_share import FairShare
-from .holds import HoldBook
-from .leases import LeaseBook
+from .leases import LeaseTable
 from .local_routes import LocalRoutes
-from .queue import SequenceQueue
-from .rows import RowTable
+from .page_pins import PagePins
+from .page_transfers import PageTransfers
+from .pending_pages import PendingPages
+from .return_timeouts import ReturnTimeouts
+from .row_table import RowTable
+from .sequence_queue import SequenceQueue
 
 COUNTERS = (
     "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",
@@ -42,13 +42,13 @@ class Outgoing:
         self.edited = True  # False: no device runs the plans, so table edits are not needed
         self.counters = dict.fromkeys(COUNTERS, 0)
 
-    def tell(self, effect: Effect) -> None:
+    def emit(self, effect: Effect) -> None:
         self._effects.append(effect)
 
-    def tell_all(self, effects: Iterable[Effect]) -> None:
+    def emit_all(self, effects: Iterable[Effect]) -> None:
         self._effects.extend(effects)
 
-    def tell_placed(self, placed: ComponentsPlaced, unmapped: bool) -> None:
+    def emit_placed(self, placed: ComponentsPlaced, unmapped: bool) -> None:
         """Emit a placement. If its memory may be ``unmapped``, it is emitted after the next plan, which maps the memory."""
         (self._with_plan if unmapped else self._effects).append(placed)
 
@@ -114,11 +114,11 @@ class Parts:
         self.queue = SequenceQueue(FairShare(config.tenant_weights, config.input_cost, config.output_cost))
         shares, reserve = config.tenant_kv_share, config.kv_reserve
         self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit, config.granule, shares, reserve)
-        self.leases = LeaseBook(config.worker)
-        self.exchange = ExchangeBook()
-        self.holds = HoldBook()
-        self.absences = Absences()
-        self.announcements = Announcements()
+        self.leases = LeaseTable(config.worker)
+        self.exchange = PageTransfers()
+        self.holds = PagePins()
+        self.return_timeouts = ReturnTimeouts()
+        self.pending_pages = PendingPages()
         self.routes = LocalRoutes(config.worker, config.numerics)
         self.outgoing = Outgoing()
 
@@ -161,9 +161,9 @@ class Parts:
     def fork(self) -> Parts:
         copy = Parts(self.config)
         copy.rows, copy.queue = self.rows.fork(), self.queue.fork()
-        copy.memory, copy.leases, copy.absences = self.memory.fork(), self.leases.fork(), self.absences.fork()
+        copy.memory, copy.leases, copy.return_timeouts = self.memory.fork(), self.leases.fork(), self.return_timeouts.fork()
         copy.exchange, copy.holds = self.exchange.fork(), self.holds.fork()
-        copy.announcements, copy.routes, copy.outgoing = self.announcements.fork(), self.routes.fork(), self.outgoing.fork()
+        copy.pending_pages, copy.routes, copy.outgoing = self.pending_pages.fork(), self.routes.fork(), self.outgoing.fork()
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -176,8 +176,8 @@ class Parts:
             "leases": self.leases.snapshot(),
             "exchange": self.exchange.snapshot(),
             "holds": self.holds.snapshot(),
-            "absences": self.absences.snapshot(),
-            "announcements": self.announcements.snapshot(),
+            "absences": self.return_timeouts.snapshot(),
+            "announcements": self.pending_pages.snapshot(),
             "routes": self.routes.snapshot(),
             "outgoing": self.outgoing.snapshot(),
         }
@@ -189,11 +189,11 @@ class Parts:
         parts.queue = SequenceQueue.restore(data["queue"])
         parts.rows = RowTable.restore(data["rows"])
         parts.memory = WorkerMemory.restore(data["memory"])
-        parts.leases = LeaseBook.restore(data["leases"])
-        parts.exchange = ExchangeBook.restore(data["exchange"])
-        parts.holds = HoldBook.restore(data["holds"])
-        parts.absences = Absences.restore(data["absences"])
-        parts.announcements = Announcements.restore(data["announcements"])
+        parts.leases = LeaseTable.restore(data["leases"])
+        parts.exchange = PageTransfers.restore(data["exchange"])
+        parts.holds = PagePins.restore(data["holds"])
+        parts.return_timeouts = ReturnTimeouts.restore(data["absences"])
+        parts.pending_pages = PendingPages.restore(data["announcements"])
         parts.routes = LocalRoutes.restore(data["routes"])
         parts.outgoing = Outgoing.restore(data["outgoing"])
         return parts
@@ -214,12 +214,12 @@ class Parts:
         self.leases.check(set(live))
         self.exchange.check()
         self.holds.check()
-        self.absences.check({s for s in live if rows.is_guest(s)})
+        self.return_timeouts.check({s for s in live if rows.is_guest(s)})
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s)]
         waiting = [(rows.key(s), rows.tenant[s]) for s in rows.with_status(Status.WAITING)]
         self.queue.check(waiting, [rows.key(s) for s in running])
         makers = {s for s in live if rows.status[s] != Status.LEAVING and not rows.is_guest(s)}
-        self.announcements.check(makers, set(rows.with_status(Status.PARKED)))
+        self.pending_pages.check(makers, set(rows.with_status(Status.PARKED)))
         listed = {handle: 1 for landing in self.exchange.landings() for handle in landing.handles}
         for handle in [*self.holds.handles(), *[handle for s in live for handle in rows.handles(s)]]:
             listed[handle] = listed.get(handle, 0) + 1

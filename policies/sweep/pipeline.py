@@ -69,7 +69,7 @@ class Pipeline:
         submission = replace(rows.submission[s], tokens=rows.tokens_of(s), page_hashes=rows.hashes_of(s))
         held = parts.holds.find(submission.request) is not None
         wanted = LeaseWanted(lease.home, lease.number, submission, lease.wanted, held)
-        parts.outgoing.tell(Send(asked[lease.granted], wanted))
+        parts.outgoing.emit(Send(asked[lease.granted], wanted))
 
     def _pages(self, s: int, positions: int) -> int:
         """Return the pages that hosts should have for ``positions``."""
@@ -94,7 +94,7 @@ class Pipeline:
             if rows.status[s] == Status.RUNNING:  # else it was preempted since
                 for host in hosts(rows.route[s].route):
                     asked.setdefault(host, []).append((parts.leases.number(s), parts.leases.wanted(s)))
-        parts.outgoing.tell_all([Send(host, GrowthWanted(parts.config.worker, wanted)) for host, wanted in asked.items()])
+        parts.outgoing.emit_all([Send(host, GrowthWanted(parts.config.worker, wanted)) for host, wanted in asked.items()])
 
     def extended(self, event: GrowthGranted) -> None:
         """Handle a host's grant of more pages."""
@@ -116,7 +116,7 @@ class Pipeline:
             if s is not None:
                 self.abandon(s, event.refused)
         elif s is None:  # it has left meanwhile, or belonged to an earlier life of this worker
-            parts.outgoing.tell(Send(event.host, LeaseReturned(worker, event.lease)))
+            parts.outgoing.emit(Send(event.host, LeaseReturned(worker, event.lease)))
         elif rows.status[s] == Status.LEASING:
             if parts.leases.grant(s, event.cached) < len(rows.route[s].route.hops) - 1:
                 self._ask_next(s)
@@ -188,7 +188,7 @@ class Pipeline:
         granted: dict[str, list[int]] = {}
         for s in guests:
             granted.setdefault(parts.leases.home(s), []).append(parts.leases.extend(s))
-        parts.outgoing.tell_all(
+        parts.outgoing.emit_all(
             [Send(home, GrowthGranted(parts.config.worker, numbers)) for home, numbers in granted.items()]
         )
 
@@ -196,18 +196,18 @@ class Pipeline:
         """Revoke a guest's lease. Its memory returns when its home has called back the rows in flight."""
         leases = self._parts.leases
         leases.revoke(s)
-        self._parts.outgoing.tell(Send(leases.home(s), LeaseRevoked(self._parts.config.worker, leases.number(s))))
+        self._parts.outgoing.emit(Send(leases.home(s), LeaseRevoked(self._parts.config.worker, leases.number(s))))
 
     def revoke_overdue(self, s: int, now: float) -> None:
         """Make room for the start of ``s`` at the cost of a guest that should have been back."""
         leases = self._parts.leases
         lent = set() if leases.revoked else set(leases.lent())
-        overdue = [guest for guest in self._parts.absences.overdue(now) if guest in lent]
+        overdue = [guest for guest in self._parts.return_timeouts.overdue(now) if guest in lent]
         if (guest := overdue_guest(self._parts.rows, overdue, s)) is not None:
             self.revoke(guest)
 
     def _refuse(self, home: str, lease: int, reason: str) -> None:
-        self._parts.outgoing.tell(Send(home, LeaseGranted(self._parts.config.worker, lease, 0, reason)))
+        self._parts.outgoing.emit(Send(home, LeaseGranted(self._parts.config.worker, lease, 0, reason)))
 
     def given_back(self, event: LeaseReturned) -> None:
         """Handle a lease that the home no longer needs. Published pages stay as cache."""
@@ -227,7 +227,7 @@ class Pipeline:
         guests = self._parts.leases.arrive(flight, self._leaves) or []
         for s in guests:
             self._parts.rows.hold(s)
-            self._parts.absences.come(s, now)
+            self._parts.return_timeouts.come(s, now)
         if any(map(self._leaves, guests)):  # the route vanished while a chunk was in flight
             self.cancel_flights()
 
@@ -237,7 +237,7 @@ class Pipeline:
     def passed(self, s: int, now: float) -> None:
         """Start a guest's countdown after its row was computed, unless another of its rows is here."""
         if not self._parts.rows.open[s] and self._parts.rows.status[s] == Status.RUNNING:
-            self._parts.absences.leave(s, self._parts.leases.home(s), now)
+            self._parts.return_timeouts.leave(s, self._parts.leases.home(s), now)
 
     def cancel_flights(self) -> None:
         """Cancel flights whose guests all leave, since the components may be gone. The device forgets them."""
@@ -255,7 +255,7 @@ class Pipeline:
         unwanted.
         """
         rows, worker = self._parts.rows, event.worker
-        self._parts.absences.lose(worker)
+        self._parts.return_timeouts.lose(worker)
         for s in rows.live():
             if rows.is_guest(s):
                 if self._parts.leases.home(s) == worker:
@@ -295,4 +295,4 @@ class Returns:
             done.logprobs.append(logprob)
 
     def send(self) -> None:
-        self._parts.outgoing.tell_all([Send(home, done) for home, done in self._homes.items()])
+        self._parts.outgoing.emit_all([Send(home, done) for home, done in self._homes.items()])

@@ -13,8 +13,8 @@ from ..memory.pages import PageTable
 from ..memory.worker_memory import WorkerMemory
 from ..model.runs import LocalRoute
 from .columns import Place
-from .queue import SequenceQueue
-from .rows import RowTable
+from .row_table import RowTable
+from .sequence_queue import SequenceQueue
 
 
 def choose_victim(
@@ -77,7 +77,7 @@ def private_work(rows: RowTable, pages: PageTable, s: int) -> int:
     return (rows.computed[s] - min(rows.computed[s], kept)) * max(rows.cost_compute[s], 1)
 
 
-class Promises:
+class PageCommitments:
     """Page commitments: slots, by arena, that running sequences will still take for prompts in progress.
 
     A prompt takes its pages chunk by chunk. If only pages taken so far counted, several long prompts would start side by

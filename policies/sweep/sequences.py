@@ -90,7 +90,7 @@ class Sequences:
             self.drop(s)
 
     def give_back(self, submission: Submission, reason: str) -> None:
-        self._parts.outgoing.tell(GivenBack(submission.gateway, submission.request, submission.attempt, reason))
+        self._parts.outgoing.emit(GivenBack(submission.gateway, submission.request, submission.attempt, reason))
 
     # out -------------------------------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Sequences:
         if rows.status[s] == Status.WAITING:
             self._parts.queue.remove(rows.key(s), rows.tenant[s])
         elif rows.status[s] == Status.PARKED:
-            self._parts.announcements.unpark(s)
+            self._parts.pending_pages.unpark(s)
         self.leave(s, requeue=False)
 
     def leave(self, s: int, *, requeue: bool) -> None:
@@ -117,7 +117,7 @@ class Sequences:
             if rows.status[s] == Status.RUNNING:
                 self._parts.queue.stop(rows.key(s))
             spans = rows.route[s].spans
-            if spans and not self._parts.announcements.empty:
+            if spans and not self._parts.pending_pages.empty:
                 self.made(s, [(token_hash, spans[-1].lineage) for token_hash in rows.hashes_of(s)])
         rows.leave(s, requeue=requeue)
         self.settle(s)
@@ -136,7 +136,7 @@ class Sequences:
             return
         if rows.status[s] == Status.RUNNING:  # else it loses nothing but leases
             outgoing.count("preemptions")
-            outgoing.tell(Preempted(of.gateway, of.request, of.attempt))
+            outgoing.emit(Preempted(of.gateway, of.request, of.attempt))
         self.leave(s, requeue=True)
 
     def settle(self, s: int) -> None:
@@ -148,10 +148,10 @@ class Sequences:
         parts.memory.pages.release(rows.handles(s), rows.tenant[s])
         rows.clear(s)
         lease = parts.leases.end(s)
-        parts.absences.end(s)
+        parts.return_timeouts.end(s)
         if lease is not None and not rows.is_guest(s):
             for host in hosts(rows.route[s].route)[: lease.granted + 1]:  # the last one may have been asked only
-                parts.outgoing.tell(Send(host, LeaseReturned(lease.home, lease.number)))
+                parts.outgoing.emit(Send(host, LeaseReturned(lease.home, lease.number)))
         if rows.requeue[s]:
             rows.restart(s)
             parts.queue.push(rows.key(s), rows.tenant[s])
@@ -161,7 +161,7 @@ class Sequences:
     def made(self, s: int, keys: Iterable[tuple[bytes, bytes]]) -> None:
         """Wake the sequences that wait for these pages, since ``s`` has published them, or leaves."""
         parts = self._parts
-        for sleeper in parts.announcements.clear(keys, s):
+        for sleeper in parts.pending_pages.clear(keys, s):
             parts.rows.wait(sleeper)
             parts.queue.push(parts.rows.key(sleeper), parts.rows.tenant[sleeper])
 
@@ -181,7 +181,7 @@ class Sequences:
             return
         self.compute(s, start, computed, tokens)
         if not rows.is_guest(s):
-            self.tell(s, position, tokens, logprobs)
+            self.emit(s, position, tokens, logprobs)
 
     def break_off(self, s: int, position: int) -> None:
         """End a sequence without a next token: the model's result for this position is not a number."""
@@ -210,29 +210,29 @@ class Sequences:
         outgoing = self._parts.outgoing
         outgoing.count("computed_tokens", rows)
         outgoing.count("generated_tokens", rows)
-        outgoing.tell_all(emitted)
+        outgoing.emit_all(emitted)
         for s in full:
             self.publish(s, self._parts.rows.computed[s] - 1)
 
-    def tell(self, s: int, position: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
+    def emit(self, s: int, position: int, tokens: Sequence[int], logprobs: list[TokenLogprob]) -> None:
         """Report tokens from ``position`` on to the gateway, or progress without any. The last token ends the sequence."""
         outgoing, rows = self._parts.outgoing, self._parts.rows
         of = rows.submission[s]
         if not tokens:
-            outgoing.tell(Progressed(of.gateway, of.request, of.attempt, rows.computed[s], rows.cached[s]))
+            outgoing.emit(Progressed(of.gateway, of.request, of.attempt, rows.computed[s], rows.cached[s]))
             return
         outgoing.count("generated_tokens", len(tokens))
         finish = "length" if rows.length[s] >= of.max_length else ""
         if tokens[-1] in of.stop_tokens:
             finish = "stop"
-        outgoing.tell(TokensEmitted(of.gateway, of.request, of.attempt, position, list(tokens), logprobs, finish))
+        outgoing.emit(TokensEmitted(of.gateway, of.request, of.attempt, position, list(tokens), logprobs, finish))
         if finish:
             self.drop(s)
 
     def score(self, s: int, start: int, entries: list[TokenLogprob]) -> None:
         """Report the log-probabilities of the prompt tokens behind position ``start`` of ``s``."""
         of = self._parts.rows.submission[s]
-        self._parts.outgoing.tell(PromptScored(of.gateway, of.request, of.attempt, start + 1, entries))
+        self._parts.outgoing.emit(PromptScored(of.gateway, of.request, of.attempt, start + 1, entries))
 
     def charge(self, s: int, position: int) -> None:
         """Charge the account of a started sequence for what it has computed up to ``position``.
@@ -269,7 +269,7 @@ class Sequences:
             token_hash = hashes[page]
             for handles in lists:
                 pages.publish(handles[page], token_hash)
-            if not self._parts.announcements.empty:
+            if not self._parts.pending_pages.empty:
                 self.made(s, [(token_hash, lineage)])
 
     def announce(self, s: int) -> None:
@@ -281,8 +281,8 @@ class Sequences:
         for token_hash in rows.hashes_of(s)[rows.computed[s] // rows.page_size :]:
             if any(pages.find(token_hash, span) is None for span in spans):
                 key = (token_hash, spans[-1].lineage)
-                if (maker := self._parts.announcements.maker(key)) is None or not self._waits_for(s, maker):
-                    self._parts.announcements.announce(key, s)
+                if (maker := self._parts.pending_pages.maker(key)) is None or not self._waits_for(s, maker):
+                    self._parts.pending_pages.announce(key, s)
 
     def look_up(self, s: int) -> Found:
         """Return the published pages of the prompt that may be skipped; trimmed at the end."""
@@ -306,13 +306,13 @@ class Sequences:
 
     def park(self, s: int) -> bool:
         """Park ``s``, the first of the queue, if it can then skip pages of another sequence; return whether it waits."""
-        rows, pages, announcements = self._parts.rows, self._parts.memory.pages, self._parts.announcements
+        rows, pages, pending_pages = self._parts.rows, self._parts.memory.pages, self._parts.pending_pages
         spans = rows.route[s].spans
         if not spans or rows.is_guest(s) or rows.submission[s].scored:
             return False
         last = None
         for token_hash in rows.hashes_of(s)[: (rows.known[s] - 1) // rows.page_size]:
-            maker = announcements.maker((token_hash, spans[-1].lineage))
+            maker = pending_pages.maker((token_hash, spans[-1].lineage))
             if maker is not None and maker != s and self._waits_for(s, maker):
                 last = token_hash
             elif any(pages.find(token_hash, span) is None for span in spans):
@@ -320,5 +320,5 @@ class Sequences:
         if last is None or all(pages.find(last, span) is not None for span in spans):
             return False
         rows.park(s)
-        announcements.park((last, spans[-1].lineage), s)
+        pending_pages.park((last, spans[-1].lineage), s)
         return True

@@ -4,13 +4,13 @@ One class serves the live worker, forecasts and the simulator. Every change is a
 a plan that is made by ``plan`` and ended by ``commit``; everything else leaves as effects. Pure: time is an argument, ids
 stand for tensors. Work per call follows what changed and the rows of one sweep, never the length of the queue.
 
-Sub-states own the data (``parts.py`` has one of each): ``rows.py`` (sequences as columns), ``queue.py`` (waiting and
-running order), ``memory/worker_memory.py`` (chunks, KV pages, components), ``leases.py`` (sequences that cross workers),
-``exchange.py`` (pages in flight between workers), ``holds.py`` (pages that are kept), ``announcements.py`` (pages about to
-be made), ``local_routes.py``, ``open_plans.py``. Procedures change them in the right order: ``sequences.py`` (a sequence
-comes, runs, leaves), ``pipeline.py`` (leases and flights), ``migration.py`` (pages that move), ``holding.py``,
-``planning.py`` (one plan), ``blending.py`` (offline sequences in it), ``preemption.py`` and ``memory/eviction.py``
-(victims), ``forecast.py`` (jumps).
+Sub-states own the data (``parts.py`` has one of each): ``row_table.py`` (sequences as columns), ``sequence_queue.py``
+(waiting and running order), ``memory/worker_memory.py`` (chunks, KV pages, components), ``leases.py`` (sequences that cross
+workers), ``page_transfers.py`` (pages in flight between workers), ``page_pins.py`` (pages that are kept),
+``pending_pages.py`` (pages about to be made), ``local_routes.py``, ``open_plans.py``. Procedures change them in the right
+order: ``sequences.py`` (a sequence comes, runs, leaves), ``pipeline.py`` (leases and flights), ``migration.py`` (pages that
+move), ``pinning.py``, ``planner.py`` (one plan), ``backfill.py`` (offline sequences in it), ``preemption.py`` and
+``memory/eviction.py`` (victims), ``forecast.py`` (jumps).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..cluster.scaling import RouteQueue
 from ..plain import Plain
 from ..plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
 from . import forecast, route_queues
-from .blending import BlendingPlanner
+from .backfill import BackfillPlanner
 from .columns import Status
 from .config import SweepConfig
 from .events import (
@@ -47,14 +47,14 @@ from .events import (
     Submission,
     TokensEmitted,
 )
-from .holding import Holding
 from .loading import place_components
 from .local_routes import layouts
 from .migration import Migration
-from .offline_room import OfflineRoom, offline_rooms
+from .offline_capacity import OfflineCapacity, offline_capacities
 from .open_plans import OpenPlan, OpenPlans
 from .page_events import Export, HoldPages, PagesArrived, PagesTaken, PagesUnsent, Unhold
 from .parts import Parts
+from .pinning import Pinning
 from .pipeline import Pipeline, Returns
 from .sequences import Sequences
 
@@ -69,9 +69,9 @@ class SweepState:
         self._plans = OpenPlans() if plans is None else plans
         self._sequences = Sequences(parts)
         self._pipeline = Pipeline(parts, self._sequences)
-        self._holding = Holding(parts, self._sequences)
-        self._planner = BlendingPlanner(parts, self._sequences, self._pipeline, self._holding)
-        self._migration = Migration(parts, self._holding)
+        self._pinning = Pinning(parts, self._sequences)
+        self._planner = BackfillPlanner(parts, self._sequences, self._pipeline, self._pinning)
+        self._migration = Migration(parts, self._pinning)
 
     # events ----------------------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class SweepState:
             case PeerLost():
                 self._pipeline.lost(event)
                 self._migration.lost(event.worker)
-                self._holding.lost(event.worker)
+                self._pinning.lost(event.worker)
             case LeaseWanted():
                 self._pipeline.wanted(event)
             case LeaseGranted():
@@ -122,9 +122,9 @@ class SweepState:
             case PagesUnsent():
                 self._migration.unsent(event)
             case HoldPages():
-                self._holding.hold(event, now)
+                self._pinning.hold(event, now)
             case Unhold():
-                self._holding.end(event.request, event.attempt)
+                self._pinning.end(event.request, event.attempt)
             case _:
                 assert_never(event)
 
@@ -168,7 +168,7 @@ class SweepState:
     def _release_components(self, event: ComponentsReleased) -> None:
         for component, tensors in self.parts.memory.release(event.components, event.holder):
             self.parts.outgoing.withdraw(component)
-            self.parts.outgoing.tell(ComponentGone(component, tensors))
+            self.parts.outgoing.emit(ComponentGone(component, tensors))
         self.parts.forget_pages()
         self.parts.forget()
 
@@ -180,7 +180,7 @@ class SweepState:
         if len(self._plans) and self._planner.only_offline():
             return None
         self._sequences.expire(now)
-        self._holding.expire(now)
+        self._pinning.expire(now)
         batch = self._planner.pick(now)
         plan = SweepPlan(self._plans.number)
         sequences = batch.lay_out(parts, plan)
@@ -330,13 +330,13 @@ class SweepState:
         """Return the queue of each route with sequences, with the number of tokens that would fit."""
         return route_queues.queues(self.parts)
 
-    def offline_rooms(self) -> list[OfflineRoom]:
+    def offline_capacities(self) -> list[OfflineCapacity]:
         """Return the offline capacity of this worker now."""
-        return offline_rooms(self.parts)
+        return offline_capacities(self.parts)
 
     def room(self, request: str) -> bool:
         """Return whether there is room for the pages that the hold of a request awaits."""
-        return self._holding.room(request)
+        return self._pinning.room(request)
 
     @property
     def next_deadline(self) -> float:
@@ -346,7 +346,7 @@ class SweepState:
     @property
     def counters(self) -> dict[str, int]:
         """The totals since the start."""
-        own, pages, parked = self.parts.outgoing.counters, self.parts.memory.pages, self.parts.announcements.parked
+        own, pages, parked = self.parts.outgoing.counters, self.parts.memory.pages, self.parts.pending_pages.parked
         return {**own, "parked": parked, "evicted_pages": pages.evicted, "shared_pages": pages.shared}
 
     def batch(self, number: int) -> list[int]:

@@ -71,7 +71,7 @@ class SweepLoad:
         return found
 
 
-class Ride:
+class BackfillBudget:
     """The backfill budget: how much longer offline rows may make a sweep.
 
     load: the load so far. online: whether online requests wait for the sweep. delay: by which fraction answers may then

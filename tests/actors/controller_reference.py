@@ -154,7 +154,7 @@ class Reference:
         half = any(wanted.get(a) for a in held.resident)
         if held.room_stale and not held.asking and not half and held.resident:
             held.asking, held.room_stale = True, False
-            self.effects.append(m.AskRoom(name, worker.incarnation))
+            self.effects.append(m.AskCapacity(name, worker.incarnation))
         if held.asking:
             return
         held.loading = next((load for loads in wanted.values() for load in loads), None)

@@ -7,7 +7,7 @@ from typing import Any
 from blockwright.actors.controller.messages import (
     Application,
     ApplicationsWanted,
-    AskRoom,
+    AskCapacity,
     AskUse,
     AwaitQuiet,
     Effect,
@@ -26,7 +26,7 @@ from blockwright.actors.controller.messages import (
 )
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.controller.view import cluster_view
-from blockwright.actors.worker.messages import NoRoom
+from blockwright.actors.worker.messages import NoCapacity
 from blockwright.policies.cluster.demand import Use
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 
@@ -76,7 +76,7 @@ class House:
                 held = self.held[worker]
                 lacking = len(held.keys() | set(load.ids)) + self.ending - self.room
                 if lacking > 0:
-                    why = NoRoom("no room", lacking * SIZE, len(set(load.ids)) > self.room, self.owned(worker))
+                    why = NoCapacity("no room", lacking * SIZE, len(set(load.ids)) > self.room, self.owned(worker))
                     return [LoadRefused(worker, incarnation, load, why)]
                 for id in load.ids:
                     held.setdefault(id, set()).add(load.holder)
@@ -86,7 +86,7 @@ class House:
                     self.held[worker][id].remove(holder)
                     if not self.held[worker][id]:
                         del self.held[worker][id]
-            case AskRoom(worker, incarnation):
+            case AskCapacity(worker, incarnation):
                 left = self.spare + SIZE * (self.room - len(self.held[worker]))
                 return [Room(worker, incarnation, left, self.left_alone(worker), self.owned(worker))]
             case AskUse():
@@ -126,7 +126,7 @@ class House:
         self.active[name] -= 1
         self.last[name] = self.now
 
-    def look(self, seconds: float) -> None:
+    def tick(self, seconds: float) -> None:
         self.now += seconds
         self(LookAgain())
 

@@ -235,18 +235,18 @@ def test_the_view_shows_models_and_what_ends_beside_them() -> None:
 def test_versions_are_told_as_their_model() -> None:
     bench, history = paused("w0"), History()
     load_all(bench, bench(Add(named("b", "eAmBxy"))))
-    history.look(bench.state, 0.0)
+    history.tick(bench.state, 0.0)
     load_all(bench, bench(Add(named("b", "eAmBxz", name="b~2"), "b")))
-    history.look(bench.state, 1.0)
+    history.tick(bench.state, 1.0)
     status = replace(STATUS, parameters_by_application={"a": (6, 0), "b": (1, 5), "b~2": (1, 5), "b~3": (0, 1)})
     block = BlockStatus("block-1", BlockStage.RESIDENT, ["a", "b~2", "b~3"], 1, 100, BlockUse(0, 0, 0, 0.0), 0.0)
     (worker,) = cluster_view(bench.state, {"w0": status}, {"w0": [block]}, [], [])["workers"]
     assert list(worker["parameters_by_application"]) == ["a", "b (#1)", "b"]
     assert worker["busiest_blocks"][0]["applications"] == ["a", "b", "b"]
     load_all(bench, bench(Remove("b")))
-    history.look(bench.state, 2.0)
+    history.tick(bench.state, 2.0)
     load_all(bench, bench(Remove("b~2")))
-    history.look(bench.state, 3.0)
+    history.tick(bench.state, 3.0)
     told = [(event.subject, event.text) for event in history.events if event.event == "routes"]
     assert told[1:] == [
         ("b", "model b is ready on 1 of 1 routes"),

@@ -54,7 +54,7 @@ def test_a_life_a_death_and_a_return(caplog: pytest.LogCaptureFixture) -> None:
             cluster(2, w0=worker("ready", 2, 1)),
         )
     ):
-        history.look(state, at / 4)
+        history.tick(state, at / 4)
     assert texts(history) == [
         "worker w0 is being started",
         "worker w0 is up and loads its blocks",
@@ -72,9 +72,9 @@ def test_a_life_a_death_and_a_return(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_happens_to_many_models_at_once_is_one_line() -> None:
     history = History()
-    history.look(cluster(1, "abc"), 0.0)
-    history.look(cluster(2, "abcd"), 1.0)
-    history.look(cluster(1, "abcd"), 2.0)
+    history.tick(cluster(1, "abc"), 0.0)
+    history.tick(cluster(2, "abcd"), 1.0)
+    history.tick(cluster(1, "abcd"), 2.0)
     assert texts(history) == [
         "models a, b, c are ready on 1 of 2 routes",
         "4 models are ready on 2 of 2 routes",
@@ -86,7 +86,7 @@ def test_what_happens_to_many_models_at_once_is_one_line() -> None:
 def test_times_are_of_the_wall_and_only_the_last_are_kept() -> None:
     history = History()
     for number in range(KEPT + 5):
-        history.note(100.0 + number, "gateway", "g1", "x")
+        history.record(100.0 + number, "gateway", "g1", "x")
     view = history.view(now=400.0, wall=1_000_000.0)
     assert len(view) == KEPT
     assert view[0] == {"number": 6, "at": 999_705.0, "event": "gateway", "subject": "g1", "text": "x"}

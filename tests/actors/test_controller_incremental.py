@@ -16,7 +16,7 @@ import pytest
 
 from blockwright.actors.controller.messages import (
     Application,
-    AskRoom,
+    AskCapacity,
     Beat,
     Deploy,
     DrainWorker,
@@ -70,7 +70,7 @@ class World:
         self.unserved = [self.draw(n) for n in range(5)]
         self.now = 0.0
         self.numbers = dict.fromkeys(names, 0)  # the last incarnation that began
-        self.asked: list[Load | AskRoom] = []  # not answered yet; also of lives that are over
+        self.asked: list[Load | AskCapacity] = []  # not answered yet; also of lives that are over
         self.seen: set[str] = set()  # kinds of effects
 
     def draw(self, number: int) -> Application:
@@ -111,7 +111,7 @@ class World:
         if not self.asked:
             return None
         asked = self.asked.pop(self.random.randrange(len(self.asked)))
-        if isinstance(asked, AskRoom):
+        if isinstance(asked, AskCapacity):
             room = self.random.choice([1000, 4096, 65536])
             return Room(
                 asked.worker, asked.incarnation, room, {name: 2 * room + len(name) for name in self.reference.applications}
@@ -131,7 +131,7 @@ class World:
     def apply(self, event: Event) -> None:
         effects = self.state.handle(event, self.now)
         assert [ordered(e) for e in effects] == [ordered(e) for e in self.reference.handle(event, self.now)], event
-        self.asked += [e for e in effects if isinstance(e, Load | AskRoom)]
+        self.asked += [e for e in effects if isinstance(e, Load | AskCapacity)]
         self.seen |= {type(e).__name__ for e in effects}
         state, reference = self.state, self.reference
         state.check()
@@ -194,7 +194,7 @@ def at_rest(workers: int, applications: int, mode: str = "off") -> ControllerSta
         match effect:
             case Load(worker, incarnation, load):
                 effects += state.handle(Loaded(worker, incarnation, load), 0.0)
-            case AskRoom(worker, incarnation):
+            case AskCapacity(worker, incarnation):
                 effects += state.handle(Room(worker, incarnation, 65536), 0.0)
             case Publish() | KillWorker():
                 pass
@@ -275,7 +275,7 @@ def test_a_load_that_was_refused_half_way_does_not_keep_the_others_from_service(
             refused |= refuse
             news = LoadFailed("w0", 1, load, "no room") if refuse else Loaded("w0", 1, load)
             effects += state.handle(news, 0.0)
-        elif isinstance(effect, AskRoom):
+        elif isinstance(effect, AskCapacity):
             effects += state.handle(Room("w0", 1, 65536), 0.0)
     assert refused
     assert (state.ready("a0"), state.ready("b"), state.ready("c")) == (True, False, True)

@@ -10,7 +10,7 @@ import pytest
 from blockwright.actors.controller.dropped_group import GroupStage
 from blockwright.actors.controller.messages import (
     Application,
-    AskRoom,
+    AskCapacity,
     Load,
     Loaded,
     LoadFailed,
@@ -40,7 +40,7 @@ from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.controller.scaling import ScalingPlan
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.switch_messages import SwitchFigures
-from blockwright.actors.worker.messages import NoRoom
+from blockwright.actors.worker.messages import NoCapacity
 from blockwright.policies.cluster.provisioning import ProvisioningRules
 from blockwright.policies.model.chain import Hop
 from blockwright.tests.actors.test_controller_state import ROOM, Bench, Published, application, kinds
@@ -101,7 +101,7 @@ class Burst(Bench):
         for effect in effects:
             if isinstance(effect, Load):
                 done += self(Loaded(effect.worker, effect.incarnation, effect.load))
-            elif isinstance(effect, AskRoom):
+            elif isinstance(effect, AskCapacity):
                 done += self(Room(effect.worker, effect.incarnation, ROOM))
         return done
 
@@ -128,7 +128,7 @@ def test_a_drop_goes_step_by_step_and_its_memory_is_kv_at_once() -> None:
     assert [*burst.state.routes] == order.to, "the replicas are out of force"
     assert {"a@w0", "a@w1"} <= {route.id for route in published.update.planned}, "and planned: their pages stay"
     assert (burst.held("w0"), burst.held("w1")) == ([0, 1, 2], [3, 4, 5])
-    assert {one.worker for one in kinds(effects, AskRoom)} == {"w0", "w1"}, "the room for KV is asked for at once"
+    assert {one.worker for one in kinds(effects, AskCapacity)} == {"w0", "w1"}, "the room for KV is asked for at once"
     assert kinds(effects, Load) == [], "and what was dropped is not wanted again"
     assert (len(kinds(effects, AwaitSwitched)), burst.stage()) == (1, "exchanging")
     burst.switched(3.5)
@@ -204,7 +204,7 @@ def test_there_is_no_room_for_what_comes_back_and_nothing_gives_way() -> None:
     load = burst.state.residency["w0"].loading
     assert load is not None
     life = burst.state.workers["w0"].incarnation
-    effects = burst(LoadRefused("w0", life, load, NoRoom("no room", 300, False, {"a": 300})))
+    effects = burst(LoadRefused("w0", life, load, NoCapacity("no room", 300, False, {"a": 300})))
     (later,) = kinds(effects, LoadLater)
     assert (kinds(effects, Load), kinds(effects, Unload), burst.open()) == ([], [], ["a@w0+w1"])
     for news in (LoadFailed("w0", life, load, "disk"), None):

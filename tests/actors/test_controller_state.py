@@ -6,7 +6,7 @@ import pytest
 
 from blockwright.actors.controller.messages import (
     Application,
-    AskRoom,
+    AskCapacity,
     Beat,
     Deploy,
     Fatal,
@@ -71,7 +71,7 @@ class Bench:
             if isinstance(effect, Load) and not self.manual:
                 self.loads.append((effect.worker, effect.load.holder))
                 done += self(Loaded(effect.worker, effect.incarnation, effect.load), now)
-            elif isinstance(effect, AskRoom) and not self.manual:
+            elif isinstance(effect, AskCapacity) and not self.manual:
                 done += self(Room(effect.worker, effect.incarnation, ROOM), now)
         return done
 

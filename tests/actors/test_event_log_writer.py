@@ -35,7 +35,7 @@ class Life:
         self.bound, self.directory, self.size, self.given = bound, directory, size, 0
         self.writer.begin(Counter(0, size))  # type: ignore[arg-type]
 
-    def note(self, count: int) -> None:
+    def record(self, count: int) -> None:
         self.writer.write([Applied(PeerLost(str(self.given + i)), float(i)) for i in range(count)])
         self.given += count
         self.settle()
@@ -68,7 +68,7 @@ def events_of(path: Path) -> tuple[int, list[str], Entry]:
 def test_two_parts_hold_the_end_of_a_life_within_the_bound(tmp_path):
     life = Life(tmp_path / "logs", 64 << 10)
     for _ in range(300):
-        life.note(20)
+        life.record(20)
     life.close()
     elder, younger = life.files()
     first, peers, ended = events_of(elder)
@@ -86,9 +86,9 @@ def test_two_parts_hold_the_end_of_a_life_within_the_bound(tmp_path):
 def test_much_at_once_takes_the_room_of_the_elder_part(tmp_path):
     life = Life(tmp_path, 64 << 10)
     while len(life.files()) < 2:
-        life.note(20)
+        life.record(20)
     before = life.given
-    life.note(1200)
+    life.record(1200)
     life.close()
     assert [EventLog(path).header.part for path in life.files()] == [2, 3]
     first, peers, _ = events_of(life.files()[0])
@@ -98,8 +98,8 @@ def test_much_at_once_takes_the_room_of_the_elder_part(tmp_path):
 @pytest.mark.parametrize(("count", "size", "says"), [(5000, 100, "bytes more do not fit"), (1, 20_000, "its state has")])
 def test_what_does_not_fit_ends_the_log_and_not_the_worker(tmp_path, caplog, count, size, says):
     life = Life(tmp_path, 64 << 10, size=size)
-    life.note(count)
-    life.note(1)
+    life.record(count)
+    life.record(1)
     life.close()
     (message,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert message.startswith("the event log of w0 is stopped: ")
@@ -122,7 +122,7 @@ def test_the_last_life_stays_and_those_before_go(tmp_path):
     lives = []
     for incarnation in (1, 2, 3):
         lives.append(Life(tmp_path, 64 << 10, incarnation=incarnation))
-        lives[-1].note(3)
+        lives[-1].record(3)
         lives[-1].close()
     other.close()
     assert [bool(life.files()) for life in [other, *lives]] == [True, False, True, True]

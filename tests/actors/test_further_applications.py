@@ -122,3 +122,12 @@ def test_settings_may_name_what_the_folder_has() -> None:
     for name, value in more.items():
         with pytest.raises(SettingsError, match=name):
             Settings(applications={"a": "/a"}, **{name: value})
+
+
+def test_an_adapter_whose_name_the_settings_give_to_another_is_told(models: Path) -> None:
+    other, same = ({"base": str(models / "base"), "ann": str(models / "ada" / name)} for name in ("bob", "ann"))
+    served, told, *_ = opened(models, applications=other)
+    assert list(served) == ["bob"]
+    assert told == [f"adapters: {models / 'ada' / 'ann'} is not served: ann is {models / 'ada' / 'bob'} by the settings"]
+    served, told, *_ = opened(models, applications=same)
+    assert (list(served), told) == (["bob"], [])

@@ -17,7 +17,7 @@ from blockwright.actors.gateway.messages import (
 from blockwright.actors.gateway.state import KEEP
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.requests.refusal import Refusal
-from blockwright.policies.sweep.offline_room import OfflineRoom
+from blockwright.policies.sweep.offline_capacity import OfflineCapacity
 from blockwright.tests.actors.fake_fleet import chain, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, delivered, emitted, given_back, preempted, progressed, submits
 from blockwright.tests.claims import claim
@@ -64,7 +64,7 @@ def test_a_dead_incarnation_takes_no_offline_request_for_its_successor():
     """Its heartbeat waited here while it died."""
     bench = Bench("w0")
     bench.die("w0")
-    room = [OfflineRoom(("m",), 3, 50, 100)]
+    room = [OfflineCapacity(("m",), 3, 50, 100)]
     bench(Heard("w0", 1, 0, room))
     assert [credit.rows for credit in bench.state.offline.credits("m")] == [0]
     bench(Heard("w0", 2, 0, room))

@@ -8,7 +8,7 @@ from blockwright.policies.requests.admission import YIELDED
 from blockwright.policies.requests.load_failure import LoadFailure
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.urgency import FIRST_OFFLINE
-from blockwright.policies.sweep.offline_room import OfflineRoom
+from blockwright.policies.sweep.offline_capacity import OfflineCapacity
 from blockwright.tests.actors.fake_fleet import chain, generation, route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, given_back, progressed, submits
 from blockwright.tests.claims import claim
@@ -17,7 +17,7 @@ from blockwright.tests.claims import claim
 def heard(bench: Bench, worker: str, rows: int, positions: int = 1000, room: int = 2000, now: float = 0.0) -> list:
     """A heartbeat that says what the worker takes."""
     serial = bench.serials.get((worker, 1), 0)
-    return bench(Heard(worker, 1, serial, [OfflineRoom(("m",), rows, positions, room)]), now)
+    return bench(Heard(worker, 1, serial, [OfflineCapacity(("m",), rows, positions, room)]), now)
 
 
 def ask(bench: Bench, name: str, prompt: int = 5, **more: object) -> list:
@@ -118,8 +118,8 @@ def test_a_model_in_no_worker_is_loaded_for_one_request_and_the_others_follow() 
     effects = ask(bench, "a", home="")
     assert [effect.applications for effect in effects if isinstance(effect, WantRoutes)] == [{"m": 9}]
     assert bench.state.offline.credits("m") == [], "it is asked for"
-    waits = bench.state.room_waits
-    told = bench.state.uses.tell(["m"], 0.0, waits.wants(), waits.offline())["m"]
+    waits = bench.state.capacity_waits
+    told = bench.state.usage.tell(["m"], 0.0, waits.wants(), waits.offline())["m"]
     assert (told.waits, told.offline) == (9, True)
     bench(generation("b", 5))
     assert not waits.offline(), "somebody waits for it"

@@ -55,7 +55,7 @@ class Walk(Tight):
 
     def step(self) -> None:
         source, name = self.source, self.source.choice("abx")
-        self.look(source.choice([0.03, 0.3, 3.0]))
+        self.tick(source.choice([0.03, 0.3, 3.0]))
         self.room = source.choice([6, 9, 12, 12, 13])
         match source.randrange(10):
             case 0 | 1 | 2 if not refusal(self.state, order := self.order()):
@@ -90,7 +90,7 @@ class Walk(Tight):
             for name in [*self.state.overload.groups]:
                 if not refusal(self.state, order := RestoreParameters(name, {})):
                     self(order)
-            self.look(BURST_PATIENCE)
+            self.tick(BURST_PATIENCE)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -103,7 +103,7 @@ def test_whatever_comes_while_parameters_are_dropped_is_on_all_of_its_workers_in
     for name in [*made.state.served]:
         made.want(name)
         made.end(name)
-        made.look(1.0)
+        made.tick(1.0)
     assert {route.partition("@")[0] for route in made.open()} == made.state.served.keys()
     assert made.state.whole
     assert not any(residency.late or residency.refused for residency in made.state.residency.values())

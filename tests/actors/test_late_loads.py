@@ -84,7 +84,7 @@ def test_while_it_waits_for_room_for_a_request_too_nothing_is_forgotten() -> Non
     for one in late:
         made(one)
     made.waits.clear()
-    made.look(0.03)
+    made.tick(0.03)
     assert made.state.demand.coming == ""
     made.room = 12
     for again in made.asked:
@@ -233,7 +233,7 @@ def test_after_a_swap_the_parameters_of_what_is_loaded_are_dropped() -> None:
     made.want("a")
     assert (made.loads("a"), made.state.demand.coming) == ([], "a"), "it waits for the end of the burst"
     made.restore()
-    made.look(TURN)
+    made.tick(TURN)
     assert (made.awaited, made.open()) == (["b"], [])
     made.end("b")
     made(Quiet("b"))
@@ -265,7 +265,7 @@ def test_what_finds_no_room_to_come_back_makes_who_is_idle_give_way(used: str) -
     made(RestoreParameters("w0+w1", {}))
     for _ in range(3):
         assert (made.stage(), made.open()) == ("loading", ["a@w0+w1", "b@w0+w1"])
-        made.look(BURST_PATIENCE / 2)
+        made.tick(BURST_PATIENCE / 2)
         try_again(made)
         if made.stage() == "returning":
             break
@@ -281,7 +281,7 @@ def test_what_alone_comes_back_waits_for_room_and_nobody_gives_way() -> None:
     made.room = 5
     made(RestoreParameters("w0+w1", {}))
     for _ in range(4):
-        made.look(BURST_PATIENCE)
+        made.tick(BURST_PATIENCE)
         try_again(made)
     assert (made.stage(), made.open(), made.state.demand.coming) == ("loading", ["a@w0+w1"], "")
 
@@ -330,7 +330,7 @@ def test_what_waits_for_memory_of_another_worker_has_it_though_it_is_dropped_on_
     made.drop("b")
     assert made.state.demand.coming == "b"
     made.end("x")
-    made.look(0.03)
+    made.tick(0.03)
     assert (made.open(), made.state.demand.coming) == (["b@w0+w1", "b@w2"], "")
 
 

@@ -51,11 +51,11 @@ def test_what_has_all_the_memory_and_still_no_room_is_refused_for_good():
     made.active = {"huge": 1}
     made(ApplicationsWanted({"huge": 9}))
     assert made.told() == []
-    made.look(SETTLING / 2)
-    made.look(0.0)
+    made.tick(SETTLING / 2)
+    made.tick(0.0)
     assert made.failed() == [], "what went may not have ended"
     for _ in range(4):
-        made.look(SETTLING / 3)
+        made.tick(SETTLING / 3)
     assert made.failed() == [("huge", "worker w0: no room", True)]
     before = len(made.log)
     made(ApplicationsWanted({"huge": 9}))
@@ -84,7 +84,7 @@ def test_where_one_worker_cannot_load_it_others_give_way_on_the_other(broken: st
     made = house(workers=("w0", "w1"))
     made.broken[f"t3@{broken}"] = "its disk is gone"
     made.want("t3")
-    made.look(0.1)
+    made.tick(0.1)
     assert made.names(other) > {"t3"}
     assert ("t3" in made.told(), made.failed()) == (True, [])
     assert made.state.demand.coming == "", "it is there, and the next can come"
@@ -97,7 +97,7 @@ def test_where_one_cannot_load_it_and_the_other_never_has_room_both_reasons_are_
     made.want("huge")
     for _ in range(4):
         assert made.failed() == [], "what went may not have ended"
-        made.look(SETTLING / 4)
+        made.tick(SETTLING / 4)
     told = {f"worker {broken}: huge/model.safetensors is damaged", f"worker {other}: no room"}
     ((name, why, final),) = made.failed()
     assert (name, {*why.split("; ")}, final) == ("huge", told, False)

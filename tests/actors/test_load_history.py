@@ -24,7 +24,7 @@ def played(seconds: int, history: LoadHistory | None = None) -> LoadHistory:
     """A look each second: so many running, ten tokens a second, a first token in the second bucket each second."""
     history = history or LoadHistory()
     for n in range(seconds + 1):
-        history.note(BEGAN + n, running=n, waiting=1, generated=10 * n, first=[0, n, 0])
+        history.record(BEGAN + n, running=n, waiting=1, generated=10 * n, first=[0, n, 0])
     return history
 
 
@@ -47,19 +47,19 @@ def test_it_is_bounded() -> None:
     history = played(RINGS[0][1] + 100)
     assert len(history.rows(1)) == RINGS[0][1]
     for n in range(0, 60 * (RINGS[2][1] + 5), 30):
-        history.note(BEGAN + 1000 + n, 0, 0, 0, [0, 0, 0])
+        history.record(BEGAN + 1000 + n, 0, 0, 0, [0, 0, 0])
     assert [len(history.rows(step)) for step, _ in RINGS] == [most for _, most in RINGS]
     assert max(step * most for step, most in RINGS) == 86400
 
 
 def test_a_gap_a_clock_that_is_set_back_and_counts_that_fall() -> None:
     history = played(5)
-    history.note(BEGAN + 15, 0, 0, 150, [0, 15, 0])
+    history.record(BEGAN + 15, 0, 0, 150, [0, 15, 0])
     assert (history.rows(1)[-1].at, history.rows(1)[-1].rate) == (BEGAN + 15, 10.0), "over the whole gap"
     before = history.rows(1)
-    history.note(BEGAN + 3, 9, 9, 999, [9, 99, 9])
+    history.record(BEGAN + 3, 9, 9, 999, [9, 99, 9])
     assert history.rows(1) == before
-    history.note(BEGAN + 16, 0, 0, 20, [0, 1, 0])  # a model that was removed took its counts along
+    history.record(BEGAN + 16, 0, 0, 20, [0, 1, 0])  # a model that was removed took its counts along
     assert (history.rows(1)[-1].rate, history.rows(1)[-1].first) == (0.0, [0, 0, 0])
 
 

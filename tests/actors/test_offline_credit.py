@@ -5,7 +5,7 @@ from __future__ import annotations
 from blockwright.actors.worker.offline_credit import OfflineCredit
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import RoutesChanged
-from blockwright.policies.sweep.offline_room import rooms_told
+from blockwright.policies.sweep.offline_capacity import decode_capacities
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.sweep.offline_world import CHUNK, commit, offline, online, world
 from blockwright.tests.policies.sweep_world import chain, replica
@@ -26,7 +26,7 @@ def test_reports_say_what_has_changed_while_offline_sequences_are_here() -> None
     second = credit.tell("g0")
     assert second is not None
     assert second != first
-    rooms, _ = rooms_told(credit.beat(None))
+    rooms, _ = decode_capacities(credit.beat(None))
     assert rooms == second
     assert credit.tell("g1") is None, "the heartbeat has told it"
     while (plan := state.plan(0.0)) is not None:
@@ -45,9 +45,9 @@ def test_applications_that_are_alike_are_told_of_together_and_apart_where_they_a
     )
     state = SweepState(config)
     state.apply(RoutesChanged(1, models, routes, routes), 0.0)
-    rooms = state.offline_rooms()
+    rooms = state.offline_capacities()
     assert [one.applications for one in rooms] == [("m0", "m1", "m2", "m3"), ("other",)]
-    assert rooms_told(OfflineCredit(state).beat(None))[0] == rooms
+    assert decode_capacities(OfflineCredit(state).beat(None))[0] == rooms
     state.apply(RoutesChanged(2, models[1:], routes[1:], routes[1:]), 0.0)
-    assert [one.applications for one in state.offline_rooms()] == [("m1", "m2", "m3"), ("other",)]
-    assert state.fork().offline_rooms() == state.offline_rooms()
+    assert [one.applications for one in state.offline_capacities()] == [("m1", "m2", "m3"), ("other",)]
+    assert state.fork().offline_capacities() == state.offline_capacities()

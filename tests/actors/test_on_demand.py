@@ -70,10 +70,10 @@ def test_it_is_tried_again_when_all_have_gone_whose_memory_was_not_free_yet():
     for _ in range(3):
         assert made.told() == []
         loads = [effect for effect in made.log if isinstance(effect, Load)]
-        made.look(0.03)
+        made.tick(0.03)
         assert len([effect for effect in made.log if isinstance(effect, Load)]) == len(loads) + 1, "once in each look"
     made.ending = 0
-    made.look(0.03)
+    made.tick(0.03)
     assert made.told() == ["whole"]
 
 
@@ -84,7 +84,7 @@ def test_what_is_in_use_stays_until_its_turn_is_over_and_starts_nothing_new_then
     made.want("t2")
     assert made.told() == ["base", "t0", "t1"]
     assert made.looks == 1
-    made.look(1.1 * PATIENCE)
+    made.tick(1.1 * PATIENCE)
     (leaving,) = made.awaited
     assert made.told() == sorted({"base", "t0", "t1"} - {leaving})
     assert leaving in {route.application for route in made.state.table.parts({"w0": 0})["w0"].routes}, "workers go on"
@@ -100,7 +100,7 @@ def giving_way():
     made.active = {"t0": 1, "t1": 1, "base": 1}
     made.now = 100.0
     made.want("t2")
-    made.look(1.1 * PATIENCE)
+    made.tick(1.1 * PATIENCE)
     (leaving,) = made.awaited
     return made, leaving
 
@@ -109,7 +109,7 @@ def test_nothing_has_to_leave_when_something_else_becomes_idle():
     made, leaving = giving_way()
     (idle,) = {"t0", "t1"} - {leaving}
     made.end(idle)
-    made.look(0.1)
+    made.tick(0.1)
     assert made.told() == sorted({"base", leaving, "t2"})
     made(Quiet(leaving))
     assert made.told() == sorted({"base", leaving, "t2"}), "a late answer"
@@ -122,10 +122,10 @@ def test_they_come_in_the_order_in_which_they_were_asked_for_and_each_has_its_tu
     made.want("t3")
     made.want("t2")
     made.end("t0")
-    made.look(0.1)
+    made.tick(0.1)
     assert made.told() == ["base", "t1", "t3"]
     assert made.state.demand.coming == "t2"
-    made.look(1.1 * PATIENCE)
+    made.tick(1.1 * PATIENCE)
     assert made.awaited == ["t1"], "t3 has just come"
 
 
@@ -134,7 +134,7 @@ def test_who_asked_and_went_makes_nobody_leave():
     made.active = {"t0": 1, "t1": 1, "base": 1}
     made.want("t2")
     made.end("t2")
-    made.look(1.1 * PATIENCE)
+    made.tick(1.1 * PATIENCE)
     assert made.told() == ["base", "t0", "t1"]
     assert made.awaited == []
     assert not made.state.demand.coming
@@ -192,7 +192,7 @@ def test_one_that_is_removed_while_it_comes_holds_nothing_up():
     made.active = {"t0": 1, "t1": 1, "base": 1}
     made.now = 100.0
     made.want("t2")
-    made.look(1.1 * PATIENCE)
+    made.tick(1.1 * PATIENCE)
     made(Remove("t2"))
     assert made.told() == ["base", "t0", "t1"]
     made.end("t0")
@@ -218,7 +218,7 @@ def test_an_idle_base_stays_while_its_tunes_are_in_use():
     made.want("t2")
     assert made.told() == ["base", "t0", "t1"], "its tensors would not become free"
     made.end("t0")
-    made.look(0.1)
+    made.tick(0.1)
     assert made.told() == ["base", "t1", "t2"]
 
 
@@ -227,17 +227,17 @@ def test_a_batch_takes_the_place_of_what_is_idle_and_of_nothing_in_use():
     made.active = {"t0": 1, "t1": 1}
     made.now, made.offline = 100.0, {"t2"}
     made.want("t2")
-    made.look(2 * PATIENCE)
+    made.tick(2 * PATIENCE)
     assert made.told() == ["base", "t0", "t1"]
     assert made.awaited == [], "nobody has to leave for it"
     assert made.state.demand.coming == "", "nor to wait for it"
     made.want("t3")
-    made.look(0.0)
+    made.tick(0.0)
     assert made.state.demand.coming == "t3"
-    made.look(1.1 * PATIENCE)
+    made.tick(1.1 * PATIENCE)
     made(Quiet(made.awaited[0]))
     assert "t3" in made.told()
     made.end("t3")
-    made.look(0.0)
+    made.tick(0.0)
     made(ApplicationsWanted({"t2": 9}))
     assert "t2" in made.told(), "gateways ask again, and now one is idle"

@@ -95,7 +95,7 @@ def test_nothing_is_loaded_into_memory_that_a_drop_has_freed(tight: Tight) -> No
     tight.drop()
     tight.want("b")
     for _ in range(9):
-        tight.look(1.0)
+        tight.tick(1.0)
     assert (tight.loads("b"), tight.stage(), tight.told()) == ([], "pipeline", ["a"])
     assert tight.state.demand.coming == "b", "it waits"
     tight.restore()
@@ -116,9 +116,9 @@ def test_what_nobody_uses_any_more_gives_way_without_a_restore(tight: Tight) -> 
 def test_a_burst_without_end_gives_way_after_a_while(tight: Tight) -> None:
     tight.drop()
     tight.want("b")
-    tight.look(BURST_PATIENCE - 0.01)
+    tight.tick(BURST_PATIENCE - 0.01)
     assert tight.awaited == []
-    tight.look(0.01)
+    tight.tick(0.01)
     assert (tight.awaited, tight.open()) == (["a"], [])
     assert refusal(tight.state, RestoreParameters("w0+w1", {})) == "model a gives way to one that is loaded on demand"
     assert refusal(tight.state, PAIR) == "model a gives way to one that is loaded on demand"
@@ -130,10 +130,10 @@ def test_a_burst_without_end_gives_way_after_a_while(tight: Tight) -> None:
 def test_who_asked_and_went_changes_nothing(tight: Tight) -> None:
     tight.drop()
     tight.want("b")
-    tight.look(BURST_PATIENCE)
+    tight.tick(BURST_PATIENCE)
     assert tight.open() == []
     tight.end("b")
-    tight.look(0.03)
+    tight.tick(0.03)
     assert (tight.stage(), tight.open(), tight.state.demand.coming) == ("pipeline", ["a@w0+w1"], "")
     tight.restore()
     assert tight.open() == ["a@w0", "a@w1"]
@@ -148,11 +148,11 @@ def test_it_is_loaded_where_nothing_is_dropped() -> None:
     made.want("b")
     assert (made.loads("b"), made.stage(), made.open()) == (["w2"], "pipeline", ["a@w0+w1", "a@w2", "b@w2"])
     assert made.state.demand.coming == "", "it is served, and does not wait for the burst"
-    made.look(2 * BURST_PATIENCE)
+    made.tick(2 * BURST_PATIENCE)
     assert made.awaited == []
     made(WorkerDown("w2", 1, "killed"))
     made.want("b")
-    made.look(2 * BURST_PATIENCE)
+    made.tick(2 * BURST_PATIENCE)
     assert made.awaited == ["a"], "now it is served nowhere else"
 
 
@@ -160,7 +160,7 @@ def test_a_drop_does_not_begin_while_something_comes(tight: Tight) -> None:
     tight.want("b")
     assert serving_groups(tight.state) == []
     assert refused_workers(tight.state)["w0"] == "worker w0 has not loaded all of b"
-    tight.look(PATIENCE + 0.01)
+    tight.tick(PATIENCE + 0.01)
     assert tight.awaited == ["a"]
 
 
@@ -175,17 +175,17 @@ def test_nobody_opens_what_somebody_else_has_paused(tight: Tight, stage: str) ->
     assert tight.stage() == stage
     before = tight.open()
     tight.want("b")
-    tight.look(BURST_PATIENCE)
+    tight.tick(BURST_PATIENCE)
     assert (tight.awaited, tight.open()) == (["a"], [])
     tight.end("b")
-    tight.look(0.03)
+    tight.tick(0.03)
     assert tight.open() == before
 
 
 def test_not_all_workers_are_drained_while_everything_gives_way(tight: Tight) -> None:
     """Of a model that started nothing new for a moment no route counted."""
     tight.want("b")
-    tight.look(PATIENCE + 0.01)
+    tight.tick(PATIENCE + 0.01)
     assert (tight.awaited, tight.open()) == (["a"], [])
     assert tight.state.scaling.undrainable("w0") == ""
     tight(DrainWorker("w0", True))
@@ -195,7 +195,7 @@ def test_not_all_workers_are_drained_while_everything_gives_way(tight: Tight) ->
 def test_who_serves_again_opens_nothing_that_is_to_give_way(tight: Tight) -> None:
     tight(DrainWorker("w0", True))
     tight.want("b")
-    tight.look(PATIENCE + 0.01)
+    tight.tick(PATIENCE + 0.01)
     assert (tight.awaited, tight.open()) == (["a"], [])
     tight(DrainWorker("w0", False))
     assert tight.open() == []
@@ -207,7 +207,7 @@ def test_whatever_is_dropped_and_asked_for_everything_is_served_in_the_end(seed:
     and in the end no route is paused for anybody."""
     source, made = Random(seed), Tight("w0", "w1", "w2")
     for _ in range(150):
-        made.look(source.choice([0.03, 0.3, 3.0]))
+        made.tick(source.choice([0.03, 0.3, 3.0]))
         state, name, worker = made.state, source.choice("ab"), source.choice(["w0", "w1", "w2"])
         groups = state.overload.groups
         match source.randrange(9):
@@ -244,7 +244,7 @@ def test_whatever_is_dropped_and_asked_for_everything_is_served_in_the_end(seed:
             made(one)
         if made.state.overload.groups and not refusal(made.state, RestoreParameters("w0+w1", {})):
             made(RestoreParameters("w0+w1", {}))
-        made.look(3.0)
+        made.tick(3.0)
     assert (made.stage(), made.state.demand.coming, made.state.demand.leaving) == ("", "", "")
     for name in "ab":
         made.active = {}

@@ -96,7 +96,7 @@ def test_nothing_comes_between_the_room_and_the_request_that_waits_for_it() -> N
     made.ask("t3", BESIDE)
     assert (made.told(), made.state.demand.coming) == (["base", "t0", "t1"], "t0"), "t1 is in use"
     made.end("t1")
-    made.look(0.1)
+    made.tick(0.1)
     assert made.sent == ["t0", "t3"]
     assert made.told() == ["base", "t0", "t3"]
 
@@ -106,15 +106,15 @@ def test_what_is_in_use_is_waited_for_and_starts_nothing_new_then() -> None:
     made.active = {"t1": 1, "base": 1}
     made.now = 100.0
     made.ask("t0", FITS)
-    made.look(PATIENCE / 2)
+    made.tick(PATIENCE / 2)
     assert made.awaited == []
-    made.look(PATIENCE)
+    made.tick(PATIENCE)
     assert made.awaited == ["t1"]
     assert made.told() == ["base", "t0"]
     assert made.sent == [], "its requests run"
     made.active["t1"] = 0
     made(Quiet("t1"))
-    made.look(0.1)
+    made.tick(0.1)
     assert made.sent == ["t0"]
 
 
@@ -124,7 +124,7 @@ def test_who_asked_and_went_makes_nobody_leave_and_stays_loaded() -> None:
     made.ask("t0", FITS)
     made.end("t0")
     made.waits = {}
-    made.look(2 * PATIENCE)
+    made.tick(2 * PATIENCE)
     assert (made.told(), made.awaited, made.state.demand.wanted) == (["base", "t0", "t1"], [], {})
 
 
@@ -140,11 +140,11 @@ def test_two_that_need_each_other_away_take_turns() -> None:
         for _ in range(3):  # both have patience, and each its turn
             if len(made.sent) == turn + 1:
                 break
-            made.look(TURN + PATIENCE)
+            made.tick(TURN + PATIENCE)
             if made.awaited:  # what ran has ended
                 made.active[made.awaited[-1]] -= 1
                 made(Quiet(made.awaited.pop()))
-                made.look(0.1)
+                made.tick(0.1)
         assert len(made.sent) == turn + 1, (turn, made.sent)
         assert made.sent[-1] != running
         running = made.sent[-1]
@@ -158,10 +158,10 @@ def test_the_death_of_the_worker_loses_nothing() -> None:
     made.ask("t0", FITS)
     made(WorkerDown("w0", 1, "killed"))
     made.held["w0"] = {}
-    made.look(0.1)
+    made.tick(0.1)
     made(WorkerUp("w0", 2))
     made.active["t1"] = 0
-    made.look(0.1)
+    made.tick(0.1)
     assert made.sent == ["t0"]
     assert not made.state.demand.wanted
 
@@ -192,14 +192,14 @@ def test_whatever_comes_and_goes_each_is_sent_in_the_end(seed: int) -> None:
                 made.held["w0"], life = {}, life + 1
                 made(WorkerUp("w0", life))
             case _:
-                made.look(chance.choice([0.03, PATIENCE, TURN]))
+                made.tick(chance.choice([0.03, PATIENCE, TURN]))
         _quiet(made)
     for _ in range(60):  # what runs ends, what waits is sent
         for name in names:
             if made.active.get(name, 0) > bool(made.waits.get(name)):
                 made.end(name)
         _quiet(made)
-        made.look(TURN)
+        made.tick(TURN)
         made.send()
         for name, tokens in list(made.waits.items()):  # gateways say again what waits and has no room
             if tokens:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.controller.dropped_group import GroupStage
-from blockwright.actors.controller.messages import Application, AskRoom, Load, Loaded, LoadRefused, Room, WorkerUp
+from blockwright.actors.controller.messages import Application, AskCapacity, Load, Loaded, LoadRefused, Room, WorkerUp
 from blockwright.actors.controller.overload_groups import refusal, serving_groups
 from blockwright.actors.controller.overload_messages import (
     AwaitSwitched,
@@ -23,7 +23,7 @@ from blockwright.actors.controller.overload_messages import (
     SwitchGateways,
     TrimParameters,
 )
-from blockwright.actors.worker.messages import NoRoom
+from blockwright.actors.worker.messages import NoCapacity
 from blockwright.policies.model.chain import Hop
 from blockwright.tests.actors.test_controller_overload import A, Burst
 from blockwright.tests.actors.test_controller_state import ROOM
@@ -39,16 +39,16 @@ def test_walks_of_random_news_end_whole(seed: int, served: tuple[Application, ..
     asked: list[Any] = []
 
     def step(effects: list[Any]) -> None:
-        asked.extend(e for e in effects if isinstance(e, Load | AskRoom | SwitchGateways | AwaitSwitched | LoadLater))
+        asked.extend(e for e in effects if isinstance(e, Load | AskCapacity | SwitchGateways | AwaitSwitched | LoadLater))
 
     def answer(now: float) -> None:
         effect = asked.pop(source.randrange(len(asked)))
         match effect:
             case Load(worker, life, load) if source.random() < 0.2 and burst.state.overload.group_of(worker):
-                step(burst(LoadRefused(worker, life, load, NoRoom("no room", 1, False, {})), now))
+                step(burst(LoadRefused(worker, life, load, NoCapacity("no room", 1, False, {})), now))
             case Load(worker, life, load):
                 step(burst(Loaded(worker, life, load), now))
-            case AskRoom(worker, life):
+            case AskCapacity(worker, life):
                 step(burst(Room(worker, life, ROOM), now))
             case SwitchGateways(number):
                 step(burst(RoutesLeft(number, 1), now))

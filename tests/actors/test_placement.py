@@ -21,7 +21,7 @@ from blockwright.actors.controller.messages import (
     Unload,
 )
 from blockwright.actors.controller.state import ControllerState
-from blockwright.actors.worker.messages import NoRoom
+from blockwright.actors.worker.messages import NoCapacity
 from blockwright.policies.cluster.scaling import PressedBlock
 from blockwright.tests.actors.test_controller_state import Bench, Published, application, kinds
 from blockwright.tests.claims import claim
@@ -139,7 +139,7 @@ def test_one_that_finds_no_room_is_given_up_and_its_model_stays_where_it_is() ->
     """It was on demand then, and left the worker that served it."""
     bench = narrow()
     load, *_ = kinds(bench.state.handle(OWN, 0.0), Load)
-    bench(LoadRefused("w1", load.incarnation, load.load, NoRoom("no room", 100, False, {})))
+    bench(LoadRefused("w1", load.incarnation, load.load, NoCapacity("no room", 100, False, {})))
     assert bench.routes() == ["a@w0", "b@w0"]
     assert not bench.state.placement.extras
 

@@ -153,7 +153,7 @@ def test_the_story_for_people() -> None:
     history, fleet = History(), Fleet()
     for now, event in ((1.0, LATE), (2.0, None), (63.0, Observed(0.1, 0.0)), (64.0, Vacated("w1")), (65.0, LATE)):
         effects = fleet(event, now) if event is not None else fleet.up("w1", now)
-        history.look(fleet.state, now)
+        history.tick(fleet.state, now)
         for effect in effects:
             if isinstance(effect, StartWorker | VacateWorker | StopWorker):
                 history.scaled(effect, now)

@@ -72,17 +72,17 @@ async def test_gateways_share_beside_their_requests_and_go_on_while_the_tagger_i
         shares = [Tagging(lengths, "head/tagger") for lengths in (one, other)]
         one._lessons += LESSONS
         for share in shares:
-            share.look(house.node)
+            share.tick(house.node)
         await until(lambda: one.estimator is not None and other.estimator is not None)
         assert one.estimator is not None
         assert one.estimator.estimate(OF) == 40
-        shares[1].look(house.node)  # not yet: it has just looked
+        shares[1].tick(house.node)  # not yet: it has just looked
         house.clock.advance(SECONDS)
-        shares[1].look(house.node)
+        shares[1].tick(house.node)
         await until(lambda: other.estimator is not None and other.estimator.estimate(OF) == 40)
         await house.node.kill_actor(house.tagger)
         house.clock.advance(SECONDS)
-        shares[0].look(house.node)
+        shares[0].tick(house.node)
         await until(lambda: one.figures.unanswered == 1)
         assert one.estimator.estimate(OF) == 40
 
@@ -91,7 +91,7 @@ async def test_what_ended_last_is_learned_when_a_gateway_stops() -> None:
     async with House(Settings(tagger="history")) as house:
         lengths = Lengths(wanted=True)
         tagging = Tagging(lengths, "head/tagger")
-        tagging.look(house.node)
+        tagging.tick(house.node)
         lengths._lessons += LESSONS
         await tagging.stop(house.node)
         assert restored((await house.tagger.share([], "")).estimator).estimate(OF) == 40

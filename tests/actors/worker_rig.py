@@ -10,7 +10,7 @@ from typing import Any
 
 from blockwright.actors.report_sequence import ACKNOWLEDGE_EVERY
 from blockwright.actors.worker.actor import Worker
-from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoRoom, Submission, SweepReport, WorkerConfig
+from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, NoCapacity, Submission, SweepReport, WorkerConfig
 from blockwright.gpu.model.config import ComponentSpec
 from blockwright.gpu.select import open_backend
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
@@ -23,7 +23,7 @@ from blockwright.tests.waiting import PATIENCE
 from blockwright.zoo.source import open_source
 
 GREEDY = SamplingParams(temperature=0.0)
-ANSWER: Any = BlockLoaded | NoRoom
+ANSWER: Any = BlockLoaded | NoCapacity
 
 
 class Ear(Actor):
@@ -34,7 +34,7 @@ class Ear(Actor):
 
     @endpoint
     async def tokens(self, report: SweepReport) -> None:
-        self.record.note(report)
+        self.record.record(report)
         if report.serial % ACKNOWLEDGE_EVERY == 0:
             self.node.ref(f"{report.worker}/worker").ack.cast(f"{self.node.name}/gateway", report.serial)
 
@@ -58,7 +58,7 @@ class Record:
             if not future.done():
                 future.set_exception(error)
 
-    def note(self, report: SweepReport) -> None:
+    def record(self, report: SweepReport) -> None:
         self.reports.append(report)
         for news in report.news:
             match news:
@@ -120,7 +120,7 @@ class Rig:
         block = LoadBlock(str(path), 0, len(components), ids, application, hashes, deltas=deltas, length=length, layers=8)
         self.loads[application] = block
         answer: Any = await self.ref.load(block, returns=ANSWER)
-        if isinstance(answer, NoRoom):
+        if isinstance(answer, NoCapacity):
             raise MemoryError(answer.message)
         self.added[application] = answer.new_bytes
         return self.added[application]

@@ -35,7 +35,7 @@ def drained(feed: OfflineFeed | FixedFeed, asked: Sequence[Asked]) -> list[int]:
         feed.joined(worker, ROOM)
     order, draw = list[int](), random.Random(2)
     while not feed.over:
-        for placed in feed.take(draw.choice(["w0", "w1"]), 1, ROOM):
+        for placed in feed.pull(draw.choice(["w0", "w1"]), 1, ROOM):
             order.append(placed.request)
             feed.finished(placed.request, asked[placed.request].output)
         if feed.stale:

@@ -25,7 +25,7 @@ from blockwright.actors.gateway.messages import WorkerJoined
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.predictor.messages import Query
-from blockwright.actors.worker.messages import NoRoom, ParametersWanted
+from blockwright.actors.worker.messages import NoCapacity, ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
 from blockwright.policies.offline.density import Costs
@@ -38,7 +38,7 @@ from blockwright.tests.actors.fake_fleet import route
 from blockwright.tests.actors.gateway_bench import Bench, emitted, progressed
 from blockwright.tests.actors.predictor_rig import PredictorRig
 from blockwright.tests.actors.test_controller_overload import PAIR, Burst
-from blockwright.tests.actors.test_gateway_moving import Mover, whole
+from blockwright.tests.actors.test_gateway_request_moves import Mover, whole
 from blockwright.tests.actors.test_scaling import LATE, Fleet
 from blockwright.tests.actors.test_worker_parameters import fetch, pair
 from blockwright.tests.actors.worker_rig import Rig
@@ -328,7 +328,7 @@ def dropped(seen: Seen) -> None:
     burst.order(RestoreParameters("w0+w1", {}))
     load, life = burst.state.residency["w0"].loading, burst.state.workers["w0"].incarnation
     assert load is not None
-    burst(LoadRefused("w0", life, load, NoRoom("no room", 300, False, {"a": 300})))
+    burst(LoadRefused("w0", life, load, NoCapacity("no room", 300, False, {"a": 300})))
     burst(LoadFailed("w0", life, load, "disk"))
     burst.down("w1")
     scraped()

@@ -39,7 +39,7 @@ from blockwright.policies.sweep.events import (
     Send,
     TokensEmitted,
 )
-from blockwright.policies.sweep.offline_room import OfflineRoom
+from blockwright.policies.sweep.offline_capacity import OfflineCapacity
 from blockwright.policies.sweep.page_events import (
     Export,
     Exported,
@@ -59,15 +59,15 @@ GONE = 1 << 20  # a number that nothing has
 T = TypeVar("T")
 # What many seeds of a kind must have planted.
 OF_ATTEMPTS = {
-    *(f"{name}{waits}" for name in ("TokensEmitted", "Progressed", "GivenBack", "Preempted") for waits in ("", ", waiting")),
-    "PromptScored", "unsent", "unsent, waiting", "hold, where a later attempt is", "pages taken", "pages unsent",
+    "TokensEmitted", "Progressed", "PromptScored", "GivenBack", "GivenBack, waiting", "Preempted", "unsent",
+    "unsent, waiting", "hold, where a later attempt is", "exported, asked again", "pages taken", "pages unsent",
 }  # fmt: skip
 OF_LIVES = {"report", "joined", "ended", "heard", "revoked, of a life before"}
 OF_LEASES = {
     "granted", "granted, and goes", "revoked", "returned", "growth granted", "growth wanted", "growth wanted, and revoked",
     "flight done",
 }  # fmt: skip
-OF_HOLDS = {"hold answered, leaving", "hold, where a later one is", "unhold", "export", "exported, asked again"}
+OF_HOLDS = {"hold answered, leaving", "hold, where a later one is", "unhold", "export"}
 PLAIN = {type(None), bool, int, float, str, bytes}
 AtGateway = m.Event | tuple[GatewayNews, SweepReport]
 Failed = Callable[[str], None]
@@ -176,7 +176,7 @@ class LateGateway(GatewayState):
                 yield "report", SweepReport(worker, current - 1, 1, 1, news)
                 yield "joined", m.WorkerJoined(worker, current - 1)
                 yield "ended", m.WorkerEnded(worker, current - 1, "late")
-                yield "heard", m.Heard(worker, current - 1, GONE, [OfflineRoom(("a",), 3, 50, 100)])
+                yield "heard", m.Heard(worker, current - 1, GONE, [OfflineCapacity(("a",), 3, 50, 100)])
 
 
 def _news(gateway: str, record: RequestRecord, attempt: int) -> Iterator[GatewayNews]:

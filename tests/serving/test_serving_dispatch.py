@@ -41,7 +41,7 @@ def test_every_request_ends_whichever_policy_chooses(profile: str, part: int) ->
         outcomes += game.outcomes
         seen.update(hit.kind for hit in game.strikes.hits)
         planted += game.house.late
-    assert planted["chosen"] > planted["chosen, asked again"] > 0, planted
+    assert planted["chosen, asked again"] > 0, planted
     assert counters["asked"] > counters["fell back"] > 0, counters
     assert counters["forecasts"] > 0, counters
     assert outcomes["done"] + outcomes["cancelled"] >= 0.9 * sum(outcomes.values()), outcomes

@@ -1,4 +1,4 @@
-"""A pipeline of live workers in virtual time, and the same one simulated: every token at the same time (decision 31)."""
+"""A pipeline of live workers in virtual time, and the same one simulated: every token at the same time."""
 
 from __future__ import annotations
 

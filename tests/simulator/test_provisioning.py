@@ -63,10 +63,10 @@ def test_a_request_that_starts_an_instance_at_once_is_sent_there() -> None:
 def test_who_works_while_it_is_drained_finishes_and_is_paid_for_until_then() -> None:
     spec = ProvisioningSpec(mode="relief", limit=1.0, start=1, most=2, window=5.0)
     made = Provisioner(spec, ["a", "b", "c"])
-    assert [change.what for change in made.look(0.0, measured=2.0)] == ["starting", "active"]
+    assert [change.what for change in made.tick(0.0, measured=2.0)] == ["starting", "active"]
     for place in (0, 0, 1):
         made.dispatched(place)
-    assert [(change.what, change.place) for change in made.look(6.0, measured=0.1)] == [("draining", 1)]
+    assert [(change.what, change.place) for change in made.tick(6.0, measured=0.1)] == [("draining", 1)]
     assert made.active == [0]
     assert made.ended(0, 7.0) is None
     assert made.ended(1, 8.0) == InstanceChange(8.0, "stopped", 1)

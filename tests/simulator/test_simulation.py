@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.simulator.description import DISPATCH
-from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, NoRoomError, sample_count, sweep_configs
+from blockwright.simulator.simulation import FEWEST_SAMPLES, SAMPLES, NoCapacityError, sample_count, sweep_configs
 from blockwright.simulator.workload import Demand
 from blockwright.tests.claims import claim
 
@@ -103,6 +103,7 @@ def test_memory_that_runs_out_preempts() -> None:
     simulation, log = run(described(instances={"blocks": 32}, workload={"rate": 1000.0}))
     assert sum(request.preemptions for request in simulation.requests) > 0
     assert sum(entry["what"] == "preempted" for entry in log) == sum(r.preemptions for r in simulation.requests)
+    assert sum(instance.preemptions for instance in simulation.instances) == sum(r.preemptions for r in simulation.requests)
     assert not any(request.failed for request in simulation.requests)
 
 
@@ -167,5 +168,5 @@ def test_shared_parameters_are_in_memory_once() -> None:
     simulation, _ = run(made)
     assert not any(one.failed for one in simulation.requests)
     whole = [{**base, "name": f"m{n}"} for n in range(21)]
-    with pytest.raises(NoRoomError):
+    with pytest.raises(NoCapacityError):
         run(described(instances={"memory": 13200, "blocks": 0, "memory_chunk": 32}, models=whole))

@@ -31,7 +31,7 @@ def pool():
 
 def test_what_is_written_is_read_without_a_copy(pool):
     attached = attach(pool.offer)
-    slot = pool.take(100_000)
+    slot = pool.allocate(100_000)
     slot.view[:5] = b"first"
     view = attached.view(slot.offset, slot.size, lambda: None)
     assert bytes(view[:5]) == b"first"
@@ -62,7 +62,7 @@ def test_a_view_is_released_when_the_last_slice_of_it_is_gone(pool):
 
 def test_a_slot_returns_when_all_who_hold_it_let_go(pool):
     free = pool.free
-    slot = pool.take(3 * GRANULE - 1)
+    slot = pool.allocate(3 * GRANULE - 1)
     assert pool.free == free - 3 * GRANULE
     offset = slot.offset
     pool.lend(B, slot)
@@ -73,19 +73,19 @@ def test_a_slot_returns_when_all_who_hold_it_let_go(pool):
     assert pool.free == free - 3 * GRANULE
     pool.release(B, offset)
     assert pool.free == free
-    pool.lend(B, pool.take(1))
+    pool.lend(B, pool.allocate(1))
     pool.forget(B)
     assert pool.free == free
 
 
 def test_a_full_pool_says_so(pool):
-    assert pool.take(0) is None
-    held = [pool.take(5 * GRANULE) for _ in range(3)]
+    assert pool.allocate(0) is None
+    held = [pool.allocate(5 * GRANULE) for _ in range(3)]
     assert None not in held
-    assert pool.take(1) is None
+    assert pool.allocate(1) is None
     assert pool.put(b"x") is None
     held.pop()
-    assert pool.take(5 * GRANULE) is not None
+    assert pool.allocate(5 * GRANULE) is not None
 
 
 def test_handles_from_the_wire_are_checked(pool):
@@ -103,7 +103,7 @@ def test_handles_from_the_wire_are_checked(pool):
     ]:
         with pytest.raises(WireError):
             attached.view(offset, length, lambda: None)
-    pool.lend(B, slot := pool.take(1))
+    pool.lend(B, slot := pool.allocate(1))
     for peer, offset in [(B, 0), (B, slot.offset + 1), (PeerId("c", 1), slot.offset)]:
         with pytest.raises(WireError):
             pool.release(peer, offset)
@@ -130,7 +130,7 @@ def test_slots_may_be_taken_and_dropped_by_any_thread(pool):
 
     def work():
         for number in range(300):
-            slot = pool.take(number % (2 * GRANULE) + 1)
+            slot = pool.allocate(number % (2 * GRANULE) + 1)
             if slot is not None:
                 slot.view[0] = number % 256
 
@@ -178,7 +178,7 @@ def test_nothing_remains_of_a_killed_owner_but_what_is_read(pool):
 
 def test_a_closed_pool_is_not_found(pool):
     offer = pool.offer
-    slot = pool.take(1)
+    slot = pool.allocate(1)
     pool.close()
     pool.close()
     assert attach(offer) is None

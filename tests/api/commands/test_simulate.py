@@ -13,6 +13,7 @@ import pytest
 from blockwright.actors.worker.event_log_file import Header, encode_header, entry_encoder
 from blockwright.api.commands.cli import main
 from blockwright.api.commands.simulate_report import WIDTH, cumulative, plot
+from blockwright.api.commands.simulate_sweep import parse_target, verdict
 from blockwright.policies.sweep.event_log import Began
 from blockwright.tests.claims import claim
 from blockwright.tests.policies.event_tape import Driver, Tape, make_state
@@ -265,3 +266,11 @@ def test_mistakes_of_targets_and_lists(words: list[str], says: str, capsys: pyte
     code, _, err = simulate(capsys, EXAMPLE, *words)
     assert code == 2
     assert says in err
+
+
+def test_sizes_with_units_are_compared_as_sizes() -> None:
+    """The smallest that meets a target is none of the alphabet."""
+    combined = [["instances.0.memory=2GiB"], ["instances.0.memory=512MiB"], ["instances.0.memory=1GiB"]]
+    found = [{"failed": failed} for failed in (0, 1, 0)]
+    told = verdict(combined, found, [parse_target("failed <= 0")])
+    assert told == "smallest that meets failed <= 0: instances.0.memory=1GiB"

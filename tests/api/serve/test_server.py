@@ -21,8 +21,8 @@ from blockwright.actors.gateway.port import Readiness, Service
 from blockwright.actors.worker_processes import worker_launcher
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
-from blockwright.api.serve import neighbour, server
-from blockwright.api.serve.console import Herald, Speaker, capacity
+from blockwright.api.serve import port_owner, server
+from blockwright.api.serve.console import Speaker, StartupReporter, capacity
 from blockwright.api.serve.server import Server
 from blockwright.gpu.weights.checkpoint import CheckpointError
 from blockwright.gpu.weights.hub import TOLD
@@ -206,7 +206,7 @@ async def test_models_with_equal_room_are_told_together(folder: Path) -> None:
 async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
     """Also those that nobody had looked at when the models got ready."""
     cluster, lines = FakeCluster(folder), list[str]()
-    herald = Herald(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
+    herald = StartupReporter(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
     sharing = cluster.sharing
 
     async def slow() -> tuple[int, int]:
@@ -353,7 +353,7 @@ async def test_one_server_uses_a_folder_of_batches(folder: Path, tmp_path: Path,
 async def test_a_port_that_is_taken_and_an_open_host(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbour, "PATIENCE", 0.01)
+    monkeypatch.setattr(port_owner, "PATIENCE", 0.01)
     cluster = FakeCluster(folder)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -441,7 +441,7 @@ async def test_the_room_is_told_to_be_less_while_a_worker_loads(
     cluster.stages = [(name, 0.1) for name in stages]
     cluster.gateway.infos = cluster.gateway.infos[: len(states)]
     cluster.gateway.readiness = Readiness(True, applications=states)
-    herald = Herald(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
+    herald = StartupReporter(cluster, Speaker("text", Stages(), lines.append), offset=0.0, rows=8)
     await herald.announce(Catalog(cluster.gateway, 100), "http://there")
     head, _, told = lines[-1].partition("; room for about ")
     assert "ready at http://there/v1 with models: tiny" in head

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from blockwright.policies.cluster.assignment import WorkerRoom, routes_of_all, routes_on_new_worker, routes_where_it_fits
+from blockwright.policies.cluster.assignment import WorkerCapacity, routes_of_all, routes_on_new_worker, routes_where_it_fits
 from blockwright.policies.model.chain import Component
 from blockwright.policies.model.partition import place
 from blockwright.tests.policies.cluster.test_placement import LAYOUT, chain
@@ -29,8 +29,8 @@ def model(foundation: str, own: str = "", own_from: int = 1 << 30, size: int = 1
     return Model(tuple(chain(foundation, size, 2, own, own_from)), **more)
 
 
-def rooms(**free: int | None) -> dict[str, WorkerRoom]:
-    return {worker: WorkerRoom(nbytes, {}) for worker, nbytes in free.items()}
+def rooms(**free: int | None) -> dict[str, WorkerCapacity]:
+    return {worker: WorkerCapacity(nbytes, {}) for worker, nbytes in free.items()}
 
 
 def ids(routes: list) -> list[str]:
@@ -70,12 +70,12 @@ def test_who_comes_alone_goes_to_each_worker_with_room() -> None:
     tuned = model("f", "b", 4)
     held = {c.id: c.nbytes for c in model("f").components}
     workers = {
-        "w0": WorkerRoom(2000 + PAGE - 1, held),
-        "w1": WorkerRoom(2000 + PAGE, held),
-        "w2": WorkerRoom(2000 + PAGE, {}),
+        "w0": WorkerCapacity(2000 + PAGE - 1, held),
+        "w1": WorkerCapacity(2000 + PAGE, held),
+        "w2": WorkerCapacity(2000 + PAGE, {}),
     }
     assert ids(routes_where_it_fits("b", tuned, workers)) == ["b@w1"]
-    assert ids(routes_where_it_fits("b", tuned, {**workers, "w3": WorkerRoom(None, {})})) == ["b@w1", "b@w3"]
+    assert ids(routes_where_it_fits("b", tuned, {**workers, "w3": WorkerCapacity(None, {})})) == ["b@w1", "b@w3"]
 
 
 def test_who_fits_nowhere_is_told_what_is_missing_where_least_is() -> None:

@@ -180,3 +180,14 @@ def test_nothing_is_cut_where_bytes_do_not_move() -> None:
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(ValueError, match="positive"):
         ChunkOrder(target=0)
+
+
+def test_a_link_is_idle_once_all_is_acknowledged() -> None:
+    order = ChunkOrder(whole=True)
+    assert order.idle
+    order.add(KV, 1, 10)
+    assert not order.idle, "it waits"
+    assert order.next() is not None
+    assert not order.idle, "it is on its way"
+    order.acknowledge({KV: 1})
+    assert order.idle

@@ -10,7 +10,7 @@ from blockwright.policies.cluster.demand import (
     TURN,
     Coming,
     GivingWay,
-    HopRoom,
+    HopCapacity,
     Occupant,
     Use,
     combined,
@@ -138,8 +138,8 @@ def test_one_that_is_online_anywhere_is_not_offline():
     assert not combined([{"a": idle}, {"a": idle}])["a"].offline
 
 
-def hop(worker: str, room: int, most: int = 1000, page: int = 10) -> HopRoom:
-    return HopRoom(worker, 4, page, room, most)
+def hop(worker: str, room: int, most: int = 1000, page: int = 10) -> HopCapacity:
+    return HopCapacity(worker, 4, page, room, most)
 
 
 def test_what_a_sequence_lacks_is_counted_in_whole_pages():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.policies.cluster.assignment import WorkerRoom
+from blockwright.policies.cluster.assignment import WorkerCapacity
 from blockwright.policies.cluster.scaling import BlockPlace, PressedBlock, Queues, RouteQueue, scale_out
 from blockwright.policies.model.chain import Hop
 from blockwright.tests.policies.cluster.test_assignment import PAGE, Model, model
@@ -36,8 +36,8 @@ KNOWN = {"a": model("f"), "b": model("f", "b", 3)}
 PRESSED = [PressedBlock(0.9, {"b": (3, 6)}), PressedBlock(1.2, {"b": (0, 3), "a": (0, 3)})]
 
 
-def workers(**free: int) -> dict[str, WorkerRoom]:
-    return {name: WorkerRoom(nbytes, {}) for name, nbytes in free.items()}
+def workers(**free: int) -> dict[str, WorkerCapacity]:
+    return {name: WorkerCapacity(nbytes, {}) for name, nbytes in free.items()}
 
 
 def test_the_heaviest_goes_first_and_takes_along_what_follows_on_a_later_worker() -> None:
@@ -62,7 +62,7 @@ def test_towards_an_earlier_worker_it_takes_along_what_precedes_it() -> None:
 
 def test_the_worker_that_has_most_of_it_is_chosen_and_one_that_has_the_application_is_not() -> None:
     rooms = workers(w0=0, w1=9000, w2=9000, w3=9000)
-    rooms["w2"] = WorkerRoom(9000, {c.id: c.nbytes for c in KNOWN["b"].components[3:]})
+    rooms["w2"] = WorkerCapacity(9000, {c.id: c.nbytes for c in KNOWN["b"].components[3:]})
     pressed = [PressedBlock(1.0, {"b": (3, 6)})]
     first = scale_out("w0", pressed, KNOWN, rooms, {("b", "w0")})
     assert first is not None

@@ -25,7 +25,7 @@ def burst(slot_bytes: int, layers: int, seed: int, use: float) -> tuple[SlotAllo
     for step in range(max(pages)):
         for own, most in zip(held, pages, strict=True):
             for _ in range(most // 2 if step == 0 else step > most // 2 and step <= most):
-                own += slots.take(layers) or []
+                own += slots.allocate(layers) or []
     everything = slots.used
     while slots.used > use * everything:
         slots.free(held.pop(random.randrange(len(held))))
@@ -83,7 +83,7 @@ def test_a_load_finds_room_where_slots_can_move_and_changes_nothing_where_not() 
     span = Span.of(0, layout.key, [(b"a0",)], [b"l0"])
     made = WorkerMemory(8 * CHUNK, CHUNK, CHUNK // 4)
     made.add_layout(layout)
-    handles = [made.take_page(span, "") for _ in range(32)]
+    handles = [made.allocate_page(span, "") for _ in range(32)]
     listed = {handle: 1 for i, handle in enumerate(handles) if handle is not None and i % 2}
     cached = [handle for i, handle in enumerate(handles) if handle is not None and i % 2 == 0]
     for i, handle in enumerate(cached):
@@ -102,7 +102,7 @@ def test_a_load_finds_room_where_slots_can_move_and_changes_nothing_where_not() 
     made.check(listed)
     copy = WorkerMemory.restore(made.snapshot())
     copy.check(listed)
-    page = made.take_page(span, "")
+    page = made.allocate_page(span, "")
     assert page is not None
     made.pages.release([page], "")
     assert made.load("other", [WantedComponent(b"d", [PackedTensor(b"u", CHUNK)])], 0, {}), "the last cached page goes"
@@ -113,7 +113,7 @@ def test_slots_whose_memory_the_device_does_not_have_yet_stay() -> None:
     span = Span.of(0, layout.key, [(b"a0",)], [b"l0"])
     made = WorkerMemory(2 * CHUNK, CHUNK, CHUNK // 4)
     made.add_layout(layout)
-    handles = [handle for _ in range(8) if (handle := made.take_page(span, "")) is not None]
+    handles = [handle for _ in range(8) if (handle := made.allocate_page(span, "")) is not None]
     made.pages.release(handles[1:3] + handles[4:7], "")
     wanted = [WantedComponent(b"c", [PackedTensor(b"t", CHUNK)])]
     assert isinstance(made.load("app", wanted, 0, {}), Shortage)

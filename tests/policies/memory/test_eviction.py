@@ -25,7 +25,7 @@ def cached(chunks: int, *spans: Span) -> PageTable:
     pages.add_layout("kv", CHUNK // 4)
     pages.add_layout("wide", CHUNK)
     for place, span in enumerate(spans):
-        handle = pages.take(span, "")
+        handle = pages.allocate(span, "")
         assert handle is not None
         pages.publish(handle, bytes([place]))
         pages.release([handle], "a")
@@ -44,21 +44,21 @@ def test_the_page_unused_for_longest_gives_way() -> None:
         assert handle is not None
         pages.share(handle, "a")
         pages.release([handle], "a")
-    assert eviction.take_page(pages, SPAN, "") is not None
+    assert eviction.allocate_page(pages, SPAN, "") is not None
     assert present(pages, *[SPAN] * 4) == [True, True, False, True]
     assert pages.evicted == 1
 
 
 def test_no_room_when_nothing_is_cached() -> None:
     pages = cached(1)
-    assert eviction.take_page(pages, SPAN, "") is not None
-    assert eviction.take_page(pages, SPAN, "") is None
+    assert eviction.allocate_page(pages, SPAN, "") is not None
+    assert eviction.allocate_page(pages, SPAN, "") is None
     assert not eviction.evict_oldest(pages)
 
 
 def test_idle_pages_of_the_same_layout_count_as_room_but_for_those_that_are_kept() -> None:
     pages = cached(3, *[SPAN] * 3)
-    assert eviction.take_page(pages, SPAN, "") is not None
+    assert eviction.allocate_page(pages, SPAN, "") is not None
     assert eviction.make_room(pages, {"kv": 3 * SPAN.layers}, {})
     assert not eviction.make_room(pages, {"kv": 4 * SPAN.layers}, {})
     assert not eviction.make_room(pages, {"kv": 3 * SPAN.layers}, {"kv": 1})

@@ -15,7 +15,7 @@ def test_no_granule_is_held_twice_and_all_come_back(size: int, steps: list[tuple
     for take, number in steps:
         if take:
             runs = [s for s in range(size) if not used & set(range(s, s + number)) and s + number <= size]
-            start = extents.take(number)
+            start = extents.allocate(number)
             assert start == (runs[0] if runs else None)
             if start is not None:
                 held.append((start, number))
@@ -27,13 +27,13 @@ def test_no_granule_is_held_twice_and_all_come_back(size: int, steps: list[tuple
         assert extents.free == size - len(used)
     for start, length in held:
         extents.give_back(start, length)
-    assert extents.take(size) == 0
+    assert extents.allocate(size) == 0
 
 
 @pytest.mark.parametrize("extent", [(0, 1), (3, 1), (1, 3), (9, 2), (-1, 1), (1, 0)])
 def test_what_is_not_taken_cannot_come_back(extent: tuple[int, int]) -> None:
     extents = Extents(10)
-    assert (extents.take(1), extents.take(2)) == (0, 1)
+    assert (extents.allocate(1), extents.allocate(2)) == (0, 1)
     extents.give_back(0, 1)
     with pytest.raises(ValueError, match="not taken"):
         extents.give_back(*extent)
@@ -41,14 +41,14 @@ def test_what_is_not_taken_cannot_come_back(extent: tuple[int, int]) -> None:
 
 def test_nothing_is_no_range() -> None:
     with pytest.raises(ValueError, match="cannot be taken"):
-        Extents(3).take(0)
-    assert Extents(0).take(1) is None
+        Extents(3).allocate(0)
+    assert Extents(0).allocate(1) is None
 
 
 def test_a_fork_is_independent() -> None:
     extents = Extents(10)
-    extents.take(4)
+    extents.allocate(4)
     copy = extents.fork()
-    assert (copy.take(6), copy.free, extents.free) == (4, 0, 6)
+    assert (copy.allocate(6), copy.free, extents.free) == (4, 0, 6)
     copy.give_back(0, 10)
-    assert (extents.take(6), extents.take(1), copy.take(10)) == (4, None, 0)
+    assert (extents.allocate(6), extents.allocate(1), copy.allocate(10)) == (4, None, 0)

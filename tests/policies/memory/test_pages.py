@@ -21,7 +21,7 @@ def table(chunks: int) -> PageTable:
 
 def test_a_private_page_is_freed_and_a_published_one_stays_as_cache() -> None:
     pages = table(4)
-    private, known = pages.take(SPAN, ""), pages.take(SPAN, "")
+    private, known = pages.allocate(SPAN, ""), pages.allocate(SPAN, "")
     assert private is not None
     assert known is not None
     pages.publish(known, b"hash")
@@ -38,17 +38,17 @@ def test_a_private_page_is_freed_and_a_published_one_stays_as_cache() -> None:
 
 def test_no_room_is_an_answer_even_where_something_is_cached() -> None:
     pages = table(1)
-    handle = pages.take(SPAN, "")
+    handle = pages.allocate(SPAN, "")
     assert handle is not None
-    assert pages.take(SPAN, "") is None
+    assert pages.allocate(SPAN, "") is None
     pages.publish(handle, b"hash")
     pages.release([handle], "a")
-    assert pages.take(SPAN, "") is None
+    assert pages.allocate(SPAN, "") is None
 
 
 def test_equal_pages_made_twice_stay_private() -> None:
     pages = table(4)
-    first, second = pages.take(SPAN, ""), pages.take(SPAN, "")
+    first, second = pages.allocate(SPAN, ""), pages.allocate(SPAN, "")
     assert first is not None
     assert second is not None
     pages.publish(first, b"hash")
@@ -60,7 +60,7 @@ def test_equal_pages_made_twice_stay_private() -> None:
 
 def test_whoever_made_a_page_pays_for_it() -> None:
     pages = table(4)
-    handles = [pages.take(span, account) for span, account in ((SPAN, "a"), (OTHER, "b"), (OTHER, "a"))]
+    handles = [pages.allocate(span, account) for span, account in ((SPAN, "a"), (OTHER, "b"), (OTHER, "a"))]
     assert pages.accounts.all_held() == {"a": 4 * CHUNK // 4, "b": CHUNK // 4}
     pages.share(handles[0], "a")  # type: ignore[arg-type]
     assert pages.shared_now() == 1
@@ -69,7 +69,7 @@ def test_whoever_made_a_page_pays_for_it() -> None:
 @claim("Running sequences and cached pages survive a new cut of their model", of="fine-tunes")
 def test_a_border_splits_handles_and_moves_no_slot() -> None:
     pages = table(6)
-    listed, cached, other = pages.take(SPAN, "a"), pages.take(SPAN, "b"), pages.take(OTHER, "")
+    listed, cached, other = pages.allocate(SPAN, "a"), pages.allocate(SPAN, "b"), pages.allocate(OTHER, "")
     assert listed is not None
     assert cached is not None
     assert other is not None

@@ -29,7 +29,7 @@ def test_groups_are_whole_chunks_and_whole_slots(
 def test_slots_that_are_freed_may_return_no_more_than_the_groups_they_are_in() -> None:
     allocator = SlotAllocator("kv", CHUNK * 3 // 8, ChunkPool(30, CHUNK))
     assert allocator.may_return(1) == 0
-    taken = allocator.take(24)
+    taken = allocator.allocate(24)
     assert taken is not None
     assert [allocator.may_return(n) for n in (0, 1, 2, 3, 24)] == [0, 3, 6, 9, 9], "of three groups of three chunks"
     allocator.free(taken[8:16])
@@ -43,7 +43,7 @@ def test_slots_are_owned_once_and_empty_groups_return_their_chunks(seed: int, sl
     for _ in range(60):
         if chance.random() < 0.5:
             n, room = chance.randint(1, 9), allocator.room
-            taken = allocator.take(n)
+            taken = allocator.allocate(n)
             assert (taken is None) == (n > room)
             held += taken or []
         elif held:
@@ -66,7 +66,7 @@ def test_a_fork_and_its_origin_go_their_own_ways(seed: int) -> None:
     chance, pool = random.Random(seed), ChunkPool(24, CHUNK)
     first, held = SlotAllocator("kv", CHUNK // 8, pool), list[int]()
     for _ in range(3):
-        held += first.take(chance.randint(1, 30)) or []
+        held += first.allocate(chance.randint(1, 30)) or []
         chance.shuffle(held)
         first.free([held.pop() for _ in range(len(held) // 2)])
     sides = [(first, held, pool)]
@@ -77,7 +77,7 @@ def test_a_fork_and_its_origin_go_their_own_ways(seed: int) -> None:
     for _ in range(60):
         allocator, slots, chunks = chance.choice(sides)
         if chance.random() < 0.5:
-            slots += allocator.take(chance.randint(1, 9)) or []
+            slots += allocator.allocate(chance.randint(1, 9)) or []
         elif slots:
             chance.shuffle(slots)
             allocator.free([slots.pop() for _ in range(chance.randint(1, len(slots)))])

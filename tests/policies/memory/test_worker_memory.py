@@ -21,7 +21,7 @@ def memory(chunks: int, chunk: int = CHUNK) -> WorkerMemory:
 
 
 def page(made: WorkerMemory, token_hash: bytes = b"") -> int:
-    handles = made.take_pages([SPAN], "")
+    handles = made.allocate_pages([SPAN], "")
     assert handles is not None
     if token_hash:
         made.pages.publish(handles[0], token_hash)
@@ -87,9 +87,9 @@ def test_the_size_of_a_chunk_is_configured() -> None:
 
 def test_pages_of_all_spans_are_taken_or_none() -> None:
     made = memory(1)
-    assert made.take_pages([SPAN, SPAN], "") is None
+    assert made.allocate_pages([SPAN, SPAN], "") is None
     assert made.free_bytes == made.total_bytes
-    assert made.take_pages([SPAN], "") is not None
+    assert made.allocate_pages([SPAN], "") is not None
 
 
 def test_all_components_of_a_load_or_none() -> None:
@@ -142,7 +142,7 @@ def test_unloading_many_evicts_what_any_of_them_made_and_nothing_else() -> None:
     for id in (b"a0", b"a2", b"zz"):
         load(made, "app", id, one(100, id))
     pages = [page(made, b"one"), page(made, b"two")]
-    kept = made.take_pages([other], "")
+    kept = made.allocate_pages([other], "")
     assert kept is not None
     made.pages.publish(kept[0], b"one")
     for handle in (*pages, *kept):

@@ -35,7 +35,7 @@ def numbers(placed: Sequence[PlacedRequest]) -> list[int]:
 def drain(feed: OfflineFeed, worker: str, output: int = 1) -> list[int]:
     """Run it to its end on one worker, one request after the other."""
     found = []
-    while placed := feed.take(worker, 1, 1e9):
+    while placed := feed.pull(worker, 1, 1e9):
         found += numbers(placed)
         feed.finished(placed[0].request, output)
     return found

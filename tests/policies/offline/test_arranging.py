@@ -28,16 +28,16 @@ def test_a_large_job_is_ordered_and_cut_by_errands_alone(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Weigher, "comp", comp)
     feed.joined("w0", 5_000)
-    assert feed.take("w0", 4, 5_000) == [], "its part is to be cut"
+    assert feed.pull("w0", 4, 5_000) == [], "its part is to be cut"
     feed.adopt(_errand(feed)())
-    first = feed.take("w0", 2, 5_000)
+    first = feed.pull("w0", 2, 5_000)
     assert {*numbers(first)} == {3, 50}, "samples come first"
     cut, weighed = weighed, 0
     assert cut > 0
     feed.joined("w1", 5_000)
     errand = _errand(feed)
     assert feed.errand() is None, "one at a time"
-    assert len(feed.take("w0", 3, 5_000)) == 3, "what it had before"
+    assert len(feed.pull("w0", 3, 5_000)) == 3, "what it had before"
     for one in first:
         feed.finished(one.request, 2)
     assert weighed == 0
@@ -65,17 +65,17 @@ def test_what_started_while_it_was_cut_is_in_no_part_and_what_came_back_is_first
     feed = feed_of(group(1, 20))
     feed.joined("w0", 10_000)
     feed.settle()
-    before = numbers(feed.take("w0", 2, 1e9))
+    before = numbers(feed.pull("w0", 2, 1e9))
     feed.joined("w1", 10_000)
     errand = _errand(feed)
-    during = numbers(feed.take("w0", 3, 1e9))
+    during = numbers(feed.pull("w0", 3, 1e9))
     feed.given_back(before[0])
     feed.given_back(during[0])
     feed.adopt(errand())
     feed.check()
-    after = numbers(feed.take("w0", 2, 1e9))
+    after = numbers(feed.pull("w0", 2, 1e9))
     assert before[0] in after, "it ran when the parts were cut, and is first on its side"
-    taken = after + numbers(feed.take("w0", 50, 1e9)) + numbers(feed.take("w1", 50, 1e9))
+    taken = after + numbers(feed.pull("w0", 50, 1e9)) + numbers(feed.pull("w1", 50, 1e9))
     assert sorted([*taken, before[1], *during[1:]]) == list(range(20))
 
 
@@ -85,14 +85,14 @@ def test_half_of_a_large_part_is_given_by_an_errand(monkeypatch: pytest.MonkeyPa
     for worker in ("w0", "w1"):
         feed.joined(worker, 100_000)
     feed.settle()
-    own = len(feed.take("w0", 100, 1e9))
-    assert len(feed.take("w1", 3, 1e9)) == 3
-    assert feed.take("w0", 5, 1e9) == []
+    own = len(feed.pull("w0", 100, 1e9))
+    assert len(feed.pull("w1", 3, 1e9)) == 3
+    assert feed.pull("w0", 5, 1e9) == []
     errand = _errand(feed)
-    feed.take("w1", 2, 1e9)
+    feed.pull("w1", 2, 1e9)
     feed.adopt(errand())
     feed.check()
-    assert len(feed.take("w0", 100, 1e9)) in range((35 - own) // 2 - 2, (37 - own) // 2 + 2)
+    assert len(feed.pull("w0", 100, 1e9)) in range((35 - own) // 2 - 2, (37 - own) // 2 + 2)
 
 
 def _errand(feed: OfflineFeed) -> Callable[[], Arrangement]:

@@ -24,6 +24,7 @@ def test_the_least_free_is_paired_with_the_freest() -> None:
     assert migration_pairs(readings) == [MigrationPair("c", "b"), MigrationPair("a", "d")], "nobody runs at e"
     assert migration_pairs(readings, busy={"b", "c"}) == [MigrationPair("a", "d")]
     assert migration_pairs(readings, least=11.0) == [MigrationPair("c", "b")]
+    assert migration_pairs({name: readings[name] for name in "bd"}, least=10.0) == [], "d has just as much as it needs"
     assert migration_pairs(dict.fromkeys("ab", FULL)) == [], "all are full: nobody could take one"
 
 

@@ -65,11 +65,11 @@ def test_a_worker_follows_a_machine_that_became_slower_in_one_respect() -> None:
     draw, online = Random(3), OnlineFit(TRUE)
     slower = dataclasses.replace(TRUE, read=2 * TRUE.read)
     for _ in range(40 * EVERY):
-        online.note(plan := some_plan(draw), cost(plan, TRUE))
+        online.record(plan := some_plan(draw), cost(plan, TRUE))
     assert (online.drift, online.error) == pytest.approx((0, 0), abs=1e-9)
     assert online.coefficients.read == pytest.approx(TRUE.read)
     for _ in range(1500 * EVERY):
-        online.note(plan := some_plan(draw), cost(plan, slower))
+        online.record(plan := some_plan(draw), cost(plan, slower))
     assert 0.1 < online.drift < 1.0
     assert online.error < 0.02
     assert online.coefficients.read == pytest.approx(slower.read, rel=0.1)
@@ -79,8 +79,8 @@ def test_a_worker_follows_a_machine_that_became_slower_in_one_respect() -> None:
 def test_plans_without_rows_and_profiles_that_say_nothing_are_no_samples() -> None:
     online = OnlineFit(Coefficients())
     for _ in range(2 * EVERY):
-        online.note(SweepPlan(1), 1.0)
-        online.note(some_plan(Random(1)), 1.0)
+        online.record(SweepPlan(1), 1.0)
+        online.record(some_plan(Random(1)), 1.0)
     assert (online.drift, online.error) == (0.0, 0.0)
 
 
@@ -89,12 +89,12 @@ def test_without_a_profile_it_begins_with_what_the_first_sweeps_say() -> None:
     draw, online, plain = Random(5), OnlineFit(), dataclasses.replace(TRUE, parameters=0.0, kv=0.0, read=0.0, step=0.0)
     for number in range(EAGER * REFIT):
         assert online.fitted == (number >= REFIT)
-        online.note(plan := some_plan(draw), cost(plan, plain))
+        online.record(plan := some_plan(draw), cost(plan, plain))
     errors = [abs(cost(plan, online.coefficients) / cost(plan, plain) - 1) for plan in (some_plan(draw) for _ in range(60))]
     assert sum(errors) / len(errors) < 0.1
     same = OnlineFit()
     alone, many = (SweepPlan(1, row=[*range(n)], start=[9] * n, count=[1] * n, sample=[*range(n)]) for n in (1, 8))
     for _ in range(2 * REFIT):
-        same.note(alone, 0.02)
+        same.record(alone, 0.02)
     assert cost(alone, same.coefficients) == pytest.approx(0.02, rel=0.01)
     assert cost(alone, same.coefficients) < cost(many, same.coefficients) < 2 * cost(alone, same.coefficients)

@@ -12,12 +12,12 @@ import pytest
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
-from blockwright.policies.prediction.course import Present
 from blockwright.policies.prediction.forecast import NEVER, Forecaster
 from blockwright.policies.prediction.lazy_replay import LazyReplay
 from blockwright.policies.prediction.lengths import corrected
 from blockwright.policies.prediction.plain_worker import NotPlain
 from blockwright.policies.prediction.replay import MachineReplay
+from blockwright.policies.prediction.timeline import Timeline, TimelineEntry
 from blockwright.policies.requests.account import offline_account
 from blockwright.policies.requests.urgency import offline_urgency
 from blockwright.policies.sweep.config import SweepConfig
@@ -87,8 +87,8 @@ class LiveWorker:
                     self.ends[effect.request] = self.now
 
     @property
-    def present(self) -> Present:
-        return Present(self.state, COSTS, [(plan, end - self.now) for plan, end in self.open])
+    def present(self) -> TimelineEntry:
+        return TimelineEntry(self.state, COSTS, [(plan, end - self.now) for plan, end in self.open])
 
 
 def request(number: int, chance: random.Random, arrival: float, tenant: str, applications: str = "bbbbo") -> Submission:
@@ -149,14 +149,40 @@ def test_the_short_way_leads_to_the_same_course() -> None:
         plain, preempted = plain + 1, preempted + lazy.preemptions
         assert lazy.preemptions == stepped.preemptions
         assert lazy.course.ends == pytest.approx(stepped.course.ends, rel=1e-9)
+        assert lazy.present == stepped.present
+        assert lazy.course.time_of(0) == stepped.course.time_of(0) == 0.0
         for of in coming:
             assert lazy.course.first_tokens.get(of.request) == pytest.approx(stepped.course.first_tokens.get(of.request))
     assert plain > 50, "the short way covers too little"
     assert preempted > 5, "memory was never short"
 
 
+def test_both_ways_know_who_is_still_there() -> None:
+    """Those that wait, too, and those whose last token is being computed."""
+    waiting = 0
+    for seed in range(20):
+        chance = random.Random(seed)
+        worker = LiveWorker(budget=200 * 64 * 1024, max_rows=3)
+        coming = [request(100 + n, chance, worker.now + n, "a", "b") for n in range(6)]
+        try:
+            lazy = LazyReplay(worker.present, coming, worker.now)
+            lazy.play("r100", 1 << 30)
+        except NotPlain:
+            continue
+        for of in coming:
+            worker.submit(of)
+        while "r100" not in worker.ends:
+            assert worker.step()
+        stepped = MachineReplay([LiveWorker(budget=200 * 64 * 1024, max_rows=3).present], coming, 0.0)
+        stepped.play("r100", 1 << 30)
+        state = worker.state
+        assert lazy.present == stepped.present == state.running + state.waiting
+        waiting += state.waiting
+    assert waiting > 0
+
+
 def test_a_forecast_says_how_wrong_its_estimates_are() -> None:
-    present = Present(LiveWorker().state, COSTS, spread=0.7)
+    present = TimelineEntry(LiveWorker().state, COSTS, spread=0.7)
     for most in (20, 1 << 40):  # the second one can never run there
         found = Forecaster([present], 0.0).forecast(submission("x", [1, 2, 3], most, ROUTES["base"].id))
         assert (found.spread, found.last_token == NEVER) == (0.7, most > 20)
@@ -214,6 +240,41 @@ def test_delayed_is_what_the_others_lose() -> None:
     assert found.delayed == pytest.approx(sum(with_it[of.request] - without[of.request] for of in others))
     assert found.delayed > 0.001
     assert Forecaster([worker.present], 0.0).forecast(target, delays=False) == replace(found, delayed=0.0)
+
+
+def test_those_that_are_still_there_are_delayed_by_what_as_many_sweeps_take_longer() -> None:
+    """Two requests decode on when the new one ends."""
+
+    def time_after(new: list[Submission], sweeps: int) -> tuple[float, int]:
+        worker = LiveWorker(budget=200 * 64 * 1024)
+        for of in [*others, *new]:
+            worker.submit(of)
+        done = 0
+        while (done < sweeps or not sweeps) and "r9" not in worker.ends:
+            assert worker.step()
+            done += 1
+        return worker.now, done
+
+    more = {"stop_tokens": [STOP], "max_length": 200, "prompt_length": 8}
+    others = [
+        replace(request(n, random.Random(n), 0.0, "a", "b"), expected=120, tokens=[n] * 8, page_hashes=[], **more)
+        for n in (0, 1)
+    ]
+    target = replace(request(9, random.Random(9), 1.0, "a", "b"), expected=10, tokens=[9] * 8, page_hashes=[], **more)
+    worker = LiveWorker(budget=200 * 64 * 1024)
+    for of in others:
+        worker.submit(of)
+    found = Forecaster([worker.present], 0.0).forecast(target)
+    with_it, sweeps = time_after([target], 0)
+    without, _ = time_after([], sweeps)
+    assert found.delayed == pytest.approx(2 * (with_it - without), rel=0.1)
+    assert found.delayed > 0.001
+
+
+def test_a_course_is_known_at_some_sweeps_and_on_the_lines_between() -> None:
+    course = Timeline(sweeps=[0, 4, 10], times=[0.0, 2.0, 5.0])
+    assert [course.time_of(sweep) for sweep in (0, 2, 4, 7, 10, 12)] == [0.0, 1.0, 2.0, 3.5, 5.0, 5.0]
+    assert Timeline().time_of(0) == 0.0
 
 
 def test_what_does_not_end_is_endless() -> None:
@@ -310,7 +371,7 @@ def test_routes_over_several_workers_are_forecast() -> None:
         state = SweepState(config)
         state.apply(RoutesChanged(1, [BASE], [route], [route]), 0.0)
         state.take_effects()
-        presents.append(Present(state, second))
+        presents.append(TimelineEntry(state, second))
     target = submission("r0", [1, 2, 3, 4, 5], 60, route.id, stop=[STOP], expected=4)
     found = Forecaster(presents, 0.0).forecast(target)
     assert (found.first_token, found.last_token) == (2.0, 8.0)

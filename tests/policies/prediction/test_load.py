@@ -59,6 +59,22 @@ def preemptions_compared(seed: int) -> int:
     return preempted
 
 
+def test_who_goes_elsewhere_while_its_prompt_is_computed_is_started_and_outstanding_no_more() -> None:
+    """Or no stretch of equal sweeps would be taken at once here any more."""
+    worker = instance(60)
+    for name, tokens in (("stays", 4), ("goes", 40)):
+        worker.submit(submission(name, [tokens] * tokens, tokens + 9, ROUTE.id), 0.0)
+    for _ in range(4):
+        worker.finish()
+    assert (worker._load.starting, worker.candidate(worker.due).running) == (1, 2), "chunks of its prompt are computed"
+    computed, _ = worker.withdraw("goes", worker.due)
+    assert 0 < computed < 40
+    assert (worker._load.starting, worker.candidate(worker.due).running) == (0, 1)
+    while worker.due < IDLE:
+        worker.finish()
+    assert worker.outstanding(0.0) == 0
+
+
 def test_what_is_in_flight_waits_and_cached_prefixes_count() -> None:
     worker = instance(60)
     worker.submit(submission("r0", [*range(12)], 14, ROUTE.id), 0.0)

@@ -33,26 +33,26 @@ def test_a_request_exists_for_the_key_that_sent_it_and_for_admin_keys() -> None:
 
 def test_an_admin_key_finds_the_names_that_others_chose() -> None:
     names, root = ChosenNames(), Viewer("root", everything=True)
-    names.note("alice", "job", "cmpl-1")
+    names.record("alice", "job", "cmpl-1")
     assert names.resolve(root, "job") == "cmpl-1"
-    names.note("bob", "job", "cmpl-2")
+    names.record("bob", "job", "cmpl-2")
     assert names.resolve(root, "job") == "cmpl-2", "the newest"
-    names.note("root", "job", "cmpl-3")
-    names.note("alice", "job", "cmpl-4")
+    names.record("root", "job", "cmpl-3")
+    names.record("alice", "job", "cmpl-4")
     assert names.resolve(root, "job") == "cmpl-3", "its own first"
     assert names.resolve(root, "unheard-of") == "unheard-of"
 
 
 def test_names_belong_to_a_key_and_the_oldest_are_forgotten() -> None:
     names = ChosenNames()
-    names.note("alice", "job", "cmpl-1")
-    names.note("bob", "job", "cmpl-2")
-    names.note("alice", "job", "cmpl-3")
-    names.note("alice", "x" * (NAME_LENGTH + 1), "cmpl-4")
+    names.record("alice", "job", "cmpl-1")
+    names.record("bob", "job", "cmpl-2")
+    names.record("alice", "job", "cmpl-3")
+    names.record("alice", "x" * (NAME_LENGTH + 1), "cmpl-4")
     assert (names.resolve(Viewer("alice"), "job"), names.resolve(Viewer("bob"), "job")) == ("cmpl-3", "cmpl-2")
     assert names.resolve(Viewer("carol"), "job") == "job", "perhaps an id of ours"
     assert names.resolve(Viewer("alice"), "x" * (NAME_LENGTH + 1)) == "x" * (NAME_LENGTH + 1)
     for i in range(NAMES):
-        names.note("dave", f"n{i}", f"cmpl-n{i}")
+        names.record("dave", f"n{i}", f"cmpl-n{i}")
     assert names.resolve(Viewer("bob"), "job") == "job"
     assert names.resolve(Viewer("dave"), "n0") == "cmpl-n0"

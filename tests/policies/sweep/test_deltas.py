@@ -161,7 +161,7 @@ def closed_loop(chains: list[Chain]) -> list[tuple[list[int], list[int]]]:
 
 
 def test_tenants_take_the_same_sweeps_whatever_they_share() -> None:
-    """Sharing makes a sweep cheaper; who runs when does not depend on it (decision 21)."""
+    """Sharing makes a sweep cheaper; the order of rows does not depend on it."""
     full = chain("full", own_from=3)
     apart = [chain(c.application, own_from=0) for c in (BASE, LOWER, UPPER, full)]
     sweeps = closed_loop([BASE, LOWER, UPPER, full])

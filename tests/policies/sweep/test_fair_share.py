@@ -11,7 +11,7 @@ from blockwright.policies.plan.sweep_plan import SweepResult
 from blockwright.policies.requests.urgency import urgency
 from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.policies.sweep.fair_share import SCALE, FairShare
-from blockwright.policies.sweep.queue import Key, SequenceQueue
+from blockwright.policies.sweep.sequence_queue import Key, SequenceQueue
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
 

@@ -6,11 +6,11 @@ import pytest
 
 from blockwright.policies.plan.sweep_plan import FlightRow
 from blockwright.policies.sweep.events import Flight
-from blockwright.policies.sweep.leases import LeaseBook, Stage
+from blockwright.policies.sweep.leases import LeaseTable, Stage
 
 
 def test_a_lease_at_its_home() -> None:
-    book = LeaseBook("w0")
+    book = LeaseTable("w0")
     book.begin(3)
     lease = book.ask(7, 4, "w1")
     assert (lease.number, book.find("w0", lease.number)) == ((3 << 32) + 1, 7)
@@ -47,7 +47,7 @@ def test_a_lease_at_its_home() -> None:
 
 
 def test_steps_that_cannot_come_are_faults_that_name_the_lease() -> None:
-    book = LeaseBook("w0")
+    book = LeaseTable("w0")
     book.ask(7, 1, "w1")
     for step in (lambda s: book.ask(s, 1, "w1"), book.start, lambda s: book.depart(s, 1)):
         with pytest.raises(AssertionError, match="lease 1 of w0 is ASKED"):
@@ -65,7 +65,7 @@ def stays(s: int) -> bool:
 
 
 def test_a_flight_is_taken_by_a_plan_or_forgotten() -> None:
-    book = LeaseBook("w1")
+    book = LeaseTable("w1")
     for s in (0, 1):
         book.queue(s, "w0", s + 5, 1, urgent=False)
         book.start(s)
@@ -85,16 +85,16 @@ def test_a_flight_is_taken_by_a_plan_or_forgotten() -> None:
 
 
 def test_a_copy_and_a_restored_book_go_their_own_ways() -> None:
-    book = LeaseBook("w0")
+    book = LeaseTable("w0")
     book.ask(7, 1, "w1")
-    for copy in (book.fork(), LeaseBook.restore(book.snapshot())):
+    for copy in (book.fork(), LeaseTable.restore(book.snapshot())):
         copy.grant(7, 1)
         copy.check({7})
     assert book.snapshot()["leases"][0][3] == Stage.ASKED
 
 
 def test_a_lease_at_its_host_grows_and_is_revoked() -> None:
-    book = LeaseBook("w1")
+    book = LeaseTable("w1")
     book.queue(3, "w0", 5, 2, urgent=False)
     book.queue(4, "w0", 6, 2, urgent=True)
     assert book.urgent == {4}, "it has leases of other hosts"

@@ -338,7 +338,7 @@ def test_looking_changes_nothing() -> None:
         for worker in busy(moves).workers.values():
             state, parts = worker.state, worker.state.parts
             looks: list[Callable[[], object]] = [
-                state.fork, state.snapshot, state.digest, state.queues, state.offline_rooms, state.kv_by_application,
+                state.fork, state.snapshot, state.digest, state.queues, state.offline_capacities, state.kv_by_application,
                 partial(state.room, "paused"), parts.routes.all_in_force, parts.routes.planned,
                 parts.memory.residence.bytes_by_holder, parts.memory.left_alone, parts.memory.pages.accounts.all_held,
                 parts.memory.pages.shared_now, partial(pool_reading, state), state.check,

@@ -1,0 +1,52 @@
+"""The gateway's admission check for arriving requests.
+
+Unknown models, draining, failed loads, requests too long for any worker, and overload are refused here.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ...policies.requests.account import is_only_account
+from ...policies.requests.admission_limit import AdmissionLimit
+from ...policies.requests.queue import WaitingQueue
+from ...policies.requests.refusal import Refusal, RequestRefused
+from ...policies.requests.request_timeout import RequestTimeout
+from ...policies.requests.routing_table import RoutingTable
+from .catalogue import Catalogue
+from .port import Generation
+from .record import RequestRecord
+
+
+class AdmissionParts(Protocol):
+    """The parts of ``GatewayState`` that admission needs."""
+
+    catalogue: Catalogue
+    timeouts: RequestTimeout
+    table: RoutingTable
+    overload: AdmissionLimit
+    queue: WaitingQueue
+    active: dict[str, RequestRecord]
+    draining: bool
+    tenants: int
+
+
+def refusal(state: AdmissionParts, generation: Generation, now: float) -> RequestRefused | None:
+    """Return the reason to refuse a request, or None to admit it.
+
+    Offline requests displace no others: they are sent by credit only, so the overload limit does not count them.
+    """
+    if (unknown := state.catalogue.unknown(generation.application)) is not None:
+        return unknown
+    if state.draining:
+        return state.timeouts.closing()
+    if generation.id in state.active:
+        return RequestRefused(Refusal.INVALID, f"request {generation.id!r} is running already")
+    if (failed := state.timeouts.failed(state.table.models[generation.application], state.table, now)) is not None:
+        return failed
+    unfit = state.catalogue.unfit(generation)
+    if unfit is not None or generation.offline:
+        return unfit
+    tokens = state.catalogue.virtual(generation.application) + len(generation.prompt) + generation.max_tokens
+    alone = is_only_account(state.tenants, len(state.catalogue.configured), len(state.table.models))
+    return state.overload.refusal(generation.account, tokens, len(state.queue), now, alone=alone)

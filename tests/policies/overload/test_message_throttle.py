@@ -1,0 +1,20 @@
+"""A reason that goes on is told once, and again only after a while."""
+
+from __future__ import annotations
+
+from blockwright.policies.overload.message_throttle import AGAIN, MessageThrottle
+
+
+def test_a_reason_is_told_at_once_and_again_after_a_while() -> None:
+    telling = MessageThrottle()
+    assert telling.news("full", 10.0)
+    assert not telling.news("full", 10.0)
+    assert not telling.news("full", 10.0 + AGAIN / 2)
+    assert telling.news("full", 10.0 + AGAIN)
+    assert not telling.news("full", 10.1 + AGAIN)
+
+
+def test_two_that_take_turns_are_each_told_no_more_often() -> None:
+    telling = MessageThrottle()
+    told = [why for n in range(200) for why in ("full", "drained") if telling.news(why, n * 0.1)]
+    assert (told.count("full"), told.count("drained")) == (4, 4), "in 20 seconds"
