@@ -40,8 +40,8 @@ class Plan:
     """The amount of measuring."""
 
     sizes: tuple[str, ...] = ("1B", "3B")
-    new_tokens: int = 64
-    runs: int = 2
+    new_tokens: int = 32
+    runs: int = 1
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:

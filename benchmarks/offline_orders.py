@@ -61,7 +61,7 @@ class FixedFeed:
     def errand(self) -> None:
         """Nothing takes long."""
 
-    def take(self, worker: str, rows: int, positions: float, sweeps: int = 0) -> list[PlacedRequest]:
+    def pull(self, worker: str, rows: int, positions: float, sweeps: int = 0) -> list[PlacedRequest]:
         from blockwright.policies.offline.feed import PlacedRequest
 
         scanner, placed = self._scanners[worker], list[PlacedRequest]()

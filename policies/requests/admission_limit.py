@@ -1,4 +1,4 @@
-"""The admission limit of a gateway: admission control, and refusals of overload with a time to retry.
+"""The admission limit of a gateway: admission control and load shedding, with a time to retry in each refusal.
 
 Owns the two limits, the load of this gateway and of the others, and the rate at which requests end. A refusal tells the
 client when its turn would come, so that a crowd of clients does not return all at once.
