@@ -9,8 +9,8 @@ Sub-states own the data (``parts.py`` has one of each): ``row_table.py`` (sequen
 workers), ``page_transfers.py`` (pages in flight between workers), ``page_pins.py`` (pages that are kept),
 ``pending_pages.py`` (pages about to be made), ``local_routes.py``, ``open_plans.py``. Procedures change them in the right
 order: ``sequences.py`` (a sequence comes, runs, leaves), ``pipeline.py`` (leases and flights), ``migration.py`` (pages that
-move), ``pinning.py``, ``planner.py`` (one plan), ``backfill.py`` (offline sequences in it), ``preemption.py`` and
-``memory/eviction.py`` (victims), ``forecast.py`` (jumps).
+move), ``pinning.py``, ``planner.py`` (one plan), ``row_picker.py`` (a row of it), ``backfill.py`` (offline sequences in
+it), ``preemption.py`` and ``memory/eviction.py`` (victims), ``forecast.py`` (jumps).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ..cluster.scaling import RouteQueue
 from ..plain import Plain
 from ..plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
 from . import forecast, route_queues
-from .backfill import BackfillPlanner
 from .columns import Status
 from .config import SweepConfig
 from .events import (
@@ -56,6 +55,7 @@ from .page_events import Export, HoldPages, PagesArrived, PagesTaken, PagesUnsen
 from .parts import Parts
 from .pinning import Pinning
 from .pipeline import Pipeline, Returns
+from .planner import Planner
 from .sequences import Sequences
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class SweepState:
         self._sequences = Sequences(parts)
         self._pipeline = Pipeline(parts, self._sequences)
         self._pinning = Pinning(parts, self._sequences)
-        self._planner = BackfillPlanner(parts, self._sequences, self._pipeline, self._pinning)
+        self._planner = Planner(parts, self._sequences, self._pipeline, self._pinning)
         self._migration = Migration(parts, self._pinning)
 
     # events ----------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class SweepState:
     def plan(self, now: float) -> SweepPlan | None:
         """Return the next sweep, or None if there is nothing to do. The plan is open until ``commit``."""
         parts = self.parts
-        if len(self._plans) and self._planner.only_offline():
+        if len(self._plans) and self._planner.waits_for_open_plans():
             return None
         self._sequences.expire(now)
         self._pinning.expire(now)
