@@ -51,7 +51,7 @@ class Planner:
     def _pick_online(self, batch: BatchBuilder) -> None:
         """Pick all rows that are not offline."""
         self._take_flights(batch)
-        if len(self._parts.holds):
+        if len(self._parts.page_pins):
             self._start_held(batch)
         if self._parts.leases.urgent:
             self._serve_urgent(batch)
@@ -195,7 +195,7 @@ class Planner:
             if not self._fitting.within_cap(s, found, commitments):
                 batch.capped.add(rows.tenant[s])
                 continue
-            awaited = parts.holds.awaited(rows.age(s)) if len(parts.holds) else {}
+            awaited = parts.page_pins.awaited(rows.age(s)) if len(parts.page_pins) else {}
             if not self._fitting.fits(s, found, commitments, awaited):
                 if self._backfill.give_way(s, found, commitments, awaited) or self._pinning.give_way(s):
                     continue

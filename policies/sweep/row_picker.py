@@ -93,7 +93,7 @@ class RowPicker:
         if not rows.route[s].spans:  # no KV here, so none can be missing
             whole = (rows.known[s] - 1) // rows.page_size
         parts.leases.start(s)
-        if len(parts.holds):
+        if len(parts.page_pins):
             self._pinning.end(of.request, of.attempt - 1)
         skipped = min(whole, parts.leases.cached(s)) * rows.page_size
         rows.charge(s, skipped)  # paid by the sequence that computed them
@@ -194,10 +194,10 @@ class RowPicker:
             running = [other for other in running if rows.tenant[other] == account]
         else:
             batch.starved = True
-        if rows.leaving or parts.leases.revoked or parts.exchange.landing:
+        if rows.leaving or parts.leases.revoked or parts.page_transfers.landing:
             return False  # memory is being freed
         victim = choose_victim(rows, parts.memory.pages, parts.queue, running, s, set(batch.picked))
-        if len(parts.holds) and self._pinning.give_way(s if victim is None else victim, account if at_cap else ""):
+        if len(parts.page_pins) and self._pinning.give_way(s if victim is None else victim, account if at_cap else ""):
             return True
         if victim is None:
             return False

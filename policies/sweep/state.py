@@ -86,7 +86,7 @@ class SweepState:
                 self._change_routes(event)
             case Started():
                 self.parts.leases.begin(event.incarnation)
-                self.parts.exchange.begin(event.incarnation)
+                self.parts.page_transfers.begin(event.incarnation)
             case CostsLearned():
                 self.parts.learn(event.costs)
             case PeerLost():
@@ -150,8 +150,8 @@ class SweepState:
         if len(parts.routes.borders) > len(kept):
             pieces = parts.memory.pages.cut(parts.routes.borders)
             rows.cut(parts.routes.borders, pieces)
-            parts.exchange.cut(pieces)
-            parts.holds.cut(pieces)
+            parts.page_transfers.cut(pieces)
+            parts.page_pins.cut(pieces)
         for s in rows.live():
             local = parts.routes.passing(rows.route[s].route.id)
             if local is not None and local.is_like(rows.route[s]):
@@ -184,7 +184,7 @@ class SweepState:
         batch = self._planner.pick(now)
         plan = SweepPlan(self._plans.number)
         sequences = batch.lay_out(parts, plan)
-        plan.imports = parts.exchange.take(plan.number)
+        plan.imports = parts.page_transfers.take(plan.number)
         if not sequences and not plan.imports and not parts.leases.pending and not parts.edits_wanted:
             return None
         plan.memory = parts.memory.take_edits()
@@ -270,7 +270,7 @@ class SweepState:
     def repeat(self, plan: SweepPlan) -> int:
         """Return how many sweeps from the open ``plan`` on have the same rows, while memory lasts and if no event comes."""
         only = self._plans.only(plan.number)
-        return forecast.most(self.parts, only) if only is not None and not self.parts.exchange.landing else 1
+        return forecast.most(self.parts, only) if only is not None and not self.parts.page_transfers.landing else 1
 
     def jump(self, plan: SweepPlan, sweeps: int, now: float, *, tell: bool = True) -> int:
         """Make ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; end the plan. Return their number.
@@ -341,7 +341,7 @@ class SweepState:
     @property
     def next_deadline(self) -> float:
         """The time before which no sequence and no hold expires; infinite: none will."""
-        return min(self.parts.rows.next_deadline, self.parts.holds.next_deadline)
+        return min(self.parts.rows.next_deadline, self.parts.page_pins.next_deadline)
 
     @property
     def counters(self) -> dict[str, int]:
