@@ -275,7 +275,7 @@ def batched(seen: Seen) -> None:
     feed.joined("w0", 60)
     while not feed.over:
         scraped()
-        placed = feed.take("w0", 3, 60.0)
+        placed = feed.pull("w0", 3, 60.0)
         scraped()
         if not feed.progress(now).given_back:
             feed.given_back(placed.pop().request)
