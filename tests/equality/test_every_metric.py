@@ -130,7 +130,7 @@ async def expected(server: Served, seen: Seen) -> None:
     await scrape(server, seen)
     alone = Lengths(wanted=True)
     tagging = Tagging(alone, "head/nobody")
-    tagging.look(server.running.cluster.node)
+    tagging.tick(server.running.cluster.node)
     await until(lambda: alone.figures.unanswered)
     note(seen, Metrics(dict, lengths=lambda: alone.figures).render({}).decode())
 
