@@ -33,6 +33,7 @@ DONE = (
     "actors/predictor",
     "actors/memory",
     "actors/block",
+    "actors/worker",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -40,7 +41,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "actors/batches": 15,
     "actors/profiling": 5,
     "actors/tagger": 5,
-    "actors/worker": 33,
     "api": 7,
     "api/app": 2,
     "api/batches": 23,
