@@ -21,6 +21,7 @@ DONE = (
     "actors",
     "policies",
     "gpu",
+    "zoo",
 )
 PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
 LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
@@ -37,7 +38,6 @@ LEFT = {  # bad openings of the other folders, at most; lower a number when it f
     "api/settings": 1,
     "api/text": 8,
     "simulator": 50,
-    "zoo": 29,
 }
 
 OPENINGS = """
