@@ -64,7 +64,7 @@ class Backend(Protocol):
 
     name: str  # "torch" | "native"
     numerics: str  # types and kernel family, for instance "native-avx512_bf16-bfloat16": seeds every lineage
-    dtype: torch.dtype  # of hidden states, weights and KV
+    dtype: torch.dtype  # type of hidden states, weights and KV
     slot_unit: int  # bytes; slots are padded to a multiple
 
     def slot_bytes(self, layout: KvLayout) -> int:

@@ -30,7 +30,7 @@ from .tables import Tables
 
 PARAMETERS = "parameters"
 REHEARSAL = -1  # number of a run that is composed only to test whether it can be
-SCORED_TOGETHER = 32  # prompt positions whose logits are in memory at a time
+SCORED_TOGETHER = 32  # prompt positions with logits in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Executor:
     def unload(self, component_id: bytes, tensors: Sequence[bytes]) -> None:
         """Drop a component or a delta, and packed tensors that nothing else needs. Stop its loading, if under way.
 
-        Their chunks may be given back then. No run may name it. A component whose loading never began is no error, since
+        Their chunks may be given back then. No run may name it. A component that never began to load is no error, since
         loads are stopped at any point.
         """
         runs = [run for run, composed in self._runs.items() if component_id in composed.names]
@@ -283,7 +283,7 @@ class Executor:
     def put_flight(self, flight: int, hidden: Any, tokens: int, width: int) -> None:
         """Accept hidden states from another worker: ``hidden`` is bytes-like, [tokens, width] in the model's type.
 
-        They are kept by reference until the plan whose arrivals name ``flight`` has read or dropped them.
+        They are kept by reference until a plan that names ``flight`` in its arrivals has read or dropped them.
         """
         expected = tokens * width * self.backend.dtype.itemsize
         if memoryview(hidden).nbytes != expected:
@@ -392,7 +392,7 @@ class Executor:
         sweep.tokens.update(zip(batch, tokens, strict=True))
         sweep.logprobs.update(zip(batch, logprobs, strict=True))
         inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, but never read
-        # what the next plan reads: it needs a valid id even where nothing was drawn
+        # read by the next plan, which needs a valid id even if nothing was drawn
         read_N = np.maximum(np.asarray(tokens, dtype=np.int32), 0)
         self.tables.append(row_N[inside_N], position_N[inside_N], read_N[inside_N])
 

@@ -118,8 +118,8 @@ class ResidentParameters:
     def write(self, pieces: Sequence[tuple[TensorPiece, int]], came: Any) -> Iterator[None]:
         """Write bytes from ``read`` to the places of their tensors, step by step.
 
-        A tensor whose last byte has arrived counts as packed. One that was packed meanwhile, or lacks an earlier piece, is
-        left unchanged.
+        A tensor counts as packed once its last byte has arrived. One that was packed meanwhile, or lacks an earlier piece,
+        is left unchanged.
         """
         came_B, at = np.frombuffer(came, dtype=np.uint8), 0
         for piece, offset in pieces:

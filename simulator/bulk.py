@@ -1,6 +1,6 @@
 """Bulk transfers in a simulated cluster: KV and parameters share links with the activations of pipelines.
 
-The rules are those of live links (``policies/cluster/chunk_order.py``): activations go first and wait at most for the
+The rules are the same as on live links (``policies/cluster/chunk_order.py``): activations go first and wait at most for the
 current chunk; KV goes before parameters, and each class is first-in first-out. Each activation delays the current transfer
 by its own time. Without ``priorities`` everything is in one queue, so an activation waits for everything that was sent
 before it.

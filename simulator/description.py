@@ -52,7 +52,7 @@ class WorkloadSpec:
     count: Annotated[int, Most(10_000_000)] = 0  # requests; 0: 1,000, or all that were recorded
     trace: str = ""  # file with times, and lengths unless ``lengths`` is given
     lengths: str = ""  # file with lengths; for rates of clients, with the quantiles of their lengths
-    client_model: str = ""  # for rates of clients: the model whose clients are used; "": the first
+    client_model: str = ""  # for rates of clients: the model of the clients to use; "": the first
     start: float = 0.0  # seconds into the trace
     speed: float = 1.0  # the trace's times are divided by it
     input_tokens: Tokens = 0  # mean, if no file gives lengths
@@ -78,7 +78,7 @@ class ModelSpec:
     hidden_bytes: Bytes = 0  # per token, between the devices of a pipeline
     context: Tokens = 1 << 20  # tokens, prompt and answer together
     share: float = 1.0  # weight of its requests beside the other models'
-    shares: str = ""  # the model whose parameters it computes with, as an adapter does; its sizes are that model's
+    shares: str = ""  # a model to share parameters with, as an adapter does; its sizes are that model's
     own: Bytes = 0  # bytes of its own changes to them, its delta
 
 
@@ -139,7 +139,7 @@ class ProvisioningSpec:
     """The rules by which instances are active, the first ones first. Times are in seconds."""
 
     mode: str = "off"  # "off": always the same | "preemptive" | "relief"
-    limit: float = 0.0  # of a latency
+    limit: float = 0.0  # limit of a latency
     start: int = 0  # number of instances at the beginning, and at least; 0: all
     most: int = 0  # most instances; 0: all
     cold_start: float = 0.0  # from the decision until an instance accepts requests

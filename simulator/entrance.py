@@ -169,7 +169,7 @@ class Entrance:
         look = self._look(i, now)
         return look.outstanding + sum(one.submission.max_length for one in self._in_flight(i, look, dispatcher))
 
-    # what a dispatcher knows of an instance --------------------------------------------------------------------------
+    # a dispatcher's knowledge of an instance ------------------------------------------------------------------------
 
     def _look(self, i: int, now: float) -> Look:
         """Return the last look, or a new one if that is too old."""

@@ -73,7 +73,7 @@ class Exchange:
         self._order.add(StaleSequence(request, transfers, more))
 
     def begin(self, now: float, running: int) -> None:
-        """Start the transfers of sequences whose turn has come. ``running`` is the number running on these devices."""
+        """Start the transfers of the sequences that are next in turn. ``running`` is the number running on these devices."""
         free = {worker: device.total - device.used for worker, device in self.devices.items()}
         for sequence in self._order.next(free):
             paused = self._paused[sequence.request]

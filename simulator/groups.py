@@ -53,7 +53,7 @@ class SimulatedGroups:
     model: ModelSpec
     components: Sequence[Component]
     configs: Mapping[str, SweepConfig]
-    costs: Coefficients  # with the sizes of the model
+    costs: Coefficients  # including the sizes of the model
     links: LinkTimes
 
     def make(self, group: ParameterGroup) -> tuple[Instance | PipelineInstance, Route]:

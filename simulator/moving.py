@@ -49,7 +49,7 @@ class MovingSimulation(ClusterSimulation):
         # pages of sequences that continue elsewhere and have not started
         self._kept: dict[str, tuple[Mapping[str, GroupDevice], Held]] = {}
         self._page_bytes = scenario.instances[0].page_size * scenario.models[0].kv_bytes
-        self.stalls: list[float] = []  # of sequences that paused, in seconds
+        self.stalls: list[float] = []  # pauses of sequences, in seconds
         self.moved = 0  # bytes of KV
         self.changes: list[dict[str, Any]] = []
 
@@ -89,7 +89,7 @@ class MovingSimulation(ClusterSimulation):
         return taken
 
     def _go_on(self, place: int, taken: Taken, held: list[int]) -> None:
-        """Continue a sequence whose KV has come to the instance of one device at a place."""
+        """Continue a sequence at the instance of one device at a place, where its KV has arrived."""
         device, name = self._device(place), self.instances[place].name
         hashes = taken.submission.page_hashes[: taken.pages]
         self._kept[taken.submission.request] = {name: device}, {name: device.publish(held, hashes)}

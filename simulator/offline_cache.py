@@ -40,7 +40,7 @@ class PrefixCache:
         return self._depth[node]
 
     def begin(self, request: int) -> int:
-        """Start a sequence whose prompt has space. Return the tokens of it that were cached."""
+        """Start a sequence; there must be space for its prompt. Return the tokens of it that were cached."""
         parent, depth = self._parent, self._depth
         leaf = self._rank[request]
         node, found = parent[leaf], -1

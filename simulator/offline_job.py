@@ -72,7 +72,7 @@ class OfflineJob:
         self.pace(pace)
         self._clocks = list(engine.clocks.values())
         self._seconds = [0.0] * len(self._clocks)
-        self._prompts: deque[list[int]] = deque()  # [request, tokens whose KV is there, tokens to compute]
+        self._prompts: deque[list[int]] = deque()  # [request, tokens with KV, tokens to compute]
         self._began: dict[int, int] = {}  # decoding sequence -> the step after which it began
         self._ends: dict[int, int] = {}  # decoding sequence -> the step after which it ends
         self._next: list[tuple[int, int]] = []  # heap of (step, request), with outdated entries

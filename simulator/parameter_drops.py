@@ -271,7 +271,7 @@ class OverloadSimulation(MovingSimulation):
         self._submit(change, after, exchange)
 
     def _submit(self, change: GroupChange, after: Sequence[ParameterGroup], exchange: Exchange) -> None:
-        """Pause sequences whose KV must move, and submit all others."""
+        """Pause the sequences that have KV to move, and submit all others."""
         tokens = {taken.submission.request: len(taken.submission.tokens) for _, taken in change.taken}
         tokens |= {submission.request: len(submission.tokens) for submission in change.held_back}
         names = {group.members[0].worker: group for group in after}
@@ -313,7 +313,7 @@ class OverloadSimulation(MovingSimulation):
         places = {self._at[self._places[worker]] for worker in exchange.devices}
         return sum(self.instances[place].candidate(self.now).running for place in places)
 
-    # instead of those of a cluster whose instances stay ---------------------------------------------------------------
+    # overrides of a cluster with fixed instances -------------------------------------------------------------------
 
     def _deliver(self, place: int, submission: Submission) -> None:
         place = self._at[place]

@@ -72,7 +72,7 @@ class Provisioner:
         return self.changes[began:]
 
     def ready(self, place: int, now: float) -> InstanceChange:
-        """Activate an instance whose cold start is over."""
+        """Activate an instance after its cold start."""
         self._policy.up(self._names[place], now)
         self.active.append(place)
         self.changes.append(InstanceChange(now, "active", place))

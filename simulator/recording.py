@@ -60,8 +60,8 @@ class Recording:
     Add the files of a run in any order of workers, but one worker's files in the order in which they were written.
     """
 
-    workers: dict[str, SweepState] = field(default_factory=dict)  # as their logs end
-    sweeps: dict[str, list[tuple[SweepPlan, float]]] = field(default_factory=dict)  # by worker: with the seconds they took
+    workers: dict[str, SweepState] = field(default_factory=dict)  # state at the end of their logs
+    sweeps: dict[str, list[tuple[SweepPlan, float]]] = field(default_factory=dict)  # by worker: each with its seconds
     busy: dict[str, float] = field(default_factory=dict)  # by worker: seconds of these from the end of the sweep before
     _requests: dict[str, _Recorded] = field(default_factory=dict)
 
@@ -163,7 +163,7 @@ class Recording:
     def coefficients(self, worker: str) -> tuple[Coefficients, str]:
         """Return coefficients fitted to a worker's sweeps, or to all workers' if it has none.
 
-        Also return a sentence that says what they were fitted to. Raises DescriptionError.
+        Also return a sentence that names the data of the fit. Raises DescriptionError.
         """
         of, whose = ([worker], "its log") if worker in self.sweeps else ([*self.sweeps], "the logs of others")
         timed = [(features(plan, 0.0, 0.0), seconds) for name in of for plan, seconds in self.sweeps[name]]

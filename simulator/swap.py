@@ -87,7 +87,7 @@ class SwapSimulation(MovingSimulation):
         self.links.send(link, Traffic.KV, size, self.now, done)
 
     def _let_in(self, place: int) -> None:
-        """Return swapped sequences that fit; once all are back, let in the ones that wait behind them."""
+        """Return swapped sequences that fit; once all are back, let in the sequences that wait behind them."""
         if not self._queues[place].left:
             outside, self._outside[place] = self._outside[place], {}
             for submission in sorted(outside.values(), key=lambda one: one.arrival):

@@ -16,7 +16,7 @@ class BatchesSeen:
 
 @dataclass(frozen=True, slots=True)
 class BatchChecked:
-    """A batch whose lines are checked; the remaining ones can run."""
+    """A batch with checked lines; the remaining ones can run."""
 
     batch: str
 
@@ -31,14 +31,14 @@ class BatchEnded:
 
 @dataclass(frozen=True, slots=True)
 class BatchWritten:
-    """A batch whose files are written and whose status is final."""
+    """A batch with its files written and its final status."""
 
     batch: str
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStuck:
-    """A batch whose last requested step could not be done now."""
+    """A batch for which the last requested step could not be done now."""
 
     batch: str
 

@@ -35,8 +35,8 @@ class NotNow(Exception):
 class OpenBatch:
     """A batch that is not final yet.
 
-    ``account`` is the account whose turn the batch uses. ``expires_at`` is in seconds of the epoch. ``ending`` None means
-    that the batch is to be run; otherwise its files are to be written with the results so far.
+    ``account`` is the account that the batch's turn counts for. ``expires_at`` is in seconds of the epoch. ``ending`` None
+    means that the batch is to be run; otherwise its files are to be written with the results so far.
     """
 
     id: str
@@ -55,7 +55,7 @@ class LineJob:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A request whose answer or error is stored.
+    """A request with its answer or error stored.
 
     ``output_tokens`` counts all choices, and is 0 for an error. ``cached`` counts prompt tokens.
     """

@@ -1,7 +1,7 @@
 """Shapes of the sweeps to time: a grid for fitting the cost model, and random sweeps that it has never seen.
 
-They cover batch sizes, token counts, context lengths, prompts beside decoding rows, prompts whose next token is not drawn,
-the chain in several runs, and half of it.
+They cover batch sizes, token counts, context lengths, prompts beside decoding rows, prompts without a draw of the next
+token, the chain in several runs, and half of it.
 """
 
 from __future__ import annotations

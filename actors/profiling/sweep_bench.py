@@ -79,7 +79,7 @@ class SweepBench:
         self._fill(pages, layers, checkpoint.config.vocabulary)
 
     def plan(self, shape: SweepShape) -> SweepPlan:
-        """Return a plan in which all rows pass all runs, and the head sees only the rows whose next token is drawn.
+        """Return a plan in which all rows pass all runs, and the head only the rows that draw their next token.
 
         These are the decoding rows, and the prompts that end in this sweep.
         """

@@ -51,7 +51,7 @@ class Tagger(Actor):
         self._settings = settings
         self._kept = Path(settings.tagger_folder).expanduser() / KEPT if settings.tagger_folder else None
         self._learned = self._saved = 0  # number of lessons in this life
-        self._model: TaggerModel | None = None  # of all lessons so far; None until a gateway has asked
+        self._model: TaggerModel | None = None  # learned from all lessons so far; None until a gateway has asked
         self._timer: Timer | None = None
 
     async def on_start(self) -> None:

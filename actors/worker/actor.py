@@ -68,7 +68,7 @@ from .status import status_of
 from .sweep_figures import SweepFigures
 
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
-# in sweeps; also verified this often. What is broken stays broken, and a check costs a third of a tiny sweep
+# in sweeps; also verified this often: a broken invariant stays broken, and a check costs a third of a tiny sweep
 CHECK_EVERY = 7
 
 
@@ -103,7 +103,7 @@ class Worker(Actor):
         self._published = RoutesChanged(0, [], [], [])  # the routes accepted so far, complete
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
-        self._expiry: asyncio.TimerHandle | None = None  # for a sequence that expires while nothing else happens
+        self._expiry: asyncio.TimerHandle | None = None  # plans when a sequence expires while nothing else happens
         self._figures = SweepFigures(self.state.config.costs)
         self._credit = OfflineCredit(self.state)
         self._reported: list[Effect] = []  # performed, but not reported to gateways yet
@@ -288,7 +288,7 @@ class Worker(Actor):
         self._composed.prepare(update.chains)
         for worker in sorted({hop.worker for route in update.planned for hop in route.hops}):
             self._watch(worker)
-        self._perform()  # what was unloaded before must be forgotten before runs are composed anew
+        self._perform()  # unloaded components must be forgotten before runs are composed anew
         self._apply(update)
         routes = self.state.parts.routes
         self._composed.retain(routes.runs, {local.delta for local in routes.planned()})

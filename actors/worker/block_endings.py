@@ -22,7 +22,7 @@ class BlockEndings:
         self.tell()
 
     def tell(self) -> None:
-        """Notify the blocks whose last plan has ended. Called whenever a plan may have ended."""
+        """Notify blocks of the end of their last plan. Called whenever a plan may have ended."""
         oldest = self._state.number - self._state.open_plans
         while self._waiting and self._waiting[0][0] <= oldest:
             self._waiting.pop(0)[1].ended.cast()

@@ -100,7 +100,7 @@ class ComponentLoader:
             load.cancel()
 
     async def load(self, specs: Sequence[ComponentSpec], holder: str, source: str = "") -> LoadResult | Shortage:
-        """Load all of these components, or none. ``source`` is a worker to fetch from what it has of them.
+        """Load all of these components, or none. ``source`` is a worker to fetch them from, as far as it has them.
 
         Raises ValueError if one of them is already being loaded for this holder: the end of either load would release what
         both need.
@@ -135,7 +135,7 @@ class ComponentLoader:
         self._apply(ComponentsReleased(list(components), holder))
 
     def placed(self, effect: ComponentsPlaced) -> None:
-        """Begin to load components whose places a plan, already given to the device, has mapped."""
+        """Begin to load components. A plan, already given to the device, has mapped their places."""
         loading = self._waiting.get(effect.load)
         if loading is None or loading.placed.done():
             return  # the caller is gone, and its release is on the way

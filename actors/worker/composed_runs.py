@@ -26,7 +26,7 @@ class ComposedRuns:
     def __init__(self, do: Callable[[Callable[[Executor], object]], None]) -> None:
         self._do = do
         self._layouts: set[KvLayout] = set()  # layouts that have arenas
-        self._length = self._layers = 0  # of the largest tables requested so far
+        self._length = self._layers = 0  # size of the largest tables requested so far
         self._runs: dict[int, Run] = {}
         self._attached: dict[tuple[int, int], dict[int, bytes]] = {}  # (run, number of the deltas) -> delta ids by place
 

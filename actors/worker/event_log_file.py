@@ -47,7 +47,7 @@ class Header:
     """
 
     format: int = FORMAT
-    version: str  # of blockwright
+    version: str  # blockwright's version
     worker: str
     incarnation: int
     part: int

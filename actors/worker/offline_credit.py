@@ -16,7 +16,7 @@ class OfflineCredit:
     def __init__(self, state: SweepState) -> None:
         self._state = state
         self._blends: set[str] = set()  # gateways that had a report while offline sequences were present
-        # what each gateway knows if no heartbeat was lost; a lost one is made good by the next
+        # the credit last sent to each gateway; a lost heartbeat is made good by the next one
         self._told: dict[str, list[OfflineCapacity]] = {}
 
     def tell(self, gateway: str) -> list[OfflineCapacity] | None:

@@ -1,4 +1,4 @@
-"""Outgoing tensor buffers, written into memory shared with the next worker where there is some.
+"""Outgoing tensor buffers, written into memory shared with the next worker if there is some.
 
 Owns the links that this worker has used. ``lay_out`` runs on the device thread, so that the event loop moves no large
 buffers; ``send`` runs on the loop.

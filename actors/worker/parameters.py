@@ -171,7 +171,7 @@ class ParameterCarrier:
         self._go_on(fetch)
 
     def lost(self, worker: str) -> None:
-        """Give up on a worker that has died. What it has not sent is read from files."""
+        """Give up on a worker that has died. The missing rest is read from files."""
         for fetch in [one for one in self._fetches if one.source == worker]:
             fetch.plan.give_up(f"{worker} died")
             self._go_on(fetch)

@@ -52,7 +52,7 @@ class Peers:
         return answers
 
     def forget(self, worker: str) -> None:
-        """Forget a worker whose current life is over."""
+        """Forget the current life of a worker, which is over."""
         self._sequences.pop(worker, None)
 
     def _sequence(self, worker: str, incarnation: int) -> ReportSequence:

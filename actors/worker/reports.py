@@ -27,7 +27,7 @@ class Reports:
     def __init__(self, worker: str, incarnation: int) -> None:
         self._worker, self._incarnation = worker, incarnation
         self._unacknowledged: dict[str, deque[SweepReport | PeerReport]] = {}
-        self._held: dict[str, HeldNews] = {}  # news for gateways whose window is full
+        self._held: dict[str, HeldNews] = {}  # news for gateways with a full window
         self._serials: dict[str, int] = {}  # last serial used
 
     def make(
@@ -66,7 +66,8 @@ class Reports:
     def last(self) -> dict[str, int]:
         """The last serial for each address, as sent in heartbeats.
 
-        Includes the serial of a report that is still held back. The gateway then asks for it, and so says what it has.
+        Includes the serial of a report that is still held back. The gateway then asks for it, which also tells how far it
+        is.
         """
         return {address: serial + (address in self._held) for address, serial in self._serials.items()}
 

@@ -26,7 +26,7 @@ class SweepFigures:
     def costs(self) -> Coefficients | None:
         """The current costs of sweeps, or None while they are unknown.
 
-        Reading it starts the fit where there is no profile.
+        Reading it starts the fit if there is no profile.
         """
         if self._costs is None:
             self._costs = OnlineFit()

@@ -1,7 +1,8 @@
 """Building blocks of the architectures' files: the fields that all share, and tensors by role under their usual names.
 
 An architecture's file reads config.json with these and lists its components; nothing here knows an architecture by name.
-Defaults and rules are those of the configuration classes of transformers 5, so that a checkpoint means the same in both.
+Defaults and rules are the same as in the configuration classes of transformers 5, so that a checkpoint means the same in
+both.
 """
 
 from __future__ import annotations

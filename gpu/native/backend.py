@@ -75,7 +75,7 @@ class NativeRun:
     address: int
     count: int
     width: int
-    vocabulary: int  # of a head; else 0
+    vocabulary: int  # a head's; else 0
     parts: tuple[NativePacked, ...]
     places: tuple[int, ...]  # each component's first record
     rope: tuple[torch.Tensor, ...]  # tables that the records point to

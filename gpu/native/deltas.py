@@ -1,7 +1,7 @@
 """Packed form of a delta for the native kernels: for each product one A with all its low-rank terms, and their Bs.
 
 Owns the order of the parts in a delta's memory. The terms of a product are consecutive columns of its A, each from an even
-column on; roles whose module is fused share one A. B has the columns of the weight that it is added to.
+column on; roles of a fused module share one A. B has the columns of the weight that it is added to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SECOND_B = 3  # place of the second product's B in a record
 
 @dataclass(frozen=True, slots=True)
 class NativeDelta:
-    """A delta whose parts lie in the caller's memory, with one record for each record of its component."""
+    """A delta with its parts in the caller's memory, and one record for each record of its component."""
 
     spec: ComponentSpec
     records: tuple[DeltaRecord, ...]

@@ -25,7 +25,7 @@ OFFSET = ("norm", "post_norm", "q_norm", "k_norm")  # roles to which the norm's 
 
 @dataclass(frozen=True, slots=True)
 class NativePacked:
-    """A component whose parts lie in the caller's memory, by role."""
+    """A component with its parts in the caller's memory, by role."""
 
     spec: ComponentSpec
     memory: Mapping[str, torch.Tensor]

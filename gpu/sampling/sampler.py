@@ -32,7 +32,7 @@ def sample(
 ) -> tuple[list[int], list[TokenLogprob | None]]:
     """Return the token of each row and, if requested, log-probabilities of the raw logits.
 
-    A row whose chosen logit is not finite gets ``NOT_FINITE``: its model has overflowed, and a drawn token would mean
+    A row gets ``NOT_FINITE`` if its chosen logit is not finite: its model has overflowed, and a drawn token would mean
     nothing. ``logits_NV`` is float32. ``rows`` are table rows, ``positions`` the indices of the new tokens in their
     sequences. ``argmax`` is the back end's, and serves rows without randomness, penalties and rules.
     """

@@ -50,7 +50,7 @@ LARGEST_WIDTH = 4096
 
 
 def read_bottlenecks(file: Path, fields: Fields, tensors: dict[str, TensorRef], base: Checkpoint) -> dict[int, DeltaPart]:
-    """Return the deltas by place in the chain. ``tensors`` are those of ``file``. Raises CheckpointError."""
+    """Return the deltas by place in the chain. ``tensors`` are the ones of ``file``. Raises CheckpointError."""
     config = fields.object("config")
     assert config is not None, "it is what says that the folder is an adapter of this kind"
     reads, scale = _read(config), config.number_within("scaling", 1.0, -LARGEST_SCALE, LARGEST_SCALE)

@@ -40,7 +40,12 @@ from .tensor_files import check_dtype, gguf, read_tensors
 __all__ = ["Checkpoint", "CheckpointError"]
 
 STORED_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-PACKED = ("qweight", "weight_packed", "weight_quantized", "SCB")  # what quantisers store in place of a weight
+PACKED = (
+    "qweight",
+    "weight_packed",
+    "weight_quantized",
+    "SCB",
+)  # stored by quantisers in place of a weight
 KINDS: dict[type[ComponentConfig], Kind] = {
     EmbeddingConfig: Kind.EMBEDDING,
     AttentionConfig: Kind.ATTENTION,
@@ -205,7 +210,7 @@ class Checkpoint:
     ) -> list[ComponentSpec]:
         """Return components ``first`` .. ``first + len(ids) - 1`` with known identities, without reading tensors.
 
-        ``ids``: for variants, those of the shared components. ``hashes``: each component's tensor hashes by role, as
+        ``ids``: for variants, the shared components' ids. ``hashes``: each component's tensor hashes by role, as
         ``specs`` found them, or none. ``deltas``: ids of deltas, empty where there is none (an empty list: nowhere). Raises
         ``CheckpointError`` if the chain has fewer components, other tensors or other deltas.
         """

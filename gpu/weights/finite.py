@@ -1,7 +1,7 @@
 """Finiteness check of weights: NaN, infinity and too large values cannot be computed with.
 
 A tensor with NaN or infinity makes every answer of every model that shares it garbage. So do values of ``BEYOND`` and more,
-although float32 holds them: the norm after them squares what they make of any input.
+although float32 holds them: the norm after them squares their product with any input.
 
 Looks at the bits without the sign: as integers they have the order of the values, and NaN and infinity are the largest. So
 two passes at the speed of the cache are enough, with no copy.

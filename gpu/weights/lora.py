@@ -1,6 +1,7 @@
 """LoRA rules from PEFT's adapter_config.json: modules, rank, scale, and refused options.
 
-The rules are those of peft's ``LoraConfig``, ``check_target_module_exists`` and ``get_pattern_key``. Standard library only.
+The rules are the same as in peft's ``LoraConfig``, ``check_target_module_exists`` and ``get_pattern_key``. Standard library
+only.
 """
 
 from __future__ import annotations

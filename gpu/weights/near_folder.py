@@ -12,7 +12,7 @@ REVISION = "@"  # part of a hub checkpoint's name, but not of a folder's
 
 
 def near_folder(path: Path) -> Path | None:
-    """Return the checkpoint or adapter whose path is like ``path`` in every part; None if there is none."""
+    """Return the checkpoint or adapter at a path that is like ``path`` in every part; None if there is none."""
     if REVISION in path.name:
         return None
     found = Path(*path.parts[:0]) if not path.is_absolute() else Path(path.anchor)

@@ -36,7 +36,7 @@ BASE = "name the base that the adapter was trained on"
 def read_virtual_tokens(
     file: Path, fields: Fields, form: str, tensors: dict[str, TensorRef], base: Checkpoint
 ) -> dict[int, DeltaPart]:
-    """Return the deltas by place in the chain. ``tensors`` are those of ``file``. Raises CheckpointError."""
+    """Return the deltas by place in the chain. ``tensors`` are the ones of ``file``. Raises CheckpointError."""
     _check_fields(fields)
     model, virtual = base.config, fields.integer("num_virtual_tokens")
     if virtual >= model.max_position:
