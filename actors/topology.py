@@ -261,9 +261,7 @@ async def start(
         running.reached("checkpoints opened")
 
         def warm() -> None:
-            """Preload the gateway's program, so that a gateway that dies is soon up again.
-
-            This is not done at the start, because workers wait for that.
+            """Preload the gateway's program so that a dead one is soon up again; not at the start, which workers wait for.
             """
             if http is not None and processes and isinstance(launcher, ForkserverLauncher):
                 launcher.preload([http.entry.partition(":")[0]])
