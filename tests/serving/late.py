@@ -252,7 +252,7 @@ class LateMachine:
             )
             yield "hold, where a later attempt is", late
             yield "hold that expects", replace(late, expects=True)
-        for request, hold in parts.holds.all():
+        for request, hold in parts.page_pins.all():
             route = next((route.id for route in (local.route for local in parts.routes.planned())), "")
             late = HoldPages(hold.gateway, request, hold.attempt - 1, route, hold.account, 0, 0.0, [], 5.0)
             yield "hold, where a later one is", late
