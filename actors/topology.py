@@ -261,8 +261,7 @@ async def start(
         running.reached("checkpoints opened")
 
         def warm() -> None:
-            """Preload the gateway's program so that a dead one is soon up again; not at the start, which workers wait for.
-            """
+            """Preload the gateway's program for a quick restart of dead ones. Not at the start, which workers wait for."""
             if http is not None and processes and isinstance(launcher, ForkserverLauncher):
                 launcher.preload([http.entry.partition(":")[0]])
 
