@@ -1,4 +1,4 @@
-"""The known name that a person may have meant."""
+"""Nearest known name: what a person who misspelled a name may have meant."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable
 
-NEAR = 0.6  # likeness, 0 to 1, of names that may have been meant
+NEAR = 0.6  # likeness, 0 to 1, from which a name may have been meant
 _LEADING_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
 
 
 def edits(one: str, other: str) -> int:
-    """Return how many letters must be inserted, removed, replaced, or swapped with the next, to make one of the other."""
+    """Return the edit distance: letters inserted, removed, replaced, or swapped with the next one."""
     before: list[int] = []
     row: list[int] = [*range(len(other) + 1)]
     for i, letter in enumerate(one, 1):
