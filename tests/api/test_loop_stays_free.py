@@ -108,6 +108,15 @@ TEMPLATES: dict[str, tuple[str, list[dict[str, Any]]]] = {
         "{% for i in range(40) %}{% set y = ns.x * ns.x %}{% endfor %}ok",
         TURNS[:1],
     ),
+    "from the end": ("{{ ('a' * 500000).rfind('ab' + 'a' * 200000) }}", TURNS[:1]),
+    "split from the end": ("{{ ('a' * 500000).rsplit('ab' + 'a' * 200000) | length }}", TURNS[:1]),
+    "stripped": ("{{ ('é' * 300000).strip('bcdefghijklmnopqrstuvwȀ' * 5000 + 'é') | length }}", TURNS[:1]),
+    "trim": ("{{ ('é' * 300000) | trim('bcdefghijklmnopqrstuvwȀ' * 5000 + 'é') | length }}", TURNS[:1]),
+    "punycode": ("{{ ('9' * 100000).encode().decode('punycode') }}", TURNS[:1]),
+    "named characters": ("{{ ('é' * 2000000).encode('ascii', 'namereplace') | length }}", TURNS[:1]),
+    "unpacked": ("{% macro f() %}{{ varargs | length }}{% endmacro %}{{ f(*('a' * 9000000)) }}", TURNS[:1]),
+    "left out": ("{% for i in range(900) %}{% for c in range(99999) if c < 0 %}{% endfor %}{% endfor %}", TURNS[:1]),
+    "a date": ("{{ strftime_now('%A' * 5000000) | length }}", TURNS[:1]),
     "slices": ("{% set x = 'x' * 9000000 %}{% for i in range(9999) %}{% set y = x[1:] %}{% endfor %}", TURNS[:1]),
 }
 
