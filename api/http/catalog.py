@@ -44,7 +44,8 @@ from ..text.tokenizer_build import OF_SETTINGS
 
 log = logging.getLogger(__name__)
 _Key = tuple[tuple[str, ...], int]  # of a model: its folders, and when it was added
-_LONG = 4096  # characters; shorter texts are tokenized where they are, in less time than a thread's hand-over is worth
+_LONG = 4096  # characters of a turn of the loop that are tokenized on it, in less time than a thread's hand-over is worth
+_EACH = 64  # characters whose time a text takes besides its own
 
 
 Identity = tuple[tuple[tuple[str, bytes], ...], ...]
@@ -168,6 +169,7 @@ class Catalog:
         self._tried: ServedModel | None = None  # kept for whoever serves it next
         self._loading = asyncio.Lock()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self._spent = 0  # characters that were tokenized in this turn of the loop
 
     def models(self) -> list[ModelInfo]:
         """Return what is served; raise a 503 while that is nothing."""
@@ -247,16 +249,23 @@ class Catalog:
             raise ApiError(400, message, param="prompt", code="context_length_exceeded")
         if model.codec.missing:
             raise ApiError(400, model.codec.missing, param="prompt")
-        return await self._with_text(model.codec.encode, text, special=special)
+        return await self._with_text(model, model.codec.encode, text, special=special)
 
     async def offsets(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
         """Return where the tokens of a text begin, which ``encode`` has taken."""
-        return await self._with_text(model.codec.offsets, text, special=special)
+        return await self._with_text(model, model.codec.offsets, text, special=special)
 
-    async def _with_text(self, use: Callable[..., list[int]], text: str, *, special: bool) -> list[int]:
-        if len(text) < _LONG:
+    async def _with_text(self, model: ServedModel, use: Callable[..., list[int]], text: str, *, special: bool) -> list[int]:
+        loop = asyncio.get_running_loop()
+        if self._spent == 0:
+            loop.call_soon(self._begin_turn)
+        self._spent += len(text) + _EACH
+        if model.codec.quick and self._spent < _LONG:
             return use(text, special=special)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(use, text, special=special))
+        return await loop.run_in_executor(self._threads, partial(use, text, special=special))
+
+    def _begin_turn(self) -> None:
+        self._spent = 0
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
