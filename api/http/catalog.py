@@ -45,7 +45,8 @@ from ..text.tokenizer_build import OF_SETTINGS
 
 log = logging.getLogger(__name__)
 _Key = tuple[tuple[str, ...], int]  # key of a model: its folders, and the time when it was added
-_LONG = 4096  # characters; shorter texts are tokenized on the event loop, since a hand-over to a thread costs more
+_LONG = 4096  # characters of a turn of the loop that are tokenized on it, since a hand-over to a thread costs more
+_EACH = 64  # characters whose time a text takes besides its own
 
 
 Identity = tuple[tuple[tuple[str, bytes], ...], ...]
@@ -182,6 +183,7 @@ class Catalog:
         self._tried: ServedModel | None = None  # keeps the last tried model alive until it is served
         self._loading = asyncio.Lock()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self._spent = 0  # characters that were tokenized in this turn of the loop
 
     def models(self) -> list[ModelInfo]:
         """Return the served models; raise a 503 while there are none."""
@@ -265,16 +267,23 @@ class Catalog:
             raise ApiError(400, message, param="prompt", code="context_length_exceeded")
         if model.codec.missing:
             raise ApiError(400, model.codec.missing, param="prompt")
-        return await self._with_text(model.codec.encode, text, special=special)
+        return await self._with_text(model, model.codec.encode, text, special=special)
 
     async def offsets(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
         """Return the character offsets at which the tokens of a text begin. ``encode`` has accepted the text before."""
-        return await self._with_text(model.codec.offsets, text, special=special)
+        return await self._with_text(model, model.codec.offsets, text, special=special)
 
-    async def _with_text(self, use: Callable[..., list[int]], text: str, *, special: bool) -> list[int]:
-        if len(text) < _LONG:
+    async def _with_text(self, model: ServedModel, use: Callable[..., list[int]], text: str, *, special: bool) -> list[int]:
+        loop = asyncio.get_running_loop()
+        if self._spent == 0:
+            loop.call_soon(self._begin_turn)
+        self._spent += len(text) + _EACH
+        if model.codec.quick and self._spent < _LONG:
             return use(text, special=special)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(use, text, special=special))
+        return await loop.run_in_executor(self._threads, partial(use, text, special=special))
+
+    def _begin_turn(self) -> None:
+        self._spent = 0
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -56,7 +56,8 @@ def parse_json(raw: bytes, most: int = MOST) -> Body:
     """Return the body as an object; raise a 400 for anything else, including NaN, infinities and too many values."""
     check_size(raw, most)
     try:
-        body = json.loads(raw, parse_constant=_refuse_constant)
+        text = raw.decode("utf-8-sig")  # not as Python guesses: in UTF-16 the count of values would miss most
+        body = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise bad_request("the body is nested too deeply; send a flatter object", code="invalid_json") from None
     except ValueError as error:
@@ -314,6 +315,8 @@ def _call(call: Any, at: str) -> Values:
         raise bad_request(f"{at} is {shown(call)}; give an object with a function that has a name", at, "invalid_type")
     given = function.get("arguments") or {}
     try:
+        if isinstance(given, str):
+            check_size(unicode_text(given, f"{at}.function.arguments").encode())  # the body counted it as one value
         arguments = json.loads(given, parse_constant=_refuse_constant) if isinstance(given, str) else given
     except (ValueError, RecursionError):
         arguments = None

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aiohttp import web
@@ -54,6 +55,7 @@ from .request_body import read_body
 from .sampling import for_prompt, sampling_of, stop_strings, stop_tokens
 
 log = logging.getLogger(__name__)
+_LONG_WORDS = 2048  # characters of all bad words, which are tokenized in some milliseconds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,7 +190,10 @@ class GeneratingEndpoint(Generic[Parsed]):
         check_count(front, len(call.prompts), options.n)
         most = most_tokens(info.defaults, self.shape.default_tokens)
         call.limits = [check_prompt(one, info, served, options, most) for one in call.prompts]
-        call.sampling, call.ends = sampling_of(options, served), stop_tokens(options, served)
+        words = sum(map(len, options.bad_words))
+        long = words > _LONG_WORDS or (words > 0 and not served.codec.quick)
+        call.sampling = await front.aside(partial(sampling_of, options, served)) if long else sampling_of(options, served)
+        call.ends = stop_tokens(options, served)
         call.stops = stop_strings(options, served)
         return call
 

@@ -28,9 +28,9 @@ _BLANKS = " \t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 # units for each character of a text, whatever the other arguments
 LINEAR = {
-    **dict.fromkeys(("startswith", "endswith", "strip", "lstrip", "rstrip", "trim", "removeprefix", "removesuffix"), 1),
-    **dict.fromkeys(("find", "rfind", "index", "rindex", "count", "partition", "rpartition", "truncate", "string"), 4),
-    **dict.fromkeys(("escape", "e", "forceescape", "safe", "capitalize", "encode", "decode", "isascii"), 16),
+    **dict.fromkeys(("startswith", "endswith", "removeprefix", "removesuffix"), 1),
+    **dict.fromkeys(("find", "index", "count", "partition", "truncate", "string"), 4),
+    **dict.fromkeys(("escape", "e", "forceescape", "safe", "capitalize", "isascii"), 16),
     **dict.fromkeys(("upper", "lower", "casefold", "swapcase", "striptags", "int", "float", "wordcount"), 96),
     **dict.fromkeys(("title", "urlencode"), 512),
     "urlize": 4096,
@@ -120,7 +120,7 @@ class TemplateBudget(threading.local):
             self._take_padded(given)
         elif name == "round":
             self.take(4096 * count(given[1]) if len(given) > 1 and isinstance(given[1], int) else 0)
-        elif isinstance(first, str) and name in _TEXTS:
+        elif isinstance(first, str | bytes) and name in _TEXTS:
             units, characters = _TEXTS[name](first, given[1:], self.weight)
             self.take(units, characters)
         elif name in LINEAR:
@@ -212,10 +212,39 @@ def _items_of_text(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
     return 96.0 * len(text), len(text)
 
 
+def _stripped(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    """Price ``strip``, which looks for every character of the text in all characters that it is given."""
+    return len(text) * (1.0 + max([0.0, *map(weigh, rest)]) / 32), len(text)
+
+
+def _sought_from_end(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    """Price a search from the end: unlike one from the start it may compare all that is sought at every place again."""
+    return len(text) * (4.0 + max([0.0, *map(weigh, rest)]) / 4), len(text)
+
+
+def _split_from_end(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    return _split(text, rest, weigh)[0] + _sought_from_end(text, rest, weigh)[0], len(text)
+
+
+def _coded(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
+    """Price ``encode`` and ``decode``. Some codecs take the square of a length, some error handlers name each character."""
+    words = {one.casefold().replace("_", "-") for one in rest if isinstance(one, str)}
+    if not words <= _CODECS | _HANDLERS:
+        return float(len(text)) ** 2, 128.0 * len(text)
+    named = bool(words & _NAMING)
+    return (512.0 if named else 16.0) * len(text), (128.0 if named else 4.0) * len(text)
+
+
+_NAMING = {"backslashreplace", "namereplace", "xmlcharrefreplace"}
+_HANDLERS = {"strict", "ignore", "replace", "surrogateescape", "surrogatepass", *_NAMING}
+_CODECS = {"ascii", "us-ascii", "latin-1", "latin1", "iso-8859-1", "utf-8", "utf8", "utf-16", "utf-32"}
 _TEXTS: dict[str, Callable[[str, Sequence[Any], Weigh], Price]] = {
+    **dict.fromkeys(("strip", "lstrip", "rstrip", "trim"), _stripped),
+    **dict.fromkeys(("rfind", "rindex", "rpartition"), _sought_from_end),
+    **dict.fromkeys(("encode", "decode"), _coded),
     "replace": _replaced,
     "split": _split,
-    "rsplit": _split,
+    "rsplit": _split_from_end,
     "splitlines": _split,
     "expandtabs": _expanded,
     "translate": _translated,

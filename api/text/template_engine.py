@@ -41,7 +41,8 @@ from .template_budget import (
 
 # parts of a template: Python takes about 0.1 s to compile this number, and holds the interpreter lock meanwhile
 MOST_PARTS = 10_000
-_TURN = "turn of a loop"  # a filter name that no template can contain
+_TURN, _UNPACK = "turn of a loop", "unpacked arguments"  # filter names that no template can contain
+_LONGEST_FORM = 1024  # characters of a date's form
 _JINJAS = {"_loop_vars", "_block_vars"}  # arguments that jinja2 adds to calls: all variables in scope
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "eq": operator.eq,
@@ -135,6 +136,7 @@ class Environment(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _tojson
         self.filters = {name: self._bounded(name, made) for name, made in self.filters.items()}
         self.filters[_TURN] = pass_context(lambda context, printed: self._budget.take(printed))
+        self.filters[_UNPACK] = self._unpacked
         self.tests = {name: self._bounded_test(made) for name, made in self.tests.items()}
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         del self.globals["lipsum"]
@@ -156,7 +158,7 @@ class Environment(ImmutableSandboxedEnvironment):
         method = getattr(__obj, "__wrapped__", __obj)  # jinja2 wraps formatting methods
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         written = [value for key, value in kwargs.items() if key not in _JINJAS]
-        if isinstance(owner, str):
+        if isinstance(owner, str | bytes):
             args = tuple(map(budget.listed, args))
             budget.take_for("str.join" if name == "join" else name, [owner, *args, *written])
         elif __obj is dict or __obj is Namespace:
@@ -228,10 +230,23 @@ class Environment(ImmutableSandboxedEnvironment):
         for node in parsed.find_all(looping):
             printed = nodes.Const(sum(len(data.data) for data in node.find_all(nodes.TemplateData)))
             node.body.insert(0, nodes.ExprStmt(nodes.Filter(printed, _TURN, [], [], None, None), lineno=node.lineno))
+            if isinstance(node, nodes.For) and node.test is not None:  # what it leaves out is a turn, too
+                turn = nodes.Filter(nodes.Const(0), _TURN, [], [], None, None)
+                node.test = nodes.And(nodes.Not(turn), node.test, lineno=node.lineno)
+        for call in parsed.find_all((nodes.Call, nodes.Filter, nodes.Test)):
+            for name in ("dyn_args", "dyn_kwargs"):
+                if (given := getattr(call, name)) is not None:
+                    setattr(call, name, nodes.Filter(given, _UNPACK, [], [], None, None, lineno=call.lineno))
         return parsed
 
     def _printed(self, value: Any) -> Any:
         self._budget.take_text(self._budget.weight(value))
+        return value
+
+    def _unpacked(self, value: Any) -> Any:
+        """Take the steps of giving each item of a value as an argument of its own."""
+        value = self._budget.listed(value)
+        self._budget.take(ITEM * length(value))
         return value
 
     def _take_comparison(self, *values: Any) -> None:
@@ -277,4 +292,6 @@ def _tojson(
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > _LONGEST_FORM:
+        raise jinja2.TemplateError(f"strftime_now takes at most {_LONGEST_FORM} characters, not {len(form)}")
     return datetime.now().strftime(form)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -22,8 +23,10 @@ from ...gpu.weights.checkpoint_files import (
     CheckpointFiles,
     read_text,
 )
+from ..errors import bad_request
 from .detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from .tokenizer_build import TokenizerParts, WrongSettings, build_tokenizer
+from .tokenizer_cost import is_quick
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -34,6 +37,11 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _ALPHABET = _byte_alphabet()
+
+
+def _state(part: Any) -> Any:
+    """Return a part of a tokenizer as tokenizer.json has it; nothing where there is none."""
+    return json.loads(part.__getstate__()) if part is not None else {}
 
 
 def _begin(text: str, own: str, start: int, end: int, place: int) -> int:
@@ -79,7 +87,9 @@ class TextCodec:
         self.notes: tuple[str, ...] = ()  # warnings for the operator
         added = tokenizer.get_added_tokens_decoder()
         self.special = frozenset(i for i, t in added.items() if t.special) if special is None else special
-        decoder = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder is not None else {}
+        decoder = _state(tokenizer.decoder)
+        self.quick = is_quick([_state(tokenizer.normalizer), _state(tokenizer.pre_tokenizer)])  # a short text is short work
+        self.decodes_quickly = is_quick(decoder)
         self._byte_level = decoder.get("type") == "ByteLevel"
         self._metaspace = "\u2581" in json.dumps(decoder, ensure_ascii=False)
         self._byte_fallback = "ByteFallback" in json.dumps(decoder)
@@ -111,6 +121,11 @@ class TextCodec:
         except Exception as error:  # the package raises bare Exception
             raise CheckpointError(f"{path} cannot be loaded ({error}); download it again") from None
         codec = cls(built.tokenizer, built.named, built.special)
+        if not codec.decodes_quickly:
+            raise CheckpointError(
+                f"{path} has a decoder that repeats a group of an expression or makes texts much longer, which may take for "
+                "ever; give it a simpler one"
+            )
         codec.notes = built.notes
         return codec
 
@@ -130,7 +145,13 @@ class TextCodec:
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return the ids of a text. ``special``: add special tokens (BOS), which a rendered chat has already."""
         # Not ``encode``, which holds the interpreter lock: a long text on a thread would stop the event loop, too.
-        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
+        try:
+            return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            why = f"the tokenizer gives up on this text ({error}); send another one"  # an expression that takes too long
+            raise bad_request(why, "prompt") from None
 
     def offsets(self, text: str, *, special: bool) -> list[int]:
         """Return the start of each token of ``encode`` in the text; a token that the tokenizer adds has its place there.
