@@ -238,7 +238,7 @@ def _coded(text: str, rest: Sequence[Any], weigh: Weigh) -> Price:
 _NAMING = {"backslashreplace", "namereplace", "xmlcharrefreplace"}
 _HANDLERS = {"strict", "ignore", "replace", "surrogateescape", "surrogatepass", *_NAMING}
 _CODECS = {"ascii", "us-ascii", "latin-1", "latin1", "iso-8859-1", "utf-8", "utf8", "utf-16", "utf-32"}
-_TEXTS: dict[str, Callable[[str, Sequence[Any], Weigh], Price]] = {
+_TEXTS: dict[str, Callable[[Any, Sequence[Any], Weigh], Price]] = {
     **dict.fromkeys(("strip", "lstrip", "rstrip", "trim"), _stripped),
     **dict.fromkeys(("rfind", "rindex", "rpartition"), _sought_from_end),
     **dict.fromkeys(("encode", "decode"), _coded),

@@ -235,7 +235,7 @@ class LateMachine:
         effects, before = state.take_effects(), state.snapshot()
         state.apply(late, now)
         caused = [effect for effect in state.take_effects() if not _may_follow(late, effect)]
-        outgoing.tell_all(effects)
+        outgoing.emit_all(effects)
         after = state.snapshot()
         if caused or after != before:
             changed = {part: (before[part], after[part]) for part in before if before[part] != after[part]}
