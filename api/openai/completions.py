@@ -14,7 +14,7 @@ from .fields import CompletionOptions
 from .generate import AnswerShape, GenerateHandler, GeneratingEndpoint
 from .logprobs import completion_logprobs, prompt_logprobs
 
-_MANY = 1024  # tokens of all prompts; to decode so many one by one takes some milliseconds
+_MANY = 1024  # tokens of all prompts; to decode many one by one takes some milliseconds
 
 
 async def _prompts(call: GenerateHandler, body: CompletionBody) -> None:
