@@ -1,6 +1,6 @@
-"""Which folders may become applications at run time: those below the roots of the setting ``app_roots``, links resolved.
+"""Folders that may become applications at run time: the ones below the roots of the setting ``app_roots``.
 
-Looks at the file system and changes nothing.
+Links are resolved. Reads the file system and changes nothing. Open this file to see why a path or a name is refused.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ NAME = re.compile(r"[A-Za-z0-9][\w.:@/-]{0,199}", re.ASCII)
 
 
 def check_name(name: str) -> None:
-    """Raises RequestRefused for what is no model id."""
+    """Raise RequestRefused if ``name`` cannot be a model id."""
     if not NAME.fullmatch(name) or ".." in name or "//" in name:
         message = f"name is {name[:60]!r}; give up to 200 letters, digits and . : @ / _ -, with a letter or digit first"
         raise RequestRefused(Refusal.INVALID, message, param="name")
 
 
 def folder_below(roots: str, path: str) -> Path:
-    """The folder that ``path`` names, every link resolved. ``roots``: folders with commas between.
+    """Return the folder that ``path`` names, with every link resolved. ``roots``: folders separated by commas.
 
-    Raises RequestRefused where no root is set, and for what is no folder below one: also where a file in it is a link that
-    leaves them, or where the checkpoint is not to be looked up.
+    Raises RequestRefused if no root is set, and if the path is not a folder below a root. It also raises if a file in the
+    folder is a link that leaves the roots, or if the path cannot be looked up.
     """
     allowed = _folders(roots)
     if not allowed:
@@ -40,7 +40,7 @@ def folder_below(roots: str, path: str) -> Path:
             remedy = f"did you mean {near}?" if near else f"name one below {_listed(allowed)}"
             raise _refused(f"there is no folder {path[:200]}; {remedy}")
         escaped = inside and next((f for f in folder.iterdir() if not _below(Path(os.path.realpath(f)), allowed)), None)
-    except (OSError, ValueError) as error:  # too long a name, characters of no file's name, no permission
+    except (OSError, ValueError) as error:  # too long a name, characters that no file name has, no permission
         reason = getattr(error, "strerror", None) or error
         raise _refused(
             f"path {path[:60]!r} cannot be looked up ({reason}); name a folder below {_listed(allowed)}"
@@ -56,7 +56,7 @@ def folder_below(roots: str, path: str) -> Path:
 
 
 def missing_roots(roots: str) -> list[Path]:
-    """Those that are no folders, now."""
+    """Return the roots that are not folders now."""
     return [root for root in _folders(roots) if not root.is_dir()]
 
 
@@ -69,8 +69,11 @@ def _below(path: Path, roots: list[Path]) -> bool:
 
 
 def _nearest(folder: Path, roots: list[Path]) -> Path | None:
-    """The folder that a path below a root may have meant where its first name that is no folder was misspelt: with the
-    names that follow, if that is there too. Looks at nothing that leaves the roots."""
+    """Return the existing folder below a root that a misspelled path may have meant, or None.
+
+    The first name of the path that does not exist is replaced by the nearest one; the names after it are kept if they exist
+    there. Nothing outside the roots is looked at.
+    """
     missing = folder
     while _below(missing.parent, roots) and not missing.parent.is_dir():
         missing = missing.parent

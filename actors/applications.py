@@ -1,7 +1,8 @@
-"""Applications that come and go while the cluster serves: opens and hashes checkpoints, and hands them to the controller.
+"""Applications actor: adds and removes applications while the cluster serves.
 
-Owns nothing that outlasts a request: what is under way is the controller's to know. One checkpoint is read at a time. A
-gateway that dies takes nobody's application with it: what it asked for goes on.
+Opens and hashes checkpoints and hands them to the controller, which keeps the state of the additions; this actor owns
+nothing that outlasts a request. One checkpoint is read at a time. If a gateway dies, the additions that it asked for
+continue.
 """
 
 from __future__ import annotations
@@ -35,38 +36,41 @@ from .gateway.port import ApplicationView, NewApplication, RefusedChange, Remova
 from .sizing import WorkerLimits, check_model
 
 log = logging.getLogger("blockwright.applications")
-LONGEST_WAIT = 600.0  # seconds that anybody is kept waiting for an application
+LONGEST_WAIT = 600.0  # longest time in seconds that a caller waits for an application
 AFTER_GRACE = 10.0  # seconds for the end of requests and the unloading of blocks
-_WHY = {"Conflict": Refusal.CONFLICT, "LookupError": Refusal.UNKNOWN_MODEL}  # what the controller raises
+_WHY = {"Conflict": Refusal.CONFLICT, "LookupError": Refusal.UNKNOWN_MODEL}  # errors that the controller raises
 
 
 def _own(new: NewApplication) -> dict[str, Any]:
-    """Return what an application has of the request that it was made of."""
+    """Return the fields that an application takes over from the request that created it."""
     return {"defaults": new.defaults, "on_demand": new.on_demand}
 
 
 def _tell_refusal(name: str, task: asyncio.Task[ApplicationView | RefusedChange]) -> None:
-    """To the log, for nobody waits for the answer any more."""
+    """Log a refusal whose caller no longer waits."""
     if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), RefusedChange):
         log.warning("model %s is not added: %s", name, answer.message)
 
 
 class Applications(Actor):
-    """See the module. ``limits``: what the workers were started for; ``controller``: its address; ``held``: what is served,
-    by application, which is kept from being removed from a zoo until the controller has forgotten it."""
+    """Applications actor (see the module).
+
+    ``limits`` are the limits that the workers were started with. ``controller`` is its address. ``held`` has the checkpoint
+    of each served application; it cannot be removed from a zoo until the controller has forgotten the application.
+    """
 
     def __init__(
         self, settings: Settings, limits: WorkerLimits, controller: str, held: dict[str, Checkpoint] | None = None
     ) -> None:
         self._settings, self._limits, self._controller = settings, limits, controller
         self._held = {} if held is None else held
-        self._watched: dict[str, asyncio.Task[None]] = {}  # applications whose end drops what is held
+        self._watched: dict[str, asyncio.Task[None]] = {}  # applications whose end releases their entry of ``_held``
         self._reading = asyncio.Lock()
         self._file = ChangesFile.of(settings)
         self._writing = asyncio.Lock()
-        self._removed: set[str] = set()  # adapters of the folder that are not to be found there any more
+        self._removed: set[str] = set()  # adapters of the folder that must not be found there any more
         self._adding: dict[NewApplication, asyncio.Task[ApplicationView | RefusedChange]] = {}
-        self._bases: dict[NewApplication, str] = {}  # of adapters that are being added: the id of the model they are put on
+        self._bases: dict[NewApplication, str] = {}  # for adapters being added: the id of the model that they are put on
 
     async def on_start(self) -> None:
         if self._file is not None:
@@ -80,11 +84,11 @@ class Applications(Actor):
 
     @endpoint(concurrent=True)
     async def add(self, new: NewApplication) -> ApplicationView | RefusedChange:
-        """See ``GatewayPort.add_application``. Who asks for the same at the same time gets the same answer."""
-        wait, new = new.wait, dataclasses.replace(new, wait=0.0)  # however long one waits, it is the same addition
+        """Add an application: see ``GatewayPort.add_application``. Equal concurrent requests get the same answer."""
+        wait, new = new.wait, dataclasses.replace(new, wait=0.0)  # the addition is the same whatever the caller's wait
         task = self._adding.get(new)
         if task is None:
-            task = asyncio.create_task(self._add(new), context=contextvars.Context())  # without the deadline of who asks
+            task = asyncio.create_task(self._add(new), context=contextvars.Context())  # without the caller's deadline
             self._adding[new] = task
             task.add_done_callback(lambda _: (self._adding.pop(new), self._bases.pop(new, "")))
         done, _ = await asyncio.wait({task}, timeout=min(wait, LONGEST_WAIT))
@@ -95,7 +99,7 @@ class Applications(Actor):
 
     @endpoint(concurrent=True)
     async def find(self, name: str) -> bool | RefusedChange:
-        """See ``GatewayPort.find_application``. What an operator has removed is not there."""
+        """Find an application: see ``GatewayPort.find_application``. One that an operator removed is not found."""
         new = await asyncio.to_thread(adapter_named, self._settings, name) if name not in self._removed else None
         if new is None:
             return False
@@ -103,12 +107,12 @@ class Applications(Actor):
         if not isinstance(answer, RefusedChange):
             return True
         log.warning("adapter %s cannot be served: %s", name, answer.message)
-        why = answer.message.replace(new.path, name)  # whoever asks for it is told no path
+        why = answer.message.replace(new.path, name)  # the requesting client must not see paths
         return RefusedChange(Refusal.UNKNOWN_MODEL, f"model {name!r} cannot be served: {why}", "model")
 
     @endpoint(concurrent=True)
     async def remove(self, name: str, grace: float, default: str = "") -> RemovalView | RefusedChange:
-        """See ``GatewayPort.remove_application``."""
+        """Remove an application: see ``GatewayPort.remove_application``."""
         controller = self.node.ref(self._controller, Controller)
         try:
             application, view = await controller.retire(name, grace, default)
@@ -125,7 +129,7 @@ class Applications(Actor):
         return dataclasses.replace(view, gone=True)
 
     async def _keep(self, change: Callable[[ChangesFile], None]) -> None:
-        """Write a change into the file, if there is one. The change holds all the same where it cannot be written."""
+        """Write a change into the file, if there is one. If writing fails, the change still holds for this run."""
         if self._file is None:
             return
         async with self._writing:
@@ -136,7 +140,10 @@ class Applications(Actor):
                 log.warning("%s cannot be written (%s); the change is lost with the next start", self._file.path, reason)
 
     def _watch(self, application: str) -> None:
-        """Drop what is held once the controller has forgotten it, however late that is, and whoever still asks."""
+        """Release the checkpoint once the controller has forgotten the application.
+
+        This happens however late that is, and whether or not a caller still waits.
+        """
         if application not in self._watched:
             task = asyncio.create_task(self._until_removed(application), context=contextvars.Context())
             self._watched[application] = task
@@ -150,7 +157,7 @@ class Applications(Actor):
             except DeadlineExceeded:
                 continue
             except ActorDied:
-                return  # and with the controller the cluster
+                return  # without the controller there is no cluster
             removed = True
         self._held.pop(application, None)
 
@@ -160,7 +167,7 @@ class Applications(Actor):
             check_name(new.name)
             checkpoint, application = await self._read(new, await controller.wholes())
             name = await controller.add(application, replace=new.replace, grace=self._settings.drain_timeout)
-            self._held.setdefault(name, checkpoint)  # before a worker reads it, and whatever becomes of who asks
+            self._held.setdefault(name, checkpoint)  # before a worker reads it, and whatever happens to the caller
             self._watch(name)
         except RequestRefused as refused:
             return RefusedChange(refused.why, refused.message, refused.param)
@@ -180,11 +187,11 @@ class Applications(Actor):
         view: ApplicationView | None = await controller.application(name)
         if view is None:
             return RefusedChange(Refusal.CONFLICT, f"model {new.name!r} was removed while it was added", "name")
-        if not new.on_demand:  # what is found in the folder is found there again
+        if not new.on_demand:  # an adapter found in the folder will be found there again
             self._removed.discard(new.name)
             put_on = self._bases.get(new, "")
             await self._keep(lambda file: file.add(new, put_on))
-        if new.replace:  # what it replaces is served by the controller, so it knows when that ends
+        if new.replace:  # the replaced one is served by the controller, so the controller knows when it ends
             for held in self._held:
                 self._watch(held)
         on = f" on {view.base}" if view.base else ""
@@ -192,7 +199,7 @@ class Applications(Actor):
         return view
 
     async def _read(self, new: NewApplication, wholes: list[WholeModel]) -> tuple[Checkpoint, Application]:
-        """Open, check and hash, off the loop."""
+        """Open, check and hash a checkpoint, off the event loop."""
         async with self._reading:
             return await asyncio.to_thread(self._hash, new, wholes)
 
@@ -206,7 +213,7 @@ class Applications(Actor):
         checkpoint = open_adapter(folder, held) if held else open_source(folder, base.checkpoint if base else "")
         length = check_model(settings, limits, new.name, checkpoint.config)
         specs = checkpoint.specs(settings.page_size, limits.dtype)
-        folder_below(roots, str(checkpoint.source))  # again: it may have become a link while it was read
+        folder_below(roots, str(checkpoint.source))  # checked again: it may have become a link while it was read
         span = settings.pipelines.get(new.name, settings.pipeline)
         name = stored_base(checkpoint, wholes) if base is None and checkpoint.deltas else self._bases[new]
         made = application_of(new.name, checkpoint, specs, length, span, name)

@@ -1,6 +1,6 @@
-"""The file that keeps what was added, replaced and removed while a server ran, for its next start.
+"""Changes file: what was added, replaced and removed while a server ran, kept for its next start.
 
-Owns the file's form. A crash at any moment leaves the old file or the new one. Entries that cannot be read stay as they are.
+Owns the file's form. A crash at any moment leaves the old file or the new one. Unreadable entries are left as they are.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The content of a file.
+    """The content of a changes file.
 
-    added: by model id. removed: ids of models that are served no more though a setting or a folder has them. default: the
-    id that stands for requests without a model, where somebody has moved it. faults: a sentence for each entry that cannot
-    be read.
+    ``added`` is by model id. ``removed`` has ids of models that are no longer served although a setting or a folder has
+    them. ``default`` is the id that stands for requests without a model, if it was changed at run time. ``faults`` has a
+    sentence for each unreadable entry.
     """
 
     added: dict[str, NewApplication] = field(default_factory=dict)
@@ -38,20 +38,20 @@ class Changes:
 
 
 class ChangesFile:
-    """See the module. Of one server at a time; its methods are called on threads, one after the other."""
+    """Changes file of one server at a time (see the module). Its methods are called on threads, one after the other."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def of(cls, settings: Settings) -> ChangesFile | None:
-        """Return the file that the settings name; None where they name none."""
+        """Return the file that the settings name, or None."""
         if settings.apps_file:
             return cls(Path(settings.apps_file).expanduser().absolute())
         return cls(Path(settings.adapters).expanduser().absolute() / NAME) if settings.adapters else None
 
     def read(self) -> Changes:
-        """Return what can be read of it; nothing where there is no file."""
+        """Return the readable part of the file; nothing if there is no file."""
         try:
             raw = self._raw()
         except (OSError, ValueError) as error:
@@ -67,7 +67,7 @@ class ChangesFile:
         return Changes(added, frozenset(map(str, raw["removed"])), default, tuple(faults))
 
     def add(self, new: NewApplication, base: str) -> None:
-        """Keep an addition, or a new version; ``base``: what it was put on. Raise OSError where it cannot be written."""
+        """Record an addition or a new version. ``base`` is the model it was put on. Raises OSError if writing fails."""
         raw = self._for_change()
         entry: dict[str, Any] = {"path": new.path}
         if base:
@@ -79,8 +79,10 @@ class ChangesFile:
         self._write(raw)
 
     def remove(self, name: str, default: str) -> None:
-        """Keep a removal; ``default``: the id that stands for requests without a model from now on, "" as before. Raise
-        OSError where it cannot be written."""
+        """Record a removal. Raises OSError if writing fails.
+
+        ``default`` is the id that stands for requests without a model from now on; "" means no change.
+        """
         raw = self._for_change()
         raw["added"].pop(name, None)
         raw["removed"] = [*(one for one in raw["removed"] if one != name), name]
@@ -88,7 +90,7 @@ class ChangesFile:
         self._write(raw)
 
     def _raw(self) -> dict[str, Any]:
-        """Return the document, with all of its parts. Raise OSError, or ValueError where it is none of ours."""
+        """Return the complete document. Raises OSError, or ValueError if it is not a changes file."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -102,7 +104,7 @@ class ChangesFile:
         return raw
 
     def _for_change(self) -> dict[str, Any]:
-        """Return the document to change. One that cannot be read is put aside first, under a name that is free."""
+        """Return the document to change. An unreadable one is first set aside under a free name."""
         try:
             return self._raw()
         except ValueError:
@@ -117,7 +119,7 @@ class ChangesFile:
 
 
 def _entry(name: str, entry: object) -> NewApplication:
-    """Return an entry as the request that it was made of. Raise ValueError."""
+    """Return an entry as the request that created it. Raises ValueError."""
     try:
         check_name(name)
     except RequestRefused as refused:

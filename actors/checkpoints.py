@@ -1,4 +1,4 @@
-"""The checkpoints that the settings name: whole models, and adapters over one of them. Loads no torch."""
+"""Opening and hashing of the checkpoints that the settings name: whole models, and adapters over them. Loads no torch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger("blockwright.cluster")
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The checkpoints to serve by application.
+    """The checkpoints to serve, by application.
 
-    bases: for each adapter the id of the whole model that it is put on. assumed: those that named no base, or another one,
-    and were put on the only one. defaults: as ``ModelInfo`` has them. on_demand: those that no setting
-    names one by one, which are loaded when requests ask for them.
+    ``bases`` has for each adapter the id of its whole model. ``assumed`` are adapters that named no base, or another one,
+    and were put on the only one. ``defaults``: as in ``ModelInfo``. ``on_demand`` are the applications that no setting names
+    one by one; they are loaded when requests ask for them.
     """
 
     checkpoints: dict[str, Checkpoint]
@@ -39,7 +39,7 @@ class Opened:
 
 
 def open_checkpoints(settings: Settings) -> Opened:
-    """Open what the settings name, whole models first. Raise CheckpointError or SettingsError: one sentence."""
+    """Open what the settings name, whole models first. Raises CheckpointError or SettingsError: one sentence."""
     opened = {name: open_source(path) for name, path in settings.applications.items() if not is_adapter(path)}
     for name in settings.bases:
         if name in opened:
@@ -67,7 +67,7 @@ def open_checkpoints(settings: Settings) -> Opened:
 
 
 def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
-    """Return the model that an adapter is put on where no setting says it. Raise SettingsError."""
+    """Return the model to put an adapter on if no setting names it. Raises SettingsError."""
     try:
         chosen = choose_base(trained_on(path), wholes)
     except AmbiguousBase as ambiguous:
@@ -83,19 +83,22 @@ def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
 
 
 def located(checkpoint: Checkpoint) -> str:
-    """Return a checkpoint's folder as names of bases are compared with it: every link resolved."""
+    """Return a checkpoint's folder with every link resolved, as names of bases are compared with it."""
     return os.path.realpath(checkpoint.source)
 
 
 def stored_base(checkpoint: Checkpoint, wholes: Iterable[WholeModel]) -> str:
-    """Return the id of the model that an adapter of a zoo was added over: that of the served one, else its name there."""
+    """Return the id of the model that an adapter of a zoo was added over.
+
+    This is the id of the served model, or else its name in the zoo.
+    """
     base = read_chain(checkpoint.source).base
     beside = os.path.realpath(checkpoint.source.parent / base)
     return next((one.model for one in wholes if one.checkpoint == beside), base)
 
 
 def model_info(opened: Opened, name: str, length: int, created: int) -> ModelInfo:
-    """Return what a front knows of a checkpoint before it is served. ``length``: tokens of a sequence."""
+    """Return what gateways know of a checkpoint before it is served. ``length``: tokens of a sequence."""
     checkpoint = opened.checkpoints[name]
     return ModelInfo(
         name,
@@ -111,7 +114,7 @@ def model_info(opened: Opened, name: str, length: int, created: int) -> ModelInf
 
 
 def hash_applications(opened: Opened, settings: Settings) -> list[Application]:
-    """Hash every tensor once, bases before their adapters. It takes seconds, so call it on a thread."""
+    """Hash every tensor once, bases before their adapters. Takes seconds, so call it on a thread."""
     checkpoints = opened.checkpoints
     models = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
     lengths, dtype = max_lengths(settings, models), serving_dtype(settings, models)
@@ -137,8 +140,10 @@ def hash_applications(opened: Opened, settings: Settings) -> list[Application]:
 def application_of(
     name: str, checkpoint: Checkpoint, specs: Sequence[ComponentSpec], length: int, span: int, base_model: str = ""
 ) -> Application:
-    """Return a checkpoint that was hashed as the controller knows it; ``base_model``: the id of what an adapter is put on.
-    Raise SettingsError."""
+    """Return a hashed checkpoint in the controller's form. Raises SettingsError.
+
+    ``base_model`` is the id of the model that an adapter is put on.
+    """
     if checkpoint.virtual >= length:
         raise SettingsError(
             f"{name} has {checkpoint.virtual} virtual tokens before every prompt, but a sequence may have {length}; raise "

@@ -1,6 +1,6 @@
-"""Waiting for a condition on an actor's state without polling: the actor looks after every event.
+"""Conditions: waiting for a condition on an actor's state without polling. Checked after every event of the actor.
 
-Owns the waiters of one actor, and values that one actor publishes to others of its process. Knows nothing of what they mean.
+Owns the waiters of one actor, and values that one actor publishes to others of its process. Knows nothing of their meaning.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Conditions:
-    """One per actor."""
+    """The waiters of one actor."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -26,7 +26,7 @@ class Conditions:
             await waiting
 
     def tick(self) -> None:
-        """The state may have changed."""
+        """Complete the waiters whose condition holds now. Called whenever the state may have changed."""
         for entry in self._waiting[:]:
             condition, waiting = entry
             if waiting.done() or condition():
@@ -36,7 +36,10 @@ class Conditions:
 
 
 class Published(Generic[T]):
-    """The last value that its owner has published: an immutable one, so that whoever reads it reads no actor's state."""
+    """The last value that its owner has published.
+
+    The value is immutable, so reading it is not reading another actor's state.
+    """
 
     def __init__(self, value: T) -> None:
         self._value = value
@@ -47,12 +50,12 @@ class Published(Generic[T]):
         return self._value
 
     def publish(self, value: T) -> None:
-        """The owner's alone."""
+        """Publish a value. Only the owner may call this."""
         if value != self._value:
             self._value = value
             self._conditions.tick()
 
     async def until(self, condition: Callable[[T], bool]) -> T:
-        """The first value, from now on, of which the condition holds."""
+        """Wait for the first value, from now on, that satisfies the condition, and return it."""
         await self._conditions.until(lambda: condition(self._value))
         return self._value

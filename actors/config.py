@@ -1,9 +1,9 @@
 """All settings of a serving cluster in one frozen record, each with its meaning. Standard library and policies only.
 
-The text beside a type is what ``blockwright serve --show-settings`` and docs/serving.md say of the field. A ``Group`` there
-begins a part of that file and a table of that page.
-``blockwright serve`` reaches each field by ``--set name=value`` or a TOML file given with ``--config``; the few that people
-expect have a flag of their own. Sizes are bytes, times are seconds.
+The text beside a type is the field's description in ``blockwright serve --show-settings`` and docs/serving.md. A ``Group``
+there begins a section of that file and a table of that page. ``blockwright serve`` sets each field by ``--set name=value``
+or by a TOML file given with ``--config``; the few that people expect have a flag of their own. Sizes are bytes, times are
+seconds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ..policies.cluster.provisioning import MODES
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.requests.account import SIDES, is_offline_account
 
-MOST_THREADS = 256  # of a worker: what the kernels take
-MOST = {  # beyond any machine: more is a slip, and would only be noticed when the tables for it are made
+MOST_THREADS = 256  # per worker: the kernels' limit
+MOST = {  # beyond any machine: a larger number is a slip, and would only be noticed when its tables are made
     "workers": 4096,
     "gateways": 256,
     "dispatchers": 256,
@@ -25,8 +25,8 @@ MOST = {  # beyond any machine: more is a slip, and would only be noticed when t
     "max_rows": 16384,
     "sweep_tokens": 1 << 20,
 }
-LEAST = {"heartbeat": 0.01, "keep_alive": 0.001}  # seconds; to send more often costs time and tells nothing
-MOST_WEIGHT = 1000  # of an account against one of weight 1
+LEAST = {"heartbeat": 0.01, "keep_alive": 0.001}  # seconds; more frequent messages cost time and add no information
+MOST_WEIGHT = 1000  # an account's most, against an account of weight 1
 LEAST_LOG = 64 << 10  # bytes of a log in two files; in an event log each starts with a snapshot
 # fmt: off
 _POSITIVE = ("workers", "page_size", "chunk_size", "sweep_tokens", "max_rows", "pipeline", "gateways", "max_waiting",
@@ -36,8 +36,8 @@ _COUNTS = ("threads", "memory", "max_model_len", "max_body", "port", "max_waitin
 _SECONDS = ("stall_timeout", "silence", "worker_wait", "drain_timeout", "read_timeout", "dispatch_timeout", "slo_ttft",
             "slo_latency", "offline_sweep")
 # fmt: on
-OUTSTANDING = "outstanding"  # what a gateway dispatches by itself by
-TRAINED = "trained:"  # what the setting tagger begins with before the name of a file
+OUTSTANDING = "outstanding"  # the value of ``dispatch`` with which gateways dispatch by themselves
+TRAINED = "trained:"  # prefix of the setting tagger before a file's name
 
 
 LONGEST_CONTEXT = 8192  # tokens of a sequence unless ``max_model_len`` says more
@@ -53,23 +53,23 @@ class Group(str):
 
 
 class StartError(Exception):
-    """A cluster that cannot serve what it was started for; one sentence for the person who started it."""
+    """A cluster cannot serve what it was started for. The text is one sentence for the person who started it."""
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be; the message names the field, the value and the remedy."""
+    """An invalid setting. The message names the field, the value and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """See the module. Checked when made."""
+    """The settings of a cluster (see the module). Checked when made."""
 
     applications: Annotated[
         Texts,
         "model id: checkpoint folder or hub id, or a table (path, base, system, temperature, ...); the first is the default",
         Group("Models"),
     ] = field(default_factory=dict)
-    application_defaults: Texts = field(default_factory=dict)  # by application, as ``ModelInfo`` has them
+    application_defaults: Texts = field(default_factory=dict)  # by application, as in ``ModelInfo``
     default_model: Annotated[str, "model id of requests that name none; empty: the first"] = ""
     bases: Annotated[
         Texts,
@@ -258,8 +258,9 @@ class Settings:
     def largest_body(self) -> int:
         """Return the bytes that a request's body may have.
 
-        Without ``max_body`` they follow from the context. A token has ``TOKEN_CHARACTERS`` characters at most, but for odd
-        texts, and JSON writes a character in up to 6 bytes. The rest is room for lists of prompts and fields of messages.
+        Without ``max_body`` they follow from the context. A token has at most ``TOKEN_CHARACTERS`` characters, apart from
+        odd texts, and JSON writes a character in up to 6 bytes. The rest is space for lists of prompts and fields of
+        messages.
         """
         context = TOKEN_CHARACTERS * (self.max_model_len or LONGEST_CONTEXT)
         return self.max_body or (4 << 20) + 6 * min(self.max_characters, context)
@@ -320,7 +321,7 @@ class Settings:
 
     @property
     def _spans(self) -> Counts:
-        """Return the pipeline stages by the name of the setting that says so."""
+        """Return the pipeline stages, by the name of the setting that gives them."""
         return {"pipeline": self.pipeline, **{f"pipelines.{name}": span for name, span in self.pipelines.items()}}
 
     def _check_autoscale(self) -> None:
@@ -349,7 +350,7 @@ class Settings:
         for name, least in {"overload_throttled": 0.5, "overload_quiet": 0.0}.items():
             if not least < (value := getattr(self, name)) <= 1:
                 raise SettingsError(f"{name} is {value}; give more than {least:g}, at most 1 (all KV memory)")
-        if self.overload_quiet >= self.overload_throttled:  # what is restored would be dropped again at once
+        if self.overload_quiet >= self.overload_throttled:  # restored parameters would be dropped again at once
             throttled = f"overload_throttled ({self.overload_throttled})"
             raise SettingsError(f"overload_quiet is {self.overload_quiet}; give less than {throttled}")
         if self.overload_horizon < 0:
@@ -370,7 +371,7 @@ class Settings:
 
     @property
     def _more_may_come(self) -> bool:
-        """Models are served that no setting names, now or later."""
+        """True if models are served, now or later, that no setting names."""
         return bool(self.app_roots or self.adapters or self.apps_file)
 
     def _check_bases(self) -> None:
@@ -381,7 +382,7 @@ class Settings:
             for one in (name, base):
                 if one not in self.applications and not (one is name and self._more_may_come):
                     raise SettingsError(
-                        f"bases.{name} = {base!r}: {one} is no application; there are: {_listed(self.applications)}"
+                        f"bases.{name} = {base!r}: {one} is not an application; there are: {_listed(self.applications)}"
                     )
 
     def _check_logs(self) -> None:

@@ -1,4 +1,4 @@
-"""Cost tables and device profiles as files: what the settings ``pace`` and ``profile`` name."""
+"""Cost files: the cost tables and device profiles that the settings ``pace`` and ``profile`` name."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.machines import LinkTimes
 from .config import Settings, SettingsError
 
-NUMBER = 4  # bytes of a number of a hidden state
+NUMBER = 4  # bytes of each number of a hidden state
 
 
 def read_costs(path: str) -> Coefficients | None:
-    """None for no path. Raises OSError, and ValueError for what is no such file."""
+    """Read a cost table; None for no path. Raises OSError, and ValueError if it is not such a file."""
     return Coefficients.from_table(json.loads(Path(path).read_text())) if path else None
 
 
 def read_links(path: str) -> LinkTimes | None:
-    """Between workers of one host, as ``blockwright profile`` measured them; None where the file does not say. Raises as
-    ``read_costs``."""
+    """Read the link times between workers of one host, as ``blockwright profile`` measured them.
+
+    Returns None if the file has none. Raises the same errors as ``read_costs``.
+    """
     table = json.loads(Path(path).read_text()) if path else {}
     try:
         link = table["links"]["shared-memory"] if "links" in table else None
@@ -29,7 +31,10 @@ def read_links(path: str) -> LinkTimes | None:
 
 
 def check_costs(settings: Settings) -> None:
-    """Workers read the files again; here their faults reach the person who named them. Raises SettingsError."""
+    """Check that the cost files are readable. Raises SettingsError.
+
+    Workers read the files again. Here their faults reach the person who named them.
+    """
     for name in ("pace", "profile"):
         path = getattr(settings, name)
         try:

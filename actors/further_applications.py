@@ -1,7 +1,7 @@
-"""Applications that no setting names one by one: adapters of the folder ``adapters``, and what was added before a restart.
+"""Applications that no setting names one by one: adapters of the folder ``adapters``, and additions before a restart.
 
-Looks at the file system and changes nothing. Each is opened by itself, so that one that is broken keeps no other from being
-served; they are loaded when requests ask for them.
+Reads the file system and changes nothing. Each one is opened by itself, so a broken one does not keep others from being
+served. They are loaded when requests ask for them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .sizing import WorkerLimits, check_model, worker_limits
 
 
 def roots_of(settings: Settings) -> str:
-    """Return the folders from which models may be added at run time, with commas between."""
+    """Return the folders from which models may be added at run time, separated by commas."""
     return ",".join(filter(None, (settings.app_roots, settings.adapters)))
 
 
 def adapter_named(settings: Settings, name: str) -> NewApplication | None:
-    """Return the adapter of that name in the folder ``adapters``; None where there is none."""
+    """Return the adapter of that name in the folder ``adapters``, or None."""
     try:
         check_name(name)
     except RequestRefused:
@@ -46,7 +46,7 @@ def adapter_named(settings: Settings, name: str) -> NewApplication | None:
 
 
 def base_of(new: NewApplication, roots: str, wholes: Collection[WholeModel]) -> WholeModel | None:
-    """Return the model that the adapter ``new`` is put on; None for a whole checkpoint. Raise RequestRefused."""
+    """Return the model to put the adapter ``new`` on; None for a whole checkpoint. Raises RequestRefused."""
     folder = folder_below(roots, new.path)
     if not is_adapter(folder):
         if new.base:
@@ -67,7 +67,10 @@ def base_of(new: NewApplication, roots: str, wholes: Collection[WholeModel]) -> 
 
 
 def open_further(settings: Settings, opened: Opened, changes: Changes) -> tuple[Opened, list[str]]:
-    """Open what is served beside ``opened``; a sentence for each that is not served, or not as it was left."""
+    """Open the applications beside ``opened``.
+
+    Also return a sentence for each that is not served, or not as it was left.
+    """
     told = [*changes.faults, *_overruled(settings, changes)]
     checkpoints, bases, defaults = dict(opened.checkpoints), dict(opened.bases), dict(opened.defaults)
     models = {name: one.config for name, one in opened.checkpoints.items()}
@@ -90,7 +93,7 @@ def open_further(settings: Settings, opened: Opened, changes: Changes) -> tuple[
 def _open(
     new: NewApplication, settings: Settings, limits: WorkerLimits, here: dict[str, Checkpoint]
 ) -> tuple[Checkpoint, str]:
-    """Open one, and name its base. Raise RequestRefused, CheckpointError, SettingsError or OSError."""
+    """Open one and name its base. Raises RequestRefused, CheckpointError, SettingsError or OSError."""
     wholes = [WholeModel(name, located(one)) for name, one in here.items() if one.source == one.path and not one.deltas]
     base, folder = base_of(new, roots_of(settings) or new.path, wholes), os.path.realpath(new.path)
     made = open_source(folder) if base is None else open_adapter(folder, here[base.model])
@@ -99,7 +102,7 @@ def _open(
 
 
 def _further(settings: Settings, changes: Changes, told: list[str]) -> Iterator[NewApplication]:
-    """Yield what is to be served beside what the settings name, what was added first."""
+    """Yield the applications to serve beside the ones in the settings; additions at run time come first."""
     taken = {*settings.applications}
     for name, new in changes.added.items():
         if name not in taken:

@@ -1,4 +1,4 @@
-"""A histogram as Prometheus counts it. Plain numbers, so that observing costs a few additions. Standard library only."""
+"""Histogram in the form of Prometheus. Plain numbers, so that observing costs a few additions. Standard library only."""
 
 from __future__ import annotations
 

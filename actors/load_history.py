@@ -1,7 +1,7 @@
-"""How busy a process that answers was: a row for each second of the last minutes, coarser rows for the hours before.
+"""Load history of a serving process: a row per second of the last minutes, coarser rows for the hours before.
 
-Owns the rows, a bounded number of them, and how those of several processes are added up. Standard library only: time and
-numbers come in.
+Owns the rows, a bounded number of them, and the sums over several processes. The page's charts read it. Standard library
+only: time and numbers are arguments.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-RINGS = ((1, 180), (10, 360), (60, 1440))  # seconds of a row, rows: three minutes, an hour, a day
-WINDOW = 10  # rows of a second that a quantile is taken over: one alone has few requests
+RINGS = ((1, 180), (10, 360), (60, 1440))  # (seconds of a row, rows): three minutes, an hour, a day
+WINDOW = 10  # one-second rows that a quantile is taken over; a single row has too few requests
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of all workers. ``tenants``: KV by tenant, cached pages included."""
+    """Memory in bytes, over all workers. ``tenants``: KV by tenant, cached pages included."""
 
     parameters: float = 0.0
     kv: float = 0.0  # in use
@@ -27,8 +27,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class LoadRow:
-    """``at``: its beginning, in seconds since 1970. Means of ``samples`` looks; ``first``: requests by how long their first
-    token took, one number for each bucket; ``memory``: at the end, None where nobody has told."""
+    """Load over one interval, as the mean of ``samples`` samples.
+
+    ``at`` is its beginning in seconds since 1970. ``first`` counts requests by time to first token, one number for each
+    bucket. ``memory`` is the state at its end; None where it is unknown.
+    """
 
     at: int
     samples: int
@@ -39,7 +42,7 @@ class LoadRow:
     memory: Memory | None = None
 
     def then(self, later: LoadRow) -> LoadRow:
-        """Both as one row."""
+        """Merge with a later row."""
         both = self.samples + later.samples
 
         def mean(a: float, b: float) -> float:
@@ -56,7 +59,7 @@ class LoadRow:
         )
 
     def beside(self, other: LoadRow) -> LoadRow:
-        """The same time in two processes. Memory is the workers', which both tell of."""
+        """Merge with another process's row of the same time. Memory is the workers', so both rows report the same."""
         load = self.running + other.running, self.waiting + other.waiting, self.rate + other.rate
         samples = max(self.samples, other.samples)
         return LoadRow(self.at, samples, *load, _added(self.first, other.first), self.memory or other.memory)
@@ -67,7 +70,7 @@ def _added(a: Sequence[int], b: Sequence[int]) -> list[int]:
 
 
 class LoadHistory:
-    """See the module. ``memory`` is set by whoever hears of it."""
+    """Load history of one process (see the module). ``memory`` is set from outside when it is known."""
 
     def __init__(self) -> None:
         self.memory: Memory | None = None
@@ -76,10 +79,14 @@ class LoadHistory:
         self._first: Sequence[int] | None = None
 
     def record(self, at: float, running: int, waiting: int, generated: int, first: Sequence[int]) -> None:
-        """A look at ``at``, seconds since 1970. generated: tokens since the start; first: requests by bucket since then."""
+        """Add a sample.
+
+        ``at`` is in seconds since 1970. ``generated`` counts tokens since the start. ``first`` counts requests by bucket
+        since then.
+        """
         before, seconds = self._first, at - self._at
         if before is not None and seconds <= 0:
-            return  # the clock was set back: wait until it has come here again
+            return  # the clock was set back: wait until it reaches this time again
         if before is not None:
             rate = max(0, generated - self._generated) / seconds
             grown = [max(0, now - then) for now, then in zip(first, before, strict=True)]
@@ -91,12 +98,12 @@ class LoadHistory:
         self._at, self._generated, self._first = at, generated, list(first)
 
     def rows(self, step: int, after: int = 0) -> list[LoadRow]:
-        """Rows of ``step`` seconds that begin at ``after`` or later; the last one may not be full yet."""
+        """Return rows of ``step`` seconds that begin at ``after`` or later. The last one may be incomplete."""
         return [row for row in self._rings[step] if row.at >= after]
 
 
 def merged(processes: Iterable[Iterable[LoadRow]]) -> list[LoadRow]:
-    """The rows of several processes, by time."""
+    """Return the rows of several processes, summed by time."""
     found: dict[int, LoadRow] = {}
     for rows in processes:
         for row in rows:
@@ -105,13 +112,15 @@ def merged(processes: Iterable[Iterable[LoadRow]]) -> list[LoadRow]:
 
 
 def step_of(seconds: float) -> int:
-    """The finest rows that reach so far back; the coarsest where none does."""
+    """Return the finest step whose rows cover ``seconds``, or else the coarsest one."""
     return next((step for step, most in RINGS if step * most >= seconds), RINGS[-1][0])
 
 
 def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> float | None:
-    """Below which ``share`` of what was counted lies, between the bounds of its bucket in proportion; None of nothing. Of
-    the last bucket, which has no bound, the lower one."""
+    """Return the value below which the fraction ``share`` of the counts lies; None for no counts.
+
+    Within a bucket the value is interpolated. The last bucket has no upper bound, so its lower one is returned.
+    """
     wanted, under, low = share * sum(counts), 0, 0.0
     if not wanted:
         return None
@@ -123,7 +132,7 @@ def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> fl
 
 
 def windows(rows: Sequence[LoadRow], most: int) -> list[list[int]]:
-    """For each row the counts of it and of those up to ``most - 1`` before it, added up."""
+    """Return for each row the sum of its counts and the counts of up to ``most - 1`` rows before it."""
     found: list[list[int]] = []
     for i, row in enumerate(rows):
         total = _added(found[-1], row.first) if found else list(row.first)
@@ -134,7 +143,10 @@ def windows(rows: Sequence[LoadRow], most: int) -> list[list[int]]:
 
 
 def memory_of(cluster: Mapping[str, object], most: int = 5) -> Memory | None:
-    """From the body of ``/admin/cluster``: of all workers. ``most`` tenants are told apart, the largest."""
+    """Return the memory of all workers from the body of ``/admin/cluster``.
+
+    The ``most`` largest tenants are listed; the others are summed up.
+    """
     workers = cluster.get("workers")
     if not isinstance(workers, list) or not workers:
         return None

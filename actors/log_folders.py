@@ -1,4 +1,4 @@
-"""Folders that the settings name for what is written while a cluster serves: made, and tried, before anything starts."""
+"""Output folders that the settings name: each is created, and written to as a trial, before anything starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES = ("request_log", "tagger_folder", "event_log")  # settings
 
 
 def check_folders(settings: Settings) -> None:
-    """Raises SettingsError."""
+    """Create each folder and try to write to it. Raises SettingsError."""
     for name in NAMES:
         if folder := getattr(settings, name):
             try:

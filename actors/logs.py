@@ -1,4 +1,4 @@
-"""How a process logs: text for people, or one JSON object on each line for collectors. Standard library only.
+"""Logging setup of a process: text for people, or one JSON object on each line for collectors. Standard library only.
 
 Owns the root logger's one handler. Never decides what is logged.
 """
@@ -16,8 +16,11 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 class JsonFormatter(logging.Formatter):
-    """``time`` (UTC), ``level``, ``logger``, ``process`` (which one of the cluster's), ``message``, what ``extra`` held,
-    and ``exception`` with its traceback."""
+    """Formatter of log records as JSON.
+
+    The fields are ``time`` (UTC), ``level``, ``logger``, ``process`` (the name within the cluster), ``message``, the fields
+    of ``extra``, and ``exception`` with its traceback.
+    """
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -32,7 +35,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def json_line(process: str, logger: str, level: str, message: str, at: float, **more: Any) -> str:
-    """``at``: seconds since 1970."""
+    """Return one line of JSON. ``at``: seconds since 1970."""
     made = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}Z",
         "level": level,
@@ -44,14 +47,16 @@ def json_line(process: str, logger: str, level: str, message: str, at: float, **
 
 
 def set_up(form: str, level: str, process: str) -> None:
-    """``form``: "text" or "json"; ``level``: "debug" to "error"; ``process``: "head" or a worker's name. Replaces an
-    earlier set-up."""
+    """Set up logging for this process, replacing an earlier setup.
+
+    ``form`` is "text" or "json", ``level`` is "debug" to "error", ``process`` is "head" or a worker's name.
+    """
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter(f"%(asctime)s {process} %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter(process) if form == "json" else text)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    hub = "error" if level != "debug" else "debug"  # we tell it better
+    hub = "error" if level != "debug" else "debug"  # our own messages say it better
     logging.getLogger("huggingface_hub").setLevel(hub.upper())
-    os.environ["HF_HUB_VERBOSITY"] = hub  # which it reads when it is imported, and sets its level itself
+    os.environ["HF_HUB_VERBOSITY"] = hub  # read by the library when it is imported; it then sets its level itself

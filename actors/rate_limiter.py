@@ -1,6 +1,6 @@
-"""The one owner of what tenants have spent, asked by every gateway; lives on the head.
+"""Rate limiter actor: the only owner of the tenants' usage. Lives on the head; every gateway asks it.
 
-A gateway that dies takes its requests with it, so their places are freed then. Decides nothing: see
+A gateway that dies takes its requests with it, so their slots are freed then. Decides nothing itself: see
 ``policies/requests/rate_limit.py``.
 """
 
@@ -18,22 +18,22 @@ FIELDS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day", "concurr
 
 
 def limits_of(settings: Settings) -> dict[str, Limits]:
-    """By tenant; empty where nobody is limited."""
+    """Return the limits by tenant; empty if there are none."""
     tenants = {tenant for name in FIELDS for tenant in getattr(settings, name)}
     default = {name: getattr(settings, name).get("*", 0) for name in FIELDS}
     return {t: Limits(**{name: getattr(settings, name).get(t, default[name]) for name in FIELDS}) for t in sorted(tenants)}
 
 
 class Limiter(Actor):
-    """See the module."""
+    """Rate limiter actor (see the module)."""
 
     def __init__(self, limits: dict[str, Limits]) -> None:
         self.quotas = Quotas(limits)
-        self._watched: set[str] = set()  # nodes of gateways
+        self._watched: set[str] = set()  # gateway nodes
 
     @endpoint
     async def admit(self, gateway: str, tenant: str, tokens: int) -> Verdict:
-        """Charge a request of at most ``tokens`` tokens. ``gateway``: the name of the node that will say when it ends."""
+        """Charge a request of at most ``tokens`` tokens. The node ``gateway`` will report its end."""
         if gateway != self.node.name and gateway not in self._watched:
             self._watched.add(gateway)
             self.node.monitor(gateway, self._gone)
@@ -45,12 +45,12 @@ class Limiter(Actor):
 
     @endpoint
     async def limit(self, tenant: str, name: str) -> int:
-        """The number of a limit."""
+        """Return the value of a limit."""
         return self.quotas.limit(tenant, name)
 
     @endpoint
     async def standings(self, tenants: list[str]) -> dict[str, dict[str, Standing]]:
-        """Return how the limits of ``tenants``, and of any other that has sent something, stand; by tenant and limit."""
+        """Return the state of each limit of ``tenants``, and of any other active tenant; by tenant and limit."""
         return self.quotas.standings(tenants, self.node.clock.now(), time.time())
 
     def _gone(self, down: Down) -> None:

@@ -1,27 +1,28 @@
-"""The order of one worker incarnation's reports: which is next, which are missing, which may be forgotten.
+"""Report sequence: the order of one worker incarnation's reports at their receiver.
 
-Owns the numbers of one worker's reports to this gateway or worker, nothing of what they say. Reports are taken strictly in
-order of ``serial``; what comes after a gap is dropped, for a replay brings everything from the first missing one on.
+Tells which report is next, which are missing, and which are to be acknowledged. Owns only the serial numbers, nothing of the
+content. Reports are accepted strictly in order of ``serial``. One that comes after a gap is dropped, because a replay brings
+everything from the first missing one on.
 """
 
 from __future__ import annotations
 
-ACKNOWLEDGE_EVERY = 32  # reports; a heartbeat acknowledges what is left
+ACKNOWLEDGE_EVERY = 32  # reports; a heartbeat acknowledges the rest
 
 
 class ReportSequence:
-    """One per worker incarnation."""
+    """The reports of one worker incarnation."""
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
-        self.taken = 0  # all reports up to this serial have been taken, each once
+        self.taken = 0  # all reports up to this serial have been accepted, each once
         self.acknowledged = 0  # <= taken
-        self._replaying = False  # a replay was asked for and its first report has not come
-        self._promised = 0  # last serial of the previous heartbeat: these reports had time to arrive
+        self._replaying = False  # a replay was requested and its first report has not come
+        self._promised = 0  # last serial of the previous heartbeat; the reports up to it had time to arrive
         self._before = 0  # ``taken`` at that heartbeat
 
     def accept(self, serial: int) -> bool:
-        """Is this the next report? Anything else is a duplicate or comes after a gap."""
+        """Return whether this is the next report. Any other is a duplicate or comes after a gap."""
         if serial != self.taken + 1:
             return False
         self.taken = serial
@@ -29,17 +30,17 @@ class ReportSequence:
         return True
 
     def missing(self, serial: int) -> int | None:
-        """The serial to replay from when ``serial`` shows a gap that nobody has asked to mend yet."""
+        """Return the serial to replay from if ``serial`` shows a gap for which no replay was requested yet."""
         if serial <= self.taken + 1 or self._replaying:
             return None
         self._replaying = True
         return self.taken + 1
 
     def heard(self, serial: int) -> int | None:
-        """A heartbeat says that ``serial`` is the last. The serial to replay from, when a report must be lost.
+        """Note a heartbeat whose last serial is ``serial``. Return the serial to replay from if a report is lost.
 
-        Heartbeats may overtake reports, so a report counts as lost when two heartbeats in a row knew it and none was taken
-        between them: whoever is busy takes one after the other, and to say all again would only keep him busy.
+        Heartbeats may overtake reports. So a report counts as lost only if two heartbeats in a row knew it and none was
+        accepted between them. A busy receiver accepts one after the other, and a replay would only keep it busy.
         """
         lost = self._promised > self.taken == self._before
         self._promised, self._before = serial, self.taken
@@ -47,7 +48,7 @@ class ReportSequence:
         return self.taken + 1 if lost else None
 
     def due(self, heartbeat: bool = False) -> int | None:
-        """The serial to acknowledge now, if any."""
+        """Return the serial to acknowledge now, if any."""
         waiting = self.taken - self.acknowledged
         if waiting == 0 or (waiting < ACKNOWLEDGE_EVERY and not heartbeat):
             return None
@@ -55,5 +56,5 @@ class ReportSequence:
         return self.taken
 
     def check(self) -> None:
-        """Raise AssertionError when an invariant is broken."""
+        """Raise AssertionError if an invariant is broken."""
         assert 0 <= self.acknowledged <= self.taken

@@ -1,6 +1,6 @@
-"""What this machine gives the server: free memory and cores, with the limits of its control groups.
+"""Machine resources for the server: free memory and cores, within the limits of its control groups.
 
-Reads files only; decides nothing. Paths are arguments, so that tests bring their own.
+Only reads files; decides nothing. Paths are arguments, so that tests can pass their own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
-_QUOTA = ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # of version 1; a quota of -1 is none
+_QUOTA = ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # in version 1; a quota of -1 means none
 
 
 def free_memory(cgroup: Path = CGROUP, own: Path = OWN) -> int:
-    """Bytes that can be taken without swapping or hitting a control group's limit."""
+    """Return the bytes that can be allocated without swapping or hitting a control group's limit."""
     free = int(psutil.virtual_memory().available)
     for folder in _folders(cgroup, own, "memory"):
         limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
@@ -30,15 +30,19 @@ def free_memory(cgroup: Path = CGROUP, own: Path = OWN) -> int:
 
 
 def address_space() -> int | None:
-    """Bytes that a process may map (``ulimit -v``, or ``-d``, which counts what is reserved, too); None: no limit."""
+    """Return the bytes that a process may map, or None for no limit.
+
+    The limits are ``ulimit -v``, and ``-d``, which counts reserved ranges too.
+    """
     limits = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=None)
 
 
 def cores(cgroup: Path = CGROUP, own: Path = OWN) -> int:
-    """Cores that this process may keep busy, at least 1: those of its affinity, or whole ones of a control group's quota.
+    """Return the cores that this process may keep busy, at least 1.
 
-    Of 1.5 cores one: a second thread would use up the quota of a period in three quarters of it, and then nobody runs.
+    They are the cores of its affinity, or the whole ones of a control group's quota. A quota of 1.5 cores counts as one: a
+    second thread would use up a period's quota in three quarters of it, and then no thread would run.
     """
     count = len(os.sched_getaffinity(0))
     for folder in _folders(cgroup, own, "cpu"):
@@ -49,11 +53,12 @@ def cores(cgroup: Path = CGROUP, own: Path = OWN) -> int:
 
 
 def _folders(cgroup: Path, own: Path, controller: str) -> Iterator[Path]:
-    """The group of this process and all above it; for version 1 those of the controller."""
+    """Yield this process's group and all groups above it; in version 1, the controller's."""
     for line in _read(own).splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0" or controller in controllers.split(","):
-            names = [controllers, controller]  # mounted under all that share a hierarchy, or under a link for each
+            # mounted under the names of all controllers in a hierarchy, or under a link for each
+            names = [controllers, controller]
             mounted = next((cgroup / name for name in names if (cgroup / name).is_dir()), cgroup / controller)
             root = cgroup if number == "0" else mounted
             folder = root / path.lstrip("/")
@@ -65,7 +70,7 @@ def _folders(cgroup: Path, own: Path, controller: str) -> Iterator[Path]:
 
 
 def _cached(folder: Path) -> int:
-    """Bytes of file cache counted as used that the kernel gives up at once."""
+    """Return the bytes of file cache that count as used but that the kernel gives up at once."""
     for line in _read(folder / "memory.stat").splitlines():
         key, _, value = line.partition(" ")
         if key in ("inactive_file", "total_inactive_file"):

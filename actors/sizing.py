@@ -1,6 +1,6 @@
-"""What each worker is started with, from the settings, the checkpoints' configurations and the machine.
+"""Sizing of workers: their configuration from the settings, the checkpoints' configurations and the machine.
 
-Pure: the machine's free memory and cores come in as numbers. Refuses with ``SettingsError`` what cannot be combined.
+Pure: the machine's free memory and cores are arguments. Refuses impossible combinations with ``SettingsError``.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from .config import LONGEST_CONTEXT, MOST_THREADS, Settings, SettingsError
 from .cost_file import read_costs
 from .worker.messages import WorkerConfig
 
-SHARE = 0.6  # of free memory that the workers may take together
+SHARE = 0.6  # fraction of free memory that all workers together may take
 PROGRAM = 920 << 20  # bytes of address space of a worker with torch's libraries
-STACKS = 24 << 20  # bytes of address space of a kernel thread: its own stack, and one in each of torch's two pools
-HEAP = 64 << 20  # bytes that malloc reserves for a thread beside the first; if there are none, it does without
+STACKS = 24 << 20  # bytes of address space per kernel thread: its own stack, and one in each of torch's two pools
+HEAP = 64 << 20  # bytes that malloc reserves for each thread but the first; without them it still works
 
 
 def worker_names(settings: Settings) -> list[str]:
-    """All that there can be; the first ``workers`` are there from the start, the others when they are needed."""
+    """Return all possible worker names. The first ``workers`` start at once, the others when they are needed."""
     return [f"w{i}" for i in range(max(settings.workers, settings.autoscale_max_workers))]
 
 
 def serving_dtype(settings: Settings, models: Mapping[str, ModelConfig]) -> str:
-    """The type that all workers compute in. "auto": as stored; float16, and models of several types, give float32."""
+    """Return the type that all workers compute in.
+
+    "auto" means as stored; float16, and models of several types, give float32.
+    """
     if settings.dtype != "auto":
         return settings.dtype
     stored = {model.dtype for model in models.values()}
@@ -35,12 +38,12 @@ def serving_dtype(settings: Settings, models: Mapping[str, ModelConfig]) -> str:
 
 
 def widening(dtype: str, models: Mapping[str, ModelConfig]) -> int:
-    """How many times the bytes of their files parameters take at most where they are computed with."""
+    """Return the largest factor by which parameters grow from their files to memory."""
     return 2 if dtype == "float32" and any(model.dtype != "float32" for model in models.values()) else 1
 
 
 def max_lengths(settings: Settings, models: Mapping[str, ModelConfig]) -> dict[str, int]:
-    """Tokens of the longest sequence of each application, prompt and answer together."""
+    """Return the tokens of each application's longest sequence, prompt and answer together."""
     lengths = {}
     for name, model in models.items():
         if settings.max_model_len > model.max_position:
@@ -54,20 +57,24 @@ def max_lengths(settings: Settings, models: Mapping[str, ModelConfig]) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """What the workers were started for, which an application that comes later has to fit."""
+    """The limits that the workers were started with. An application that is added later has to fit them."""
 
-    dtype: str  # that they compute in
-    layouts: frozenset[tuple[int, int]] | None  # (KV heads, size of one) that have addresses; None: any can get them
+    dtype: str  # type that they compute in
+    # (KV heads, head size) of the layouts that have addresses; None: any can get them
+    layouts: frozenset[tuple[int, int]] | None
 
 
 def worker_limits(settings: Settings, models: Mapping[str, ModelConfig], address_space: int | None) -> WorkerLimits:
-    """Of the workers of ``worker_configs``."""
+    """Return the limits of the workers that ``worker_configs`` describes."""
     layouts = frozenset((model.kv_heads, model.head_dim) for model in models.values())
     return WorkerLimits(serving_dtype(settings, models), None if address_space is None else layouts)
 
 
 def check_model(settings: Settings, limits: WorkerLimits, name: str, model: ModelConfig) -> int:
-    """A further model, against the workers as they were started: its longest sequence in tokens. Raises SettingsError."""
+    """Check a further model against the workers as they were started. Raises SettingsError.
+
+    Returns the tokens of its longest sequence.
+    """
     length = max_lengths(settings, {name: model})[name]
     if settings.dtype == "auto" and limits.dtype == "bfloat16" and model.dtype != "bfloat16":
         raise SettingsError(
@@ -90,8 +97,10 @@ def worker_configs(
     cores: int,
     address_space: int | None = None,
 ) -> dict[str, WorkerConfig]:
-    """One per worker. Bytes are free here, and of ``address_space`` a process may have so many (None: any). Raises
-    SettingsError."""
+    """Return one configuration per worker. Raises SettingsError.
+
+    ``free_memory`` is in bytes. ``address_space`` is the number of bytes that a process may map; None means no limit.
+    """
     workers = len(worker_names(settings))
     if settings.memory * workers > free_memory:
         all_of_them = f" for each worker, {binary_size(settings.memory * workers)} for all {workers}" if workers > 1 else ""
@@ -140,13 +149,18 @@ def worker_configs(
 
 
 def program_space(threads: int) -> int:
-    """Bytes of address space of a worker with so many kernel threads, before anything is reserved for models (measured). Of
-    heaps two are made early: what they take, parameters and KV do not get."""
+    """Return the bytes of address space of a worker with ``threads`` kernel threads, before any for models (measured).
+
+    Two heaps are created early, so parameters and KV do not get their space.
+    """
     return PROGRAM + threads * STACKS + min(threads - 1, 2) * HEAP
 
 
 def _check_address_space(limit: int, memory: int, threads: int, models: Mapping[str, ModelConfig]) -> None:
-    """A worker reserves ranges for parameters and for the KV of each layout, which cost nothing but addresses."""
+    """Check that the address space suffices. Raises SettingsError.
+
+    A worker reserves ranges for parameters and for each layout's KV. They cost nothing but addresses.
+    """
     ranges = VIRTUAL + len({(model.kv_heads, model.head_dim) for model in models.values()})
     program = program_space(threads)
     if (need := program + ranges * memory) > limit:

@@ -1,37 +1,37 @@
-"""The supervision tree of a serving cluster: who is started, by whom, in which order, and what follows from a death.
+"""Supervision tree of a serving cluster: each actor and process, its supervisor, the start order, and the restart rules.
 
-    root                    any end among these ends the cluster: their state is nowhere else
-      services              restarted; what they forget is little
+    root                    any end among these ends the cluster: their state exists nowhere else
+      services              restarted; they lose little state
         limiter
-        applications        where there is HTTP: what is added at run time
+        applications        where there is HTTP: adds applications at run time
         tagger              where the setting says so
         memory              where the setting overload is on: watches KV memory
-        dispatcher-0        and further ones, where the setting dispatch names a policy that does not look at workers
+        dispatcher-0        and further ones, where the setting dispatch names a policy that does not query workers
       gateway               where the first gateway is in the head's process
       controller
-      peer                  where there is HTTP: what the head's front tells other fronts
-      offline               where the first gateway is in the head's process, as in those of others (below)
+      peer                  where there is HTTP: answers other fronts for the head's front
+      offline               where the first gateway is in the head's process; as in the gateways' processes (below)
       workers               restarted for ever, with growing pauses
-        w0                  a process (further ones, with autoscale, when the controller asks for them); in it
+        w0                  a process (further ones, with autoscale, when the controller asks for them); inside it
           root              any end among these ends the process
             worker
-            blocks          and below it an actor for each deployed block
+            blocks          and below it one actor for each deployed block
             services        with overload; restarted
               memory
       gateways              restarted for ever, the first time at once
-        g1                  a process; in it
+        g1                  a process; inside it
           root
             gateway
-            peer            stops before it, which closes the listener
+            peer            stops before the gateway, which closes the listener
             offline         where the setting batch_dir names a folder; restarted for ever
               batches       runs batches, if no other process does
-      prediction            restarted as gateways are; where the setting dispatch names a policy that looks at workers
-        predictors          a process; in it
+      prediction            restarted as gateways are; where the setting dispatch names a policy that queries workers
+        predictors          a process; inside it
           root
             predictor-w0    and one for each other worker
             dispatcher-0    and further ones
 
-``tree`` is data from settings alone: nothing runs, nothing is imported. ``topology`` starts it.
+``tree`` is data made from the settings alone: nothing runs, nothing is imported. ``topology`` starts it.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from .sizing import worker_names
 HEAD = "head"
 WORKER = "blockwright.actors.worker.main:start"
 PREDICTORS = "blockwright.actors.predictor.main:start"
-GATEWAY_MAILBOX = 1 << 13  # messages: where the loop was held up, the reports of thousands of short sweeps wait
-LIMITER_MAILBOX = 1 << 16  # messages: an end that finds no room would leave a place taken for ever
-FEW_CORES = 2  # at most, for the first gateway to stay in the head's process (docs/decisions/processes.md)
-LASTED = 10.0  # seconds after which a process has lived, and the next death is the first again
-WORKERS = Backoff(initial=0.25, most=4.0, jitter=0.0, at_once=1)  # no jitter: what they share is one machine, not a server
+GATEWAY_MAILBOX = 1 << 13  # messages: while the loop is held up, the reports of thousands of short sweeps wait
+LIMITER_MAILBOX = 1 << 16  # messages: the end of a request that found no space would leave its slot taken for ever
+FEW_CORES = 2  # with at most this many cores the first gateway stays in the head's process (docs/decisions/processes.md)
+LASTED = 10.0  # seconds after which a process counts as having lived, and its next death is the first again
+WORKERS = Backoff(initial=0.25, most=4.0, jitter=0.0, at_once=1)  # no jitter: the workers share a machine, not a server
 GATEWAYS = Backoff(initial=0.25, most=8.0, jitter=0.0, at_once=1)
 
 
 def _actor(name: str, path: str, mailbox: int = 1024) -> Child:
-    """Nothing waits for it when it is stopped: requests were drained before."""
+    """Return an actor's entry. Stopping does not wait for it, because requests were drained before."""
     return Child(name=name, actor=f"blockwright.actors.{path}", mailbox=mailbox, drain=0.0)
 
 
 def _forever(name: str, processes: list[ProcessSpec], backoff: Backoff) -> Branch:
-    """Processes that are started again however often they die."""
+    """Return a branch of processes that are restarted however often they die."""
     return Branch(name=name, children=tuple(processes), intensity=None, period=LASTED, backoff=backoff)
 
 
@@ -81,18 +81,21 @@ _OFFLINE = Branch(
 
 
 def inside_gateway(*, batches: bool) -> Branch:
-    """Of a gateway's process."""
+    """Return the tree of a gateway's process."""
     return Branch(name="root", intensity=0, children=(_GATEWAY, _PEER, *(_OFFLINE,) * batches))
 
 
 def inside_worker(*, overload: bool) -> Branch:
-    """Of a worker's process. The worker tells its blocks at each heartbeat: they are there before it, and end after it."""
+    """Return the tree of a worker's process.
+
+    The worker reports to its blocks at each heartbeat, so they start before it and stop after it.
+    """
     always = _BLOCKS, _actor("worker", "worker.actor:Worker")
     return Branch(name="root", intensity=0, children=(*always, *(_NODE_MEMORY,) * overload))
 
 
 def inside_predictors(settings: Settings) -> Branch:
-    """Of the process of the predictors, and of the dispatchers that ask them."""
+    """Return the tree of the process of the predictors, and of the dispatchers that ask them."""
     asked = [_actor(f"predictor-{name}", "predictor.actor:Predictor") for name in worker_names(settings)]
     return Branch(name="root", children=(*asked, *_dispatchers(settings)))
 
@@ -102,28 +105,30 @@ def _dispatchers(settings: Settings) -> tuple[Child, ...]:
 
 
 def in_head(settings: Settings, cores: int) -> bool:
-    """Whether the first gateway is in the head's process."""
+    """Return whether the first gateway is in the head's process."""
     return cores <= FEW_CORES if settings.gateway_in_head == "auto" else settings.gateway_in_head == "yes"
 
 
 def predicts(settings: Settings) -> bool:
-    """Whether there are predictors: the policy looks at what workers have to do."""
+    """Return whether there are predictors, because the policy uses the state of workers."""
     return settings.dispatch != OUTSTANDING and POLICIES[settings.dispatch].looks
 
 
 def gateway_processes(settings: Settings, *, first_in_head: bool) -> list[str]:
-    """Nodes that have nothing but a gateway."""
+    """Return the nodes that have nothing but a gateway."""
     return [f"g{number}" for number in range(int(first_in_head), settings.gateways)]
 
 
 def gateway_nodes(settings: Settings, *, first_in_head: bool) -> list[str]:
-    """Nodes of all gateways."""
+    """Return the nodes of all gateways."""
     return [HEAD] * first_in_head + gateway_processes(settings, first_in_head=first_in_head)
 
 
 def dispatchers(settings: Settings) -> dict[str, str]:
-    """Name of each dispatcher and its address: beside the predictors, or on the head where the policy asks none. None
-    where each gateway dispatches by itself."""
+    """Return the name and the address of each dispatcher; empty if each gateway dispatches by itself.
+
+    Dispatchers are beside the predictors, or on the head if the policy asks none.
+    """
     node = NODE if predicts(settings) else HEAD
     names = [f"dispatcher-{number}" for number in range(settings.dispatchers * (settings.dispatch != OUTSTANDING))]
     return {name: f"{node}/{name}" for name in names}
@@ -137,10 +142,10 @@ def tree(
     gateway_entry: str = "",
     predictor_entry: str = PREDICTORS,
 ) -> Branch:
-    """Return the tree of these settings.
+    """Return the supervision tree of these settings.
 
-    The entries are "module:function" of a process's program. gateway_entry is that of a further gateway, which answers over
-    HTTP; it is empty where the cluster has no HTTP front.
+    The entries are "module:function" of a process's program. ``gateway_entry`` is the one of a further gateway, which
+    answers over HTTP; it is empty where the cluster has no HTTP front.
     """
     http = bool(gateway_entry)
     limiter, tagger = (_LIMITER,) * bool(limits_of(settings)), (_TAGGER,) * (settings.tagger != "off")

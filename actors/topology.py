@@ -1,7 +1,8 @@
-"""A serving cluster from its settings: what is bound to which part of the tree, how it starts, how it ends.
+"""Topology: starts and stops a serving cluster from its settings.
 
-The tree itself is ``supervision_tree``'s. Starting returns as soon as requests can be taken; hashing and loading go on
-behind it. Owns start and stop, no serving state; hears of the controller by what that publishes. Loads no torch.
+Binds the values to the parts of the tree that ``supervision_tree`` describes. Starting returns as soon as requests can be
+accepted; hashing and loading continue in the background. Owns start and stop, but no serving state; learns the controller's
+progress from what it publishes. Loads no torch.
 """
 
 from __future__ import annotations
@@ -63,15 +64,15 @@ from .worker_processes import worker_launcher
 log = logging.getLogger("blockwright.cluster")
 PREDICTORS_IN_PROCESS = "blockwright.actors.predictor.main:start_in_process"
 WORKER_IN_PROCESS = "blockwright.actors.worker.main:start_in_process"
-PATIENCE = 2.0  # of a gateway with a dispatcher, in time-outs of a dispatcher with predictors
-ASK_SECONDS = 1.0  # that a gateway may take to tell what it serves
+PATIENCE = 2.0  # a gateway's time-out for a dispatcher, in units of a dispatcher's time-out for predictors
+ASK_SECONDS = 1.0  # time-out in seconds for asking a gateway or the controller for its state
 
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """The head's HTTP front, and the port where every process that answers listens.
+    """The head's HTTP front, and the port on which every gateway process listens.
 
-    ``entry`` is "module:function" of a further gateway's process. ``desk`` is that of the batches, if there are any.
+    ``entry`` is "module:function" of a further gateway's process. ``desk`` is the batches' store, if there are batches.
     """
 
     front: LocalFront
@@ -83,9 +84,10 @@ class Http:
 class Running:
     """A started cluster.
 
-    port: the gateway of this process, None where each is a process of its own. answering: nodes of gateways that are
-    processes and up. held: what is served, which cannot be removed from its zoo while it is here (``Applications`` adds and
-    takes). stages: (name, seconds since ``start`` was called) of what is done, in order.
+    ``port`` is this process's gateway, None if each gateway is a process of its own. ``answering`` are the nodes of gateway
+    processes that are up. ``held`` has the checkpoints that are served; they cannot be removed from their zoo while they are
+    in it (``Applications`` adds and removes them). ``stages`` has (name, seconds since ``start`` was called) for each stage
+    reached, in order.
     """
 
     def __init__(
@@ -108,13 +110,13 @@ class Running:
 
     @property
     def peer(self) -> Ref:
-        """Whom the head's front asks for what other fronts have."""
+        """The actor that the head's front asks for the state of other fronts."""
         return self.cluster.node.ref(f"{HEAD}/peer", GatewayPeer).ref
 
     async def ready(self, *, whole: bool = False) -> None:
-        """Until every application can be served; with ``whole``, until every planned route of each is in force.
+        """Wait until every application can be served; with ``whole``, until every planned route of each is in force.
 
-        Raises StartError when that cannot be.
+        Raises StartError if that cannot happen.
         """
         everything = asyncio.ensure_future(self._serves(whole))
         failure = asyncio.ensure_future(self.failed())
@@ -128,28 +130,28 @@ class Running:
             failure.cancel()
 
     async def _serves(self, whole: bool) -> None:
-        """As the gateway knows it, which learns of routes a moment after the controller."""
+        """Wait for the progress, and until the gateway knows of it: it learns of routes after the controller."""
         known = await self.progress.until(lambda p: p.whole if whole else p.serves)
         if self.port is not None:
             await self.cluster.node.ref(f"{HEAD}/gateway", Gateway).knows(known.version)
 
     async def service(self) -> Service:
-        """What the gateways tell of the models: the first that answers."""
+        """Return the models' state as the first gateway that answers reports it."""
         for name in self.answering.value if self.port is None else (HEAD,):
             try:
                 found: Service = await self.cluster.node.ref(f"{name}/gateway", Gateway).service(timeout=ASK_SECONDS)
             except RuntimeFault:
-                continue  # it has just died
+                continue  # the gateway has just died
             return found
         return Service([], Readiness(False, "no gateway is up"))
 
     async def sharing(self) -> tuple[int, int]:
-        """Bytes of the parameters of all models, equal tensors once, and what sharing saves."""
+        """Return the bytes of all models' parameters, with equal tensors counted once, and the bytes that sharing saves."""
         view: dict[str, Any] = await self.controller.cluster(timeout=ASK_SECONDS)
         return view["parameter_bytes"], view["saved_bytes"]
 
     async def failed(self) -> StartError:
-        """Returns, with the reason, when the cluster can never serve; otherwise waits for ever."""
+        """Wait until the cluster can never serve, which may be for ever, and return the reason."""
         fatal = asyncio.ensure_future(self.progress.until(lambda p: bool(p.fatal)))
         try:
             await asyncio.wait((fatal, self._failed), return_when=asyncio.FIRST_COMPLETED)
@@ -159,19 +161,19 @@ class Running:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What whoever started the cluster should hear, though it serves."""
+        """The warnings for the person who started the cluster, although it serves."""
         return self.progress.value.warnings
 
     def measures(self) -> list[Measure]:
-        """What the head's node counts, for Prometheus."""
+        """Return the metrics of the head's node, for Prometheus."""
         return self.cluster.node.metrics()
 
     async def drain(self, seconds: float) -> None:
-        """No gateway takes anything new; returns when nothing runs or the time is over. Of a cluster with HTTP."""
+        """Stop all gateways from accepting requests. Wait until nothing runs, for at most ``seconds``. Needs HTTP."""
         await self.peer.drain_all(seconds, timeout=seconds + 10.0)
 
     async def stop(self) -> None:
-        """End all requests, workers, processes, sockets. Idempotent."""
+        """Stop all requests, workers, processes and sockets. Idempotent."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -183,7 +185,7 @@ class Running:
         self.stages.append((stage, time.monotonic() - self._began))
 
     def run(self, root: Ref, opened: Opened, settings: Settings, then: Callable[[], None]) -> None:
-        """Hash, load and note the stages, behind everything else. ``then``: when there is time again."""
+        """Hash, load and record the stages, in the background. ``then`` is called when everything is loaded."""
         self.cluster.node.monitor(root, lambda down: self._fail(f"the cluster's supervisor ended: {down.cause}"))
         self._background += [
             asyncio.create_task(self._prepare(opened, settings)),
@@ -218,11 +220,11 @@ async def start(
     in_process: bool = False,
     worker_entry: str = "",
 ) -> Running:
-    """Start a cluster; loading goes on when this returns.
+    """Start a cluster; loading continues after this returns.
 
-    http: None, this process has the only gateway. launcher: of worker processes, one of its own if None. in_process: nodes
-    are of this process (tests). worker_entry: "module:function" instead of their own.
-    Raises CheckpointError, SettingsError: one sentence for the person who started it.
+    ``http`` None means that this process has the only gateway. ``launcher`` starts worker processes; None means the default
+    one. ``in_process`` runs all nodes in this process (for tests). ``worker_entry`` is a "module:function" to start instead
+    of the usual one. Raises CheckpointError or SettingsError: one sentence for the person who started it.
     """
     began = time.monotonic()
     opened, fronts = await _open_checkpoints(settings)
@@ -259,7 +261,7 @@ async def start(
         running.reached("checkpoints opened")
 
         def warm() -> None:
-            """Not at the start, which workers wait for: so that a gateway that dies is soon there again."""
+            """Preload the gateway's program for a quick restart of dead ones. Not at the start, which workers wait for."""
             if http is not None and processes and isinstance(launcher, ForkserverLauncher):
                 launcher.preload([http.entry.partition(":")[0]])
 
@@ -271,7 +273,7 @@ async def start(
 
 
 def _services(settings: Settings, desk: BatchDesk | None) -> dict[str, Any]:
-    """Those that serve gateways, the predictors that dispatchers ask, and who runs batches."""
+    """Return the values of the services, the dispatchers, the predictors and the batch runner."""
     asked = {name: (settings, number) for number, name in enumerate(dispatchers(settings))}
     own = {"limiter": (limits_of(settings),), "tagger": (settings,), "memory": (settings, f"{HEAD}/controller")}
     return {**own, "batches": (desk,), NODE: settings, **asked}
@@ -291,8 +293,10 @@ def _state(
 
 
 async def _open_checkpoints(settings: Settings) -> tuple[Opened, Settings]:
-    """Open what is served, after all that can be wrong with other settings was checked; return with it the settings of
-    gateways, which name the model of requests without one."""
+    """Check the other settings, then open what is served.
+
+    Also return the settings of gateways, which name the model of requests without one.
+    """
     if not settings.applications:
         raise SettingsError("applications is empty; name a checkpoint to serve")
     await asyncio.to_thread(check_costs, settings)
@@ -316,7 +320,7 @@ async def _open_cluster(settings: Settings, launcher: Launcher) -> ClusterHead:
         await cluster.start()
     except BaseException as error:
         await launcher.stop()
-        if isinstance(error, AddressError | OSError):  # of the sockets' directory, which a setting or TMPDIR names
+        if isinstance(error, AddressError | OSError):  # a fault of the sockets' directory, which a setting or TMPDIR names
             raise SettingsError(f"directory: the cluster's sockets cannot lie there: {error}") from error
         raise
     return cluster
@@ -329,7 +333,7 @@ def tell_of_nodes(
     workers: Collection[str],
     gateways: Collection[str],
 ) -> None:
-    """What the membership knows of them, as messages to the controller, which tells the gateways."""
+    """Report changes of the membership as messages to the controller, which informs the gateways."""
 
     def launched(name: str, incarnation: int, failure: str) -> None:
         if name in workers and failure:
@@ -370,16 +374,16 @@ def _tell_bases(opened: Opened) -> None:
 
 
 def _gateway(settings: Settings, models: list[ModelInfo]) -> Gateway:
-    """Of the head."""
+    """Return the head's gateway."""
     others = gateway_nodes(settings, first_in_head=True)[1:]
     limiter = f"{HEAD}/limiter" if limits_of(settings) else ""
     return make_gateway(settings, models, "g0", limiter, others)
 
 
 def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter: str, others: Sequence[str]) -> Gateway:
-    """``name``: what request ids say; ``others``: nodes of the other gateways."""
+    """Return a gateway. ``name`` appears in request ids; ``others`` are the nodes of the other gateways."""
     state = GatewayState(
-        "",  # filled in by the actor, which knows where it is
+        "",  # filled in by the actor, which knows its address
         models,
         page_size=settings.page_size,
         worker_wait=settings.worker_wait,
@@ -403,7 +407,7 @@ def make_gateway(settings: Settings, models: list[ModelInfo], name: str, limiter
 def _gateway_configs(
     settings: Settings, models: list[ModelInfo], first_in_head: bool, port: int
 ) -> dict[str, GatewayConfig]:
-    """For each gateway that is a process."""
+    """Return the configuration of each gateway that is a process."""
     names = gateway_nodes(settings, first_in_head=first_in_head)
     limiter = f"{HEAD}/limiter" if limits_of(settings) else ""
     found = {}

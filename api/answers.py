@@ -1,6 +1,6 @@
-"""The shapes of answers, as types: what handlers build, and what the reference (``/openapi.json``) is made from.
+"""The forms of answers, as types: handlers build them, and the reference (``/openapi.json``) is made from them.
 
-Never holds behaviour. A key that is not always there is ``NotRequired``; one that may be null says so.
+No behavior here. A key that may be absent is ``NotRequired``; a key that may be null says so.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class ErrorDetail(TypedDict):
 
 
 class ErrorAnswer(TypedDict):
-    """``message`` is one sentence that names field, value and remedy; ``code`` is for programs."""
+    """An error. ``message``: one sentence that names field, value and remedy. ``code``: for programs."""
 
     error: ErrorDetail
 
 
 class PromptTokensDetails(TypedDict):
-    """``cached_tokens`` were found in the prefix cache and not computed."""
+    """Details of the prompt. ``cached_tokens``: found in the prefix cache and not computed."""
 
     cached_tokens: int
 
@@ -43,7 +43,7 @@ class PromptLogprob(TypedDict):
 
 
 class CompletionLogprobs(TypedDict):
-    """Lists with one entry per token; with echo the prompt's tokens come first, the first of them with null."""
+    """Lists with one entry per token. With echo the prompt's tokens come first; the very first one has null."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -189,8 +189,10 @@ class DetokenizeAnswer(TypedDict):
 
 
 class VersionAnswer(TypedDict):
-    """``numerics`` of the workers; ``batch_invariant``: the same tokens get the same bits whatever runs beside or ran before
-    them (null while no worker is up); ``batch_variant_because``: why it is false.
+    """The version. ``numerics``: of the workers.
+
+    ``batch_invariant``: the same tokens get the same bits whatever runs beside or ran before them (null while no worker is
+    up). ``batch_variant_because``: the reason if it is false.
     """
 
     version: str
@@ -200,7 +202,7 @@ class VersionAnswer(TypedDict):
 
 
 class LoadAnswer(TypedDict):
-    """Requests that this gateway is answering."""
+    """The number of requests that this gateway is answering."""
 
     server_load: int
 
@@ -215,15 +217,21 @@ class CancelAnswer(TypedDict):
 
 
 class MoveAnswer(TypedDict):
-    """``moves`` has {"request", "from", "to", "route", "pages", "bytes"} for each choice of the request; ``pages`` of KV are
-    copied, and what they lack is recomputed."""
+    """The moves of a request.
+
+    ``moves`` has {"request", "from", "to", "route", "pages", "bytes"} for each choice. ``pages`` of KV are copied, and the
+    rest is recomputed.
+    """
 
     id: str
     moves: list[dict[str, Any]]
 
 
 class DrainedAnswer(TypedDict):
-    """``queue``: the worker's sequences at its last heartbeat; /admin/cluster shows how many are left."""
+    """The state of a drain.
+
+    ``queue``: the worker's sequences at its last heartbeat. /admin/cluster shows how many are left.
+    """
 
     worker: str
     draining: bool
@@ -231,7 +239,7 @@ class DrainedAnswer(TypedDict):
 
 
 class RequestAnswer(TypedDict):
-    """What happened to a request; times are in seconds since it arrived."""
+    """The history of a request; times are in seconds since it arrived."""
 
     id: str
     state: Literal["waiting", "running", "finished", "cancelled", "failed"]
@@ -251,8 +259,11 @@ class RequestAnswer(TypedDict):
 
 
 class ListedRequest(TypedDict):
-    """``place``: position in the queue; 0 if it is not waiting, or waits to go on. ``age``: seconds until now or its end.
-    ``ended``: seconds since its end; null before it."""
+    """A request in a list.
+
+    ``place``: position in the queue; 0 if it is not waiting, or waits to go on. ``age``: seconds until now or its end.
+    ``ended``: seconds since its end; null before it.
+    """
 
     id: str
     model: str
@@ -288,7 +299,7 @@ class ForecastsAnswer(TypedDict):
 
 
 class HistoryMemory(TypedDict):
-    """Bytes of all workers: parameters, KV in use, KV cached, free. ``tenants``: KV by tenant, cached pages included."""
+    """Bytes of all workers: parameters, KV in use, KV cached, free. ``tenants``: KV by tenant, including cached pages."""
 
     parameters: float
     kv: float
@@ -298,7 +309,7 @@ class HistoryMemory(TypedDict):
 
 
 class HistoryRow(TypedDict):
-    """Means from ``at``, in seconds since 1970. ``p50``, ``p95``: seconds to the first token; null where there was none."""
+    """Means from ``at``, in seconds since 1970. ``p50``, ``p95``: seconds to the first token; null without one."""
 
     at: int
     running: float
@@ -310,22 +321,25 @@ class HistoryRow(TypedDict):
 
 
 class HistoryAnswer(TypedDict):
-    """``step``: seconds of a row. The last row may not be full yet."""
+    """The load history. ``step``: seconds of a row. The last row may not be complete yet."""
 
     step: int
     rows: list[HistoryRow]
 
 
 class ParameterBytes(TypedDict):
-    """``shared`` with other applications."""
+    """Bytes of parameters. ``shared``: with other applications."""
 
     own: int
     shared: int
 
 
 class AddedAnswer(TypedDict):
-    """An added model; the status is 202 while it is still loading. ``base``: the model that an adapter was put on; null for
-    a whole model, or where that is not known yet. ``summary`` is for people."""
+    """An added model; the status is 202 while it is still loading.
+
+    ``base``: the model that an adapter was put on; null for a whole model, or if that is not known yet. ``summary`` is for
+    people.
+    """
 
     name: str
     path: str
@@ -337,9 +351,12 @@ class AddedAnswer(TypedDict):
 
 
 class RemovedAnswer(TypedDict):
-    """``ending``, with status 202: it still has running requests, or its blocks are still being unloaded. ``freed``: bytes
-    of parameters that only it had; ``adapters``: those that are on it and keep its parameters; ``default``: the id that
-    stands for requests without a model, null where no such model is served now. ``summary`` is for people."""
+    """A removed model.
+
+    ``ending``, with status 202: it still has running requests, or its blocks are still being unloaded. ``freed``: bytes of
+    parameters that only it had. ``adapters``: number of adapters on it, which keep its parameters. ``default``: the id that
+    stands for requests without a model; null if no such model is served now. ``summary`` is for people.
+    """
 
     name: str
     state: Literal["removed", "ending"]
@@ -350,7 +367,7 @@ class RemovedAnswer(TypedDict):
 
 
 class AppsAnswer(TypedDict):
-    """Applications by model id, as in ``/admin/cluster``; ``default`` is for requests without a model, served or not."""
+    """Applications by model id, as in ``/admin/cluster``. ``default``: id for requests without a model, served or not."""
 
     applications: dict[str, Any]
     default: str

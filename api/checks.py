@@ -1,4 +1,4 @@
-"""What every check of a JSON body needs: how a value is shown in a refusal, and which text is text."""
+"""Helpers for every check of a JSON body: showing a value in a refusal, and refusing invalid Unicode."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Body = dict[str, Any]
 
 
 def shown(value: Any) -> str:
-    """Return a value as it may stand in a message: short, and as JSON has it, but for a text, which has single quotes."""
+    """Return a value for a message: short, and in JSON's form except for a text, which has single quotes."""
     text = _json(value) if value is None or isinstance(value, bool | list | dict) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _json(value: Any) -> str:
-    """Return JSON, with letters as they are where that is Unicode; what is no JSON as Python has it."""
+    """Return JSON, with unescaped letters if the text is valid Unicode, or Python's form for other values."""
     try:
         text = json.dumps(value, ensure_ascii=False)
         text.encode()
@@ -29,7 +29,7 @@ def _json(value: Any) -> str:
 
 
 def unicode_text(value: str, name: str) -> str:
-    """Refuses lone surrogates, which JSON can spell and no tokenizer accepts."""
+    """Return the text; refuse lone surrogates, which JSON can spell and no tokenizer accepts."""
     try:
         value.encode()
     except UnicodeEncodeError as error:

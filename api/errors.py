@@ -1,6 +1,6 @@
-"""Errors as clients see them: HTTP status, OpenAI's shape and string codes, and the headers that steer a client's retries.
+"""Errors as clients see them: HTTP status, OpenAI's form and string codes, and the headers that steer a client's retries.
 
-The one place that says a ``RequestRefused`` (or what aiohttp raises) in these words. Never decides what is an error.
+Only this module translates a ``RequestRefused`` (or an error of aiohttp's). It never decides what is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CODES = {
 }
 
 
-# why -> status, field of the body, code
+# refusal -> status, field of the body, code
 _WORDS: dict[Refusal, tuple[int, str | None, str]] = {
     Refusal.UNKNOWN_MODEL: (404, "model", "model_not_found"),
     Refusal.UNKNOWN_WORKER: (404, "id", "not_found"),
@@ -47,7 +47,7 @@ _WORDS: dict[Refusal, tuple[int, str | None, str]] = {
 
 
 class ApiError(Exception):
-    """What an HTTP answer needs to say that a request cannot be served. ``kind`` is the ``type`` of OpenAI's shape."""
+    """The contents of an HTTP answer that refuses a request. ``kind``: the ``type`` of OpenAI's form."""
 
     def __init__(
         self,
@@ -62,23 +62,23 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.message, self.param, self.retry_after = status, message, param, retry_after
         self.kind = kind or ("server_error" if status >= 500 else "invalid_request_error")
-        self.code = code or _CODES.get(status, "error")  # what programs go by
-        self.headers: dict[str, str] = {}  # further ones that the answer carries
+        self.code = code or _CODES.get(status, "error")  # for programs
+        self.headers: dict[str, str] = {}  # further headers of the answer
 
 
 def in_words(refused: RequestRefused) -> ApiError:
-    """What the gateway refused, or failed, as HTTP and OpenAI say it."""
+    """Return the error for a gateway's refusal or failure, in the words of HTTP and OpenAI."""
     status, param, code = _WORDS[refused.why]
     return ApiError(status, refused.message, param=refused.param or param, code=code, retry_after=refused.retry_after)
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A 400; ``param`` is the field's name."""
+    """Return a 400. ``param``: the field's name."""
     return ApiError(400, message, param=param, code=code)
 
 
 def error_body(error: ApiError) -> bytes:
-    """The JSON object, ASCII only, for an answer's body or an event of a stream that has begun."""
+    """Return the JSON object, ASCII only, for an answer's body or an event of a stream that has begun."""
     shape: dict[str, Any] = {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}
     return json.dumps({"error": shape}).encode()
 
@@ -90,7 +90,7 @@ def error_response(error: ApiError) -> web.Response:
         headers["retry-after-ms"] = str(math.ceil(1000 * wait))
         headers["x-should-retry"] = "true"
     else:
-        headers["x-should-retry"] = "false"  # SDKs retry a 500 and a 409 by themselves; what failed here fails again
+        headers["x-should-retry"] = "false"  # SDKs retry a 500 and a 409 by default; these would fail again
     if error.status == 401:
         headers.setdefault("WWW-Authenticate", "Bearer")
     answer = web.Response(status=error.status, body=error_body(error), content_type="application/json", headers=headers)
@@ -100,7 +100,7 @@ def error_response(error: ApiError) -> web.Response:
 
 
 def from_http(error: web.HTTPException, method: str, path: str, max_body: int, instead: str = "") -> ApiError:
-    """What aiohttp's router and body reader raise, in our words. ``instead``: what to use for a path that is not served."""
+    """Return the error for an exception of aiohttp's router or body reader. ``instead``: replacement of an unknown path."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         refusal = ApiError(405, f"{method} is not allowed on {path}; use {allowed}")
@@ -108,7 +108,7 @@ def from_http(error: web.HTTPException, method: str, path: str, max_body: int, i
         return refusal
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         refusal = ApiError(413, f"the body is larger than the limit of {max_body} bytes; send less in one request")
-        refusal.headers["Connection"] = "close"  # the rest of it is not read
+        refusal.headers["Connection"] = "close"  # the rest of the body is not read
         return refusal
     if error.status == 404:
         return ApiError(404, f"{method} {path} is not served here; {instead or 'see /docs for what is'}")

@@ -1,4 +1,4 @@
-"""What sharing saves, in words: the same at the start of a server, in ``ps`` and ``top``, in a zoo, and in the demo."""
+"""The memory that sharing saves, in words: the same at a server's start, in ``ps`` and ``top``, in zoos and in the demo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from ..policies.binary_size import binary_size
 
 
 def saving(models: int, stored: int, saved: int) -> str:
-    """``stored``: bytes of the parameters of all models, equal tensors once; ``saved``: what further copies would take."""
+    """Return a sentence on the savings.
+
+    ``stored``: bytes of all models' parameters, equal tensors once. ``saved``: bytes of the further copies.
+    """
     said = f"{models} model{'s' * (models != 1)} in {binary_size(stored)}"
     if not saved:
         return said
@@ -16,8 +19,10 @@ def saving(models: int, stored: int, saved: int) -> str:
 
 
 def in_memory(sizes: Sequence[int]) -> str:
-    """Return what the memory of workers holds of these parameters: bytes in the layout of the kernels, which differ from
-    those of the files. ``sizes``: of each worker."""
+    """Return a sentence on the workers' memory for these parameters. ``sizes``: bytes on each worker.
+
+    They differ from the bytes in files, since they are in the layout of the kernels.
+    """
     if not sizes:
         return "no worker holds parameters"
     said = [binary_size(size) for size in sorted(sizes)]
@@ -27,7 +32,7 @@ def in_memory(sizes: Sequence[int]) -> str:
 
 
 def shared_part(value: float) -> str:
-    """A share, 0 to 1: one that is not quite the whole, or not quite nothing, does not look like it."""
+    """Return a share from 0 to 1 in percent; one close to the whole or to nothing gets two decimals, so that it shows."""
     if 0 < value < 0.01 or 0.99 < value < 1:
         return f"{min(max(value, 0.0001), 0.9999):.2%}"
     return f"{value:.0%}"

@@ -1,12 +1,12 @@
-"""The error of log-probabilities in bfloat16, ours and transformers', against float64 arithmetic on the same weights.
+"""Errors of log-probabilities in bfloat16, ours and transformers', against float64 arithmetic on the same weights.
 
     python benchmarks/accuracy.py [--quick] [--json PATH] [--models N] [--seed S] [--model N] [--reuse FOLDER]
 
-Random models of all families, seeded; ``--model`` repeats one by its number. Each has a few prompts of 1 to 1,300 tokens
-and decodes some tokens behind each; transformers computes the same in its single pass and with its cache. An error is
-|log-probability - truth| over all positions and the whole vocabulary; ``ratio_*`` is ours by transformers', a row for each
-instruction set that the processor has. ``--reuse`` keeps models, truths and transformers' answers in a folder, so that
-another run computes ours alone. transformers uses what torch chooses here (ONEDNN_MAX_CPU_ISA caps it).
+Random models of all families, seeded; ``--model`` repeats one by its number. Each model gets a few prompts of 1 to 1,300
+tokens and decodes some tokens after each; transformers computes the same in a single pass and with its cache. An error is
+|log-probability - truth| over all positions and the whole vocabulary. ``ratio_*`` is ours divided by transformers', with a
+row for each instruction set of the processor. ``--reuse`` keeps models, truths and transformers' answers in a folder, so
+that another run only computes ours. transformers uses the kernels that torch selects here (ONEDNN_MAX_CPU_ISA caps them).
 """
 
 from __future__ import annotations

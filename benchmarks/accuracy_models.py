@@ -1,7 +1,7 @@
-"""Random models of every family that is served, for judging arithmetic: a number and a seed say everything about one.
+"""Random models of every served family, for judging arithmetic; a number and a seed determine a model completely.
 
-What changes the order or the size of sums varies: layers, widths, heads, head sizes, windows, biases, the spread of the
-weights, and prompts of 1 to 1,300 tokens with tokens decoded behind them. Writes nothing but the folder it is given.
+Everything that changes the order or the size of sums varies: layers, widths, heads, head sizes, windows, biases, the spread
+of the weights, and prompts of 1 to 1,300 tokens with tokens decoded after them. Only the given folder is written.
 """
 
 from __future__ import annotations

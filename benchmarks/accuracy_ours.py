@@ -1,4 +1,4 @@
-"""What a back end of ours computes for a checkpoint, without a worker: its rows' KV lies in pages at random places."""
+"""Log-probabilities of a checkpoint by one of our back ends, without a worker: the rows' KV is in pages at random places."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What a checkpoint in bfloat16 means, and what transformers makes of it: log-probabilities in float64 and in bfloat16.
+"""Reference log-probabilities of a bfloat16 checkpoint: the truth in float64, and transformers' result in bfloat16.
 
-The truth is transformers' own model of the folder with all arithmetic in float64, on the stored weights exactly widened:
-whatever its code keeps in float32 (rotary angles, norms, softmax) is widened too, and a result of another type is an error.
+The truth is transformers' own model of the folder with all arithmetic in float64, on the stored weights exactly widened.
+Everything that its code keeps in float32 (rotary angles, norms, softmax) is widened, too; a result of another type is an
+error.
 """
 
 from __future__ import annotations

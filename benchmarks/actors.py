@@ -1,13 +1,13 @@
-"""The actor runtime beside bare pyzmq, xoscar and an older checkout: calls, casts, streams, links.
+"""Benchmark of the actor runtime beside bare pyzmq, xoscar and an older checkout: calls, casts, streams, links.
 
     python benchmarks/actors.py [--quick] [--json PATH] [--beside CHECKOUT]
 
-Every round measures every subject once, one after the other; the echo reads one byte of every page of a large argument.
-``pyzmq`` is a blocking DEALER and ROUTER (large messages with copy=True), ``pyzmq-asyncio`` the same with zmq.asyncio,
-``asyncio.Queue`` a round trip through two queues, ``memcpy`` a copy within one process, ``beside`` the same actors in a
-checkout that has a ``.venv`` of its own. Ours, that one and pyzmq stay up and take turns measurement by measurement, so that
-what disturbs the machine for a while disturbs all. xoscar runs in a virtual environment that this script makes in
-``.peers/``; if it cannot be made, a row says so. Over tcp our nodes encrypt (CURVE), pyzmq does not.
+Every round measures every subject once, in turn; the echo reads one byte of every page of a large argument. ``pyzmq`` is a
+blocking DEALER and ROUTER (large messages with copy=True), ``pyzmq-asyncio`` the same with zmq.asyncio, ``asyncio.Queue`` a
+round trip through two queues, ``memcpy`` a copy within one process, ``beside`` the same actors in a checkout that has a
+``.venv`` of its own. Ours, ``beside`` and pyzmq stay up and alternate measurement by measurement, so that a temporary
+disturbance of the machine affects all of them. xoscar runs in a virtual environment that this script creates in ``.peers/``;
+if it cannot be created, a row says so. Over tcp our nodes encrypt (CURVE), pyzmq does not.
 """
 
 from __future__ import annotations

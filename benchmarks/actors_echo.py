@@ -1,9 +1,9 @@
-"""What is called by ``actors.py``: an actor of ours, and bare pyzmq servers in a process of their own.
+"""The callees of ``actors.py``: an actor of ours, and bare pyzmq servers in a process of their own.
 
     python actors_echo.py DIRECTORY
 
 binds three pyzmq ROUTER sockets: blocking on ipc, blocking on tcp, and one of zmq.asyncio on ipc. Every echo reads one byte
-of every page of what came, and answers small messages with themselves.
+of every page of a message, and answers small messages with themselves.
 """
 
 from __future__ import annotations

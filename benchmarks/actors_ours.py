@@ -1,10 +1,10 @@
-"""Our side of ``actors.py``, in a process of its own, which makes one measurement for each line that it reads.
+"""Our side of ``actors.py``: a process of its own, which makes one measurement for each line that it reads.
 
     python actors_ours.py
 
-The interpreter decides which checkout is measured, so that an older one can take turns with this one (``--beside``): both
-stay up, and what disturbs the machine for a while disturbs both. A line is ``TURN PART``; the answer is a line of JSON for
-each case of that turn, and an empty one.
+The interpreter determines which checkout is measured, so that an older one can alternate with this one (``--beside``): both
+stay up, and a temporary disturbance of the machine affects both. A line is ``TURN PART``; the answer is a line of JSON for
+each case of that turn, and an empty line.
 """
 
 from __future__ import annotations

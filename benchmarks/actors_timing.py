@@ -1,4 +1,4 @@
-"""How calls are timed, the same for every subject. Standard library only: peers run in environments of their own."""
+"""Timing of calls, the same for every subject. Standard library only: peers run in environments of their own."""
 
 from __future__ import annotations
 

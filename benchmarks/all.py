@@ -1,12 +1,13 @@
-"""All benchmarks whose results are stored, one after the other, and what changed since the stored ones.
+"""All benchmarks with stored results, one after the other, and the changes since the stored results.
 
     python benchmarks/all.py [--store] [--quick] [--beside CHECKOUT] [--only NAME ...]
 
-Each has a budget of seconds, and what those before it left of theirs; all together less than half an hour. One that takes
-longer is ended and counts as failed.
-Results go into a new folder, which is named at the end. With ``--store`` (refused where something is not committed) they
-replace those in ``benchmarks/results``, and docs/performance.md is written again. Let nothing else run meanwhile. xoscar, a
-peer of ``actors``, takes part where ``.peers/`` has it: ``python benchmarks/actors.py --quick`` makes that once.
+Each has a budget of seconds, plus the unused seconds of the ones before it; the total is less than half an hour. A benchmark
+that takes longer is stopped and counts as failed.
+
+Results go into a new folder, which is named at the end. With ``--store`` (refused if there are uncommitted changes) they
+replace the ones in ``benchmarks/results``, and docs/performance.md is written again. Let nothing else run meanwhile. xoscar,
+a peer of ``actors``, takes part if it is in ``.peers/``: ``python benchmarks/actors.py --quick`` creates that once.
 """
 
 from __future__ import annotations

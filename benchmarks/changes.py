@@ -1,7 +1,7 @@
-"""What differs between two stored results beyond noise.
+"""Differences between two stored results beyond noise.
 
-Noise is the spread of the runs: a figure has changed when the smallest and largest of its runs then and now do not overlap,
-by more than ``FLOOR`` of it. The floor is for figures of a single run, which have no spread.
+Noise is the spread of the runs: a figure has changed if the ranges of its runs, then and now, are apart by more than
+``FLOOR`` of it. The floor is for figures of a single run, which have no spread.
 """
 
 from __future__ import annotations

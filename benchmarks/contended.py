@@ -1,11 +1,11 @@
-"""What our server keeps beside a process that takes processor time from it.
+"""Benchmark of our server beside a process that takes processor time from it: the share of its speed that remains.
 
     python benchmarks/contended.py [--quick] [--json PATH]
 
 One worker with as many kernel threads as cores, and another server with ``threads=1``, in turn: alone, beside a process busy
 4 ms of every 16 (``quarter``), and beside one that is always busy (``always``), which this script starts and ends. bfloat16,
-prompts of 32 tokens, 1, 8 and 32 requests at a time, over HTTP. ``share`` is a figure of tokens per second divided by that
-of the same server alone, in the same round.
+prompts of 32 tokens, 1, 8 and 32 requests at a time, over HTTP. ``share`` is a figure of tokens per second divided by the
+figure of the same server alone, in the same round.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What placement and routes cost the head: the controller at rest, and for a death, a return and one more application.
+"""Cost of placement and routes for the head: the controller at rest, and for a death, a return and one more application.
 
     python benchmarks/controller.py [--quick] [--json PATH] [--beside CHECKOUT]
 
-1,000 simulated workers serve 100 applications that share most components, a route for each of both. Time is virtual: every
-worker beats at the default interval; processor time is real. ``core_share`` is a part of one core. ``rest/state`` is the
-state machine alone; ``rest/node`` the head's node with the controller on it, from a heartbeat's bytes to the end of what it
-leads to, and its own heartbeats to all. ``encode_ms`` and ``megabytes`` are those of the published routes for one recipient:
-a publication lists all routes, so at this size it is more than a message may have. With ``--beside`` 100 workers of 10
-applications take turns in both checkouts: a state that looks at everything with each event needs an hour for one beat of
-the larger cluster. Every round is a process of its own.
+1,000 simulated workers serve 100 applications that share most components, with a route for each pair of both. Time is
+virtual: every worker beats at the default interval; processor time is real. ``core_share`` is a share of one core.
+``rest/state`` is the state machine alone. ``rest/node`` is the head's node with the controller on it, from a heartbeat's
+bytes to the end of its effects, and its own heartbeats to all. ``encode_ms`` and ``megabytes`` are for the published routes
+of one recipient: a publication lists all routes, so at this size it exceeds the limit of a message. With ``--beside`` 100
+workers of 10 applications alternate between both checkouts: a state that scans everything with each event needs an hour for
+one beat of the larger cluster. Every round is a process of its own.
 """
 
 from __future__ import annotations

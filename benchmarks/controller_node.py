@@ -1,6 +1,6 @@
 """The head's node at rest with the controller on it, fed with the heartbeats of its workers; part of ``controller_step.py``.
 
-Sockets are left out: what they cost is in ``actors.py``.
+Sockets are left out; ``actors.py`` measures their cost.
 """
 
 from __future__ import annotations

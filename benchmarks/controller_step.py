@@ -1,9 +1,9 @@
-"""Times the controller of the checkout of the interpreter that runs it; the child of ``controller.py``.
+"""Timing of the controller in the checkout of the interpreter that runs it; the child of ``controller.py``.
 
     python benchmarks/controller_step.py WORKERS APPLICATIONS SECONDS
 
-Prints a JSON list of (case, metrics). Time is virtual, processor time is real. Uses of the package only what older checkouts
-have too.
+Prints a JSON list of (case, metrics). Time is virtual, processor time is real. Only parts of the package that older
+checkouts also have are used.
 """
 
 from __future__ import annotations

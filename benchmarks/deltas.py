@@ -1,10 +1,11 @@
-"""What low-rank deltas cost: sweeps of decoding rows of several LoRA tenants against the same sweeps of the base alone.
+"""Cost of low-rank deltas: sweeps of decoding rows of several LoRA tenants against the same sweeps of the base alone.
 
     python benchmarks/deltas.py [--quick] [--json PATH]
 
-8 tenants of rank 16 share a sweep of 32 rows; their adapters change queries and values (what ``peft`` takes for a Llama),
-all of attention, or all seven products of a layer. Sweeps with and without take turns in one process. ``ratio`` is the
-median sweep with deltas divided by that without; ``bytes_ratio`` what it has to read, weights and deltas, by the weights.
+8 tenants of rank 16 share a sweep of 32 rows; their adapters change queries and values (the default of ``peft`` for a
+Llama), all of attention, or all seven products of a layer. Sweeps with and without deltas alternate in one process.
+``ratio`` is the median sweep with deltas divided by the median without. ``bytes_ratio`` is the bytes to read, weights and
+deltas, divided by the weights.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A neighbour that takes processor time: a child process which is busy for a part of every period, or always.
+"""A process that takes processor time from others: busy for a part of every period, or always.
 
     python benchmarks/disturbance.py BUSY PERIOD PARENT
 
-Ends with the block that started it, and by itself when its parent is gone, however that died.
+It ends with the block that started it, and by itself when its parent is gone, however the parent died.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""How long clients wait when a process is killed: the longest pause in any stream that a dead worker took part in, and the
-time without an answer when a gateway dies.
+"""Interruption of clients when a process is killed: pauses of streams for a dead worker, silence for a dead gateway.
 
     python benchmarks/failover.py [--quick] [--json PATH]
 
 Two workers serve model S, as replicas and as a pipeline. 32 streams run; when each has a few tokens, one worker gets
 SIGKILL. ``gap_ms`` is, for each round, the longest time between two chunks from the kill on, in the streams whose route
-named the victim: detection, re-routing and the second prefill together. A stream that does not complete ends the benchmark.
+included the victim: detection, re-routing and the second prefill together. A stream that does not complete ends the
+benchmark.
 
-Then gateways that are processes of their own, two and one, of which one gets SIGKILL while new connections come every 2 ms.
-``silent_ms``: from the kill to the end of the last attempt that got no 200 (0: none failed). ``back_ms``: from the kill
-until another life of the victim serves.
+Then there are gateways that are processes of their own, two and one, of which one gets SIGKILL while new connections arrive
+every 2 ms. ``silent_ms``: from the kill to the end of the last attempt that got no 200 (0: none failed). ``back_ms``: from
+the kill until a new incarnation of the victim serves.
 """
 
 from __future__ import annotations

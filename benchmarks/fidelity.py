@@ -1,15 +1,15 @@
-"""How far a simulated cluster is from the real one: the same requests, served and simulated.
+"""Accuracy of a simulated cluster: the same requests, served and simulated.
 
     python benchmarks/fidelity.py [--quick] [--json PATH]
 
-Requests are those of ``azure_conversation.json``, shorter by ``SHORTER`` and at ``LOAD`` of the rate that the simulator says
-the workers could take. What a sweep costs is measured beforehand by ``blockwright profile``, what the way through HTTP and
-gateway takes by requests to the idle server; nothing is fitted to the trace. ``one``: a worker with one thread and the real
-kernels. ``four``: workers with a tiny model, whose sweeps are held to ``SLOWER`` times the profile's seconds (setting
-``pace``), so that they outnumber the cores; once for each dispatch policy. ``error``s are |simulated - live| / live of the
-mean of all live runs. ``from``: what ``blockwright simulate --from`` says of the event logs of a live run, beside what they
-say it was. ``order``: pairs of policies whose live means lie further apart than their runs, and those of them that the
-simulator orders the other way round.
+Requests come from ``azure_conversation.json``, shorter by ``SHORTER`` and at ``LOAD`` of the rate that the simulator says
+the workers could handle. The cost of a sweep is measured beforehand by ``blockwright profile``, the cost of HTTP and gateway
+by requests to the idle server; nothing is fitted to the trace. ``one``: a worker with one thread and the real kernels.
+``four``: workers with a tiny model, whose sweeps are held to ``SLOWER`` times the profile's seconds (setting ``pace``), so
+that there can be more of them than cores; once for each dispatch policy. ``error``s are |simulated - live| / live of the
+mean of all live runs. ``from``: the result of ``blockwright simulate --from`` on the event logs of a live run, beside the
+recorded outcome. ``order``: pairs of policies whose live means lie further apart than their runs, and the pairs among them
+that the simulator orders the other way round.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a forecast costs: a worker with so many sequences that run and so many that wait, and one request more.
+"""Cost of a forecast for one more request on a worker, by the number of running and waiting sequences.
 
     python benchmarks/forecast.py [--quick] [--json PATH]
 
-Lengths are spread as ShareGPT's are (lognormal, clipped to 2,048). Each state is asked about four requests: ``first``
-includes what they share, the worker played forward without any of them; ``next`` does not. ``machine`` is the same by the
-sweep machine itself, which forecasts fall back to.
+Lengths are spread as in ShareGPT (lognormal, clipped to 2,048). Each state is queried about four requests: ``first``
+includes the part that they share, the worker played forward without any of them; ``next`` does not. ``machine`` is the same
+by the sweep machine itself, the fallback of forecasts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One habit for all benchmarks: the same options, subjects in turn, one table, one kind of JSON.
+"""The common frame of all benchmarks: the same options, alternating subjects, one table, one JSON format.
 
-A script makes a ``Report``, feeds it samples (of subjects that take turns: A B A B ...), states its bars and calls
-``finish``. Knows nothing of what is measured, and changes no result: a missed bar is printed as a miss.
+A script makes a ``Report``, feeds it samples (of subjects that alternate: A B A B ...), states its bars and calls
+``finish``. The harness does not depend on the measured subject, and it changes no result: a missed bar is printed as a miss.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The time of one sweep of the kernels, shape by shape, and their products beside torch's ``F.linear``.
+"""Time of one sweep of the kernels by shape, and speed of their products beside torch's ``F.linear``.
 
     python benchmarks/kernels.py [--quick] [--json PATH] [--beside CHECKOUT]
 
 Models S and M in both types, on all cores: decoding of 1, 8 and 32 rows, prefill of 128 and 256 tokens, and 31 decoding rows
-with a prefill. Every round starts a process for each model and checkout (the other one has a ``.venv`` of its own), and who
-begins changes. ``min_ms`` is the shortest sweep of a process, ``median_ms`` its median.
+with a prefill. Every round starts a process for each model and checkout (the other one has a ``.venv`` of its own), and the
+first one alternates. ``min_ms`` is the shortest sweep of a process, ``median_ms`` its median.
 
-``gflops`` is the speed of single products of M (instruction set/type/shape/rows). Ours take turns with torch's, and those in
-bfloat16 with ours in float32, on each instruction set that the processor has. The bars hold for sets with vectors of 8
-floats or more: 0.95 of torch in float32 from 128 rows on, and bfloat16 no slower than float32 from 16 rows on.
+``gflops`` is the speed of single products of M (instruction set/type/shape/rows). Ours alternate with torch's, and the ones
+in bfloat16 with ours in float32, on each instruction set of the processor. The bars hold for sets with vectors of 8 floats
+or more: 0.95 of torch in float32 from 128 rows on, and bfloat16 no slower than float32 from 16 rows on.
 """
 
 from __future__ import annotations

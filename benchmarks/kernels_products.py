@@ -1,10 +1,10 @@
-"""Times single products of the kernels in turn with torch's ``F.linear``; a child of ``kernels.py``.
+"""Timing of single products of the kernels, alternating with torch's ``F.linear``; a child of ``kernels.py``.
 
     python benchmarks/kernels_products.py THREADS SECONDS INSTRUCTION_SET
 
 Prints a line for each measurement: its case, its subject and the median of its GFLOP/s. A product of ours is the head of a
-model with its norm, so that the weight is packed as it is in a worker. torch computes the product alone, with as many
-threads. Weights take turns, so that they come from memory as in a sweep.
+model with its norm, so that the weight is packed as in a worker. torch computes the product alone, with the same number of
+threads. Weights alternate, so that they come from memory as in a sweep.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Times sweeps of kernels in the checkout of the interpreter that runs it; the child of ``kernels.py``.
+"""Timing of kernel sweeps in the checkout of the interpreter that runs it; the child of ``kernels.py``.
 
     python benchmarks/kernels_step.py THREADS SECONDS SIZE/DTYPE
 
-Prints a line for each shape: its case, the shortest and the median time of a sweep in milliseconds. Uses of the package only
-what older checkouts have too. Weights and tokens are random, from fixed seeds.
+Prints a line for each shape: its case, the shortest and the median time of a sweep in milliseconds. Only parts of the
+package that older checkouts also have are used. Weights and tokens are random, from fixed seeds.
 """
 
 from __future__ import annotations

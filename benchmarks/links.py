@@ -1,12 +1,12 @@
-"""Tensor links between two processes: what priorities are worth, and how fast bytes move.
+"""Tensor links between two processes: the effect of priorities, and the speed of transfers.
 
     python benchmarks/links.py [--quick] [--json PATH]
 
-``link/priorities``: 64 KiB activations on a link limited to 200 MB/s over which 256 MiB of KV move (frames over ipc);
-one-way latency, also in chunk times; every run is printed and stored, with the longest time by which the sender itself woke
-too late. ``link/none``: the same with one class for all. ``links/KIND/SIZE``: messages of a
-size in a row, until all are acknowledged. ``buffers/64MiB``: a call with an array of which the callee reads every page,
-beside bare pyzmq and one copy within a process.
+``link/priorities``: 64 KiB activations on a link limited to 200 MB/s while 256 MiB of KV move over it (frames over ipc);
+one-way latency, also in chunk times. Every run is printed and stored, with the longest delay in the wake-up of the sender
+itself. ``link/none``: the same with one class for all. ``links/KIND/SIZE``: messages of a size in a row, until all are
+acknowledged. ``buffers/64MiB``: a call with an array of which the callee reads every page, beside bare pyzmq and one copy
+within a process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The other process of ``links.py``: a node "b" that takes link traffic and calls, and an echo on a bare pyzmq socket.
+"""The other process of ``links.py``: a node "b" that receives link traffic and calls, and an echo on a bare pyzmq socket.
 
     python links_peer.py DIRECTORY
 
-Times are those of the monotonic clock, which all processes of a machine share.
+Times are on the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Random Llamas of fixed size, for measuring: S has 27 million parameters, M 169 million, W 44 million.
 
-``1B`` and ``3B`` have 1.1 and 3.0 billion. ``tiny`` and ``stages`` (with a layer for each of four workers) are for what
-does not depend on arithmetic.
+``1B`` and ``3B`` have 1.1 and 3.0 billion. ``tiny`` and ``stages`` (with a layer for each of four workers) are for
+benchmarks that do not depend on arithmetic.
 
-Weights come from a fixed seed, so two machines measure the same model. The tokenizer covers the whole vocabulary (each
-token is one to three bytes), so that turning tokens into text costs what it costs with a real model. Writes nothing but
-the folder that it is given.
+Weights come from a fixed seed, so two machines measure the same model. The tokenizer covers the whole vocabulary (each token
+is one to three bytes), so that detokenization costs as much as with a real model. Only the given folder is written.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How soon a cluster of processes is there, a node is back, and the end of one is noticed, by what ended it.
+"""Times of start, restart and failure detection of a cluster of processes, by the cause of the failure.
 
     python benchmarks/nodes.py [--quick] [--json PATH]
 
 A ``LocalCluster(3)`` with the default heartbeat (0.5 s) and silence (2.5 s), over socket files and over TCP with keys.
-``start_ms``: until all three are up, forkserver and its imports included. ``restart_ms``: SIGKILL, fork, up again. Then the
-time until the head declares a node down: ``crash_ms`` after SIGKILL, ``unreachable_ms`` after SIGSTOP (as when a host or the
-network is gone), ``hung_ms`` after its event loop got stuck in Python. A wrong cause ends the benchmark. ``import_ms``: of
+``start_ms``: until all three are up, including the forkserver and its imports. ``restart_ms``: SIGKILL, fork, up again. Then
+the time until the head declares a node down: ``crash_ms`` after SIGKILL, ``unreachable_ms`` after SIGSTOP (as when a host or
+the network is gone), ``hung_ms`` after its event loop got stuck in Python. A wrong cause ends the benchmark. ``import_ms``:
 ``import blockwright.runtime`` in a new process, compiled before.
 """
 

@@ -1,17 +1,18 @@
-"""An offline batch in our order, beside those of other engines, on a simulated A100 with Llama-3.1-8B.
+"""An offline batch in our order, beside the orders of other engines, on a simulated A100 with Llama-3.1-8B.
 
     python benchmarks/offline.py [--quick] [--json PATH] [--trace FILE]
 
 BlendServe's four traces and its grid of 65 batches (density 0.80 to 1.40, sharing 5 to 45 %), 40,000 requests each of
 BurstGPT, OpenVid and MMLU, whose lengths follow laws fitted to the paper's table. The engine, its memory, its prefix cache,
-the admission rule and the estimates of lengths are the same for all orders. Steps of the others take as many tokens as they
-can, as chunked prefill has them; ``paced`` has their orders with our steps, which follow the batch's density, and
-``steps-full`` ours with theirs. vLLM's and SGLang's rows do not overlap; NanoFlow's and ours do, ideally or as NanoFlow's
-kernels slow each other (``policies/offline/step_time.py``). ``large`` is trace 2 with 200,000 requests.
-``optimum_share`` is of the time in which all compute and all memory traffic could overlap from beginning to end, with every
-shared token computed once. ``seeds``: a part of the grid drawn three times, so that no figure hangs on one draw.
+the admission rule and the estimates of lengths are the same for all orders. Steps of the others have as many tokens as
+possible, as in chunked prefill. ``paced`` has their orders with our steps, which follow the batch's density, and
+``steps-full`` ours with theirs. vLLM's and SGLang's rows do not overlap; NanoFlow's and ours do, ideally or with the mutual
+slowdown of NanoFlow's kernels (``policies/offline/step_time.py``). ``large`` is trace 2 with 200,000 requests.
+``optimum_share`` is the share of the time in which all compute and all memory traffic could overlap from beginning to end,
+with every shared token computed once. ``seeds``: a part of the grid drawn three times, so that no figure depends on one
+draw.
 
-``--trace``: lengths of the chat requests of one batch more (any format of ``simulator/traces.py``).
+``--trace``: lengths of the chat requests of one further batch (any format of ``simulator/traces.py``).
 """
 
 from __future__ import annotations

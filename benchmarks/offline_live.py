@@ -2,17 +2,17 @@
 
     python benchmarks/offline_live.py [--quick] [--json PATH]
 
-2,000 requests of three sources in the manner of BlendServe's (section "Workloads"): *questions* with one of ``SUBJECTS``
-long common beginnings and short answers (as MMLU), *chat* with one system prompt and an eighth of ShareGPT's lengths,
-*stories* with short prompts and long answers (in the place of OpenVid). Nobody knows how long an answer will be: all state
-one limit. Model, engine, memory, credit and estimates are the same for all; the order is the only difference. Orders take
-turns, each run has a new cluster. On a processor nothing overlaps: an order can gain by sharing and steadiness alone.
+2,000 requests of three sources modeled on BlendServe (section "Workloads"): *questions* with one of ``SUBJECTS`` long common
+beginnings and short answers (as MMLU), *chat* with one system prompt and an eighth of ShareGPT's lengths, *stories* with
+short prompts and long answers (in place of OpenVid). The length of an answer is unknown in advance: all state one limit.
+Model, engine, memory, credit and estimates are the same for all; the order is the only difference. Orders alternate, and
+each run has a new cluster. On a processor nothing overlaps, so an order can gain only by sharing and steadiness.
 
-``sharing``: of prompt tokens, found in the prefix cache. ``load_cv``: standard deviation by mean of the load of a sweep, by
-what its rows cost (``policies/plan/cost.py``, coefficients as the workers measured them). ``equal``: answers that are token
-by token those of the first order. ``work_s``: the loads of all sweeps by the workers, what the run would take where nothing
-else disturbed it and nobody waited. ``density``: compute by memory time of the whole batch, measured. vLLM answers the same
-prompts by ``LLM.generate`` where it is installed.
+``sharing``: share of prompt tokens found in the prefix cache. ``load_cv``: standard deviation of a sweep's load divided by
+its mean, by the cost of its rows (``policies/plan/cost.py``, coefficients as the workers measured them). ``equal``: answers
+that equal the answers of the first order token by token. ``work_s``: the loads of all sweeps divided by the workers, the
+time of the run without any disturbance or waiting. ``density``: compute time divided by memory time of the whole batch,
+measured. vLLM answers the same prompts by ``LLM.generate`` if it is installed.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Offline requests beside online ones: what they cost those that somebody waits for, and how much of the rest they get.
+"""Offline requests beside online ones: the delay of the online requests, and the share of the rest that offline ones get.
 
     python benchmarks/offline_online.py [--quick] [--json PATH]
 
-``online/loadN``: one simulated worker (the sweep machine of the live one under virtual time), ``live/loadN``: two workers
-whose sweeps are held to the same pace. Online requests come one by one (Poisson) and compute N % of ``capacity``: the tokens
-a second of requests that are always more than the rows, live of online ones, simulated of offline ones in sweeps as long as
-they like. First without offline requests, then the same requests at the same times with an offline queue that never ends;
-live in turns, over all rounds together. ``*_ratio``: mean and P99 of the time to the first token (TTFT) and of the seconds
-of each further token (``token``), with offline requests as a part of without; ``filled_share``: tokens a second computed of
-offline requests, as a part of capacity minus online.
+``online/loadN``: one simulated worker (the sweep machine of the live one under virtual time). ``live/loadN``: two workers
+whose sweeps are held to the same pace. Online requests arrive one by one (Poisson) and compute N % of ``capacity``: the
+tokens per second of requests that always outnumber the rows (live: online requests; simulated: offline ones in sweeps
+without a length limit). They run first without offline requests, then the same requests run at the same times with an
+offline queue that never ends; live in turns, over all rounds together. ``*_ratio``: mean and P99 of the time to the first
+token (TTFT) and of the seconds of each further token (``token``), with offline requests divided by without.
+``filled_share``: tokens per second computed for offline requests, divided by capacity minus online.
 
 The pace is a roofline: a sweep reads the parameters, in which time it computes eight tokens (``cost.py``: its knee), and
 each further token takes an eighth of that. ``linear/loadN`` is the same on a device on which every token takes its time:
-there online requests lose no more, and offline ones get less than ``possible_share``, what the idle time and 5 % allow.
-Lengths: an eighth of ShareGPT's, up to ``LONGEST`` tokens.
+there online requests lose no more, and offline ones get less than ``possible_share``, the share that the idle time and 5 %
+allow. Lengths: an eighth of ShareGPT's, up to ``LONGEST`` tokens.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How long the order of an offline batch takes: prefix tree, estimates, units, parts; and in how much memory.
+"""Time and memory to order an offline batch: prefix tree, estimates, units, parts.
 
     python benchmarks/offline_order.py [--quick] [--json PATH]
 
-100,000 prompts of 1,000 tokens on one core, each case in a process of its own; memory is the peak of that process, its
-prompts included. ``mixed``: eight sources with a prefix each, a tenth of their requests conversations that go on.
-``alike``: 950 tokens are the same everywhere, so that comparing prompts takes longest. ``chains``: each prompt begins with
-one of 50 before it, so that the tree is deep. ``sequence_s`` is all but making prompts; ``again_s``: the order anew, with
-lengths that have become known. ``loop``: 50,000 of ``mixed`` as a job on an event loop (``offline_turns.py``).
+100,000 prompts of 1,000 tokens on one core, each case in a process of its own; memory is the peak of that process, including
+its prompts. ``mixed``: eight sources with a prefix each, a tenth of their requests conversations that continue. ``alike``:
+950 tokens are the same everywhere, so that comparing prompts takes longest. ``chains``: each prompt begins with one of 50
+before it, so that the tree is deep. ``sequence_s`` is everything except making prompts. ``again_s``: the order made again,
+with known lengths. ``loop``: 50,000 of ``mixed`` as a job on an event loop (``offline_turns.py``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Orders that batches run in elsewhere, for ``offline_live.py``: the same engine, memory, credit and estimates of lengths.
+"""Batch orders of other engines, for ``offline_live.py``: the same engine, memory, credit and estimates of lengths.
 
-A list of requests is cut into pieces of as many requests each, one for each worker; who is at the end of its piece takes the
-second half of what another has left. Each piece is read from its beginning alone.
+A list of requests is cut into pieces of equal numbers, one for each worker. A worker at the end of its piece takes the
+second half of another's rest. Each piece is read only from its beginning.
 """
 
 from __future__ import annotations

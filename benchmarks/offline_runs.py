@@ -1,4 +1,4 @@
-"""The runs of ``offline.py``: batches, orders, ablations, and what is read off them."""
+"""The runs of ``offline.py``: batches, orders, ablations, and the figures taken from them."""
 
 from __future__ import annotations
 

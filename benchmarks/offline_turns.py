@@ -1,8 +1,8 @@
-"""How long a large offline job keeps an event loop from all else, for ``offline_order.py``.
+"""Time for which a large offline job blocks an event loop, for ``offline_order.py``.
 
-A driver with a feed, workers that answer at once, and beside them a task that sleeps for a millisecond again and again: what
-it oversleeps is a turn in which somebody else would have waited. Samples run, costs become known, a worker comes, one ends,
-and one that has nothing left takes of the others.
+A driver with a feed, workers that answer at once, and beside them a task that sleeps for a millisecond again and again. The
+time by which it oversleeps is a turn in which another task would have waited. Samples run, costs become known, a worker
+joins, one ends, and one without work takes some from the others.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python benchmarks/on_demand.py [--quick] [--json PATH]
 
-One model S in float32 with LoRA adapters of rank 16 on all linear modules, served with 0.5, 1 and 2 times as many adapters
-as fit (8; the memory is the same). Each server in turn gets requests at the same rate: prompts of 128 tokens of their own,
-each to an adapter drawn at random, 16 tokens back, streamed over HTTP. ``ttft_ms`` is the median, ``ttft_p95_ms`` the 95th
-percentile of all requests of a round; ``swaps`` how many adapters came in it. The bar: at twice the adapters that fit at
-most 3 times the time at half.
+One model S in float32 with LoRA adapters of rank 16 on all linear modules, served with 0.5, 1 and 2 times the number of
+adapters that fit (8; the memory is the same). Each server in turn gets requests at the same rate: distinct prompts of 128
+tokens, each to an adapter drawn at random, 16 tokens back, streamed over HTTP. ``ttft_ms`` is the median, ``ttft_p95_ms``
+the 95th percentile of all requests of a round; ``swaps`` the number of adapters loaded in it. The bar: at twice the adapters
+that fit at most 3 times the time at half.
 """
 
 from __future__ import annotations

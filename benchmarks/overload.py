@@ -1,24 +1,25 @@
-"""What is done when KV memory runs out, on eight simulated replicas: drop parameters, preempt, swap, migrate, or pipelines
-all the time; and lookahead batches.
+"""Systems for a shortage of KV memory, on eight simulated replicas, and lookahead batches.
+
+The systems are: drop parameters, preempt, swap, migrate, or pipelines all the time.
 
     python benchmarks/overload.py [--quick] [--jobs N] [--json PATH]
 
-Qwen-2.5-14B: 48 layers, 28 GB of weights on 80 GB, 192 KB of KV a token, links of 200 Gbit/s, 25 GB/s to host memory. What a
-sweep costs follows from the medians of Vidur's operator table for an H100 (Llama-2-70B, by operations and bytes). Requests
-come at the rate at which eight replicas use about 60 % of their KV memory, and twice as often for 20 or 30 s.
+Qwen-2.5-14B: 48 layers, 28 GB of weights on 80 GB, 192 KB of KV per token, links of 200 Gbit/s, 25 GB/s to host memory. The
+cost of a sweep follows from the medians of Vidur's operator table for an H100 (Llama-2-70B, by operations and bytes).
+Requests arrive at the rate at which eight replicas use about 60 % of their KV memory, and twice as often for 20 or 30 s.
 
-Prompts are those of ShareGPT, Azure's conversations and arXiv summaries (of the example's sample, where no folder above this
-checkout has shared/traces), answers four times as long as theirs: with their own lengths twice the base load is more than an
-H100 computes, however much memory it has (``azure-as-it-is`` shows it). ``endless-memory`` is the time to first
-token when memory never runs out: the floor for whatever is done about it.
+Prompts come from ShareGPT, Azure's conversations and arXiv summaries (from the example's sample if no folder above this
+checkout has shared/traces). Answers are four times as long as in the traces: with the original lengths twice the base load
+is more than an H100 computes, however much memory it has (``azure-as-it-is`` shows it). ``endless-memory`` is the time to
+first token if memory never runs out: the floor for any system.
 
 SLO shares are ``slo_F``: first token or any other later than F times the median of the best baseline. An endless burst and
 ablations of a drop, on the last set, have four instances, and so have pipelines all the time, which take longest to
-simulate; tokens a second are of one instance. ``lookahead``: random prompts with outliers on pipelines of two and of four
+simulate; tokens per second are for one instance. ``lookahead``: random prompts with outliers on pipelines of two and of four
 stages.
 
-Each simulation is kept as it ends (``KEPT``), so that a run that was interrupted goes on where it was; what is kept counts
-while the sources that decide it are the same.
+Each simulation is stored when it ends (``KEPT``), so that an interrupted run continues; stored results count while the
+sources that determine them are the same.
 """
 
 from __future__ import annotations

@@ -3,20 +3,21 @@
     python benchmarks/overload_live.py [--quick] [--workers N] [--json PATH]
 
 Two and four worker processes whose parameters take ``SHARE`` of their memory (as Llama-3.1-405B's on sixteen H100s), held to
-the pace of a slower device (setting ``pace``), so that they outnumber the cores. The pace is that of Qwen-2.5-14B on an H100
-(``overload_runs.py``), ``SCALE`` times as slow, and prompts and answers are as many times shorter, which leaves the parts of
-a sweep what they are: most of it is reading the parameters. Lengths are those of Azure's conversations with answers four
-times as long, gaps between arrivals those of the Azure trace. Requests come at the rate at which they use ``BASE`` of the KV
-memory, for ``burst`` seconds twice as often, then as before. Every system meets the same requests, greedy. After ``after``
-seconds requests go on only for the two systems whose time for a token outside the burst is compared.
+the pace of a slower device (setting ``pace``), so that there can be more of them than cores. The pace is that of
+Qwen-2.5-14B on an H100 (``overload_runs.py``), ``SCALE`` times as slow, with prompts and answers shorter by the same factor.
+This preserves the proportions of a sweep: most of it is reading the parameters. Lengths come from Azure's conversations with
+answers four times as long, gaps between arrivals from the Azure trace. Requests arrive at the rate at which they use
+``BASE`` of the KV memory, for ``burst`` seconds twice as often, then as before. Every system gets the same requests, greedy.
+After ``after`` seconds requests continue only for the two systems whose time per token outside the burst is compared.
 
-Times are seen by the client: to the first token (TTFT) from when a request was due, until ``after`` seconds after the
-burst; ``tpot_burst`` of each further one of those whose first token came in the burst, ``tpot_quiet`` of those that were
-over before it, ``tpot_after`` of tokens that came since the burst was over for both systems, while requests came. It is over
-for a system when its requests have ended (``ended``, seconds after the burst) and all groups are restored (``restored``, the
-last). ``same``: the part of the requests that got the tokens that ``preempt`` gave. Of drops: seconds from the order until a
-worker's KV takes more than was there before (``first_page``, seen ten times a second), until stale requests have left and
-until the last of them runs again, their mean and longest pause, and what was copied a second.
+Times are measured at the client. Time to the first token (TTFT) counts from when a request was due, until ``after`` seconds
+after the burst. ``tpot_burst``: time of each further token of requests whose first token came in the burst. ``tpot_quiet``:
+of requests that ended before it. ``tpot_after``: of tokens since the burst was over for both systems, while requests
+arrived. The burst is over for a system when its requests have ended (``ended``, seconds after the burst) and all groups are
+restored (``restored``, the last). ``same``: share of the requests with the same tokens as in ``preempt``. For drops: seconds
+from the order until a worker's KV takes more than the memory it had before (``first_page``, sampled ten times per second),
+until stale requests have left and until the last of them runs again, their mean and longest pause, and the bytes copied per
+second.
 """
 
 from __future__ import annotations

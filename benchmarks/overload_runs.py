@@ -1,4 +1,4 @@
-"""The runs of ``overload.py``: clusters, loads and what is read off one simulation."""
+"""The runs of ``overload.py``: clusters, loads, and the figures taken from one simulation."""
 
 from __future__ import annotations
 

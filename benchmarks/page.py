@@ -1,9 +1,9 @@
-"""docs/performance.md from the stored results: every figure of the page is in a file of ``benchmarks/results``.
+"""Generator of docs/performance.md from the stored results: every figure of the page is in a file of ``benchmarks/results``.
 
     python benchmarks/page.py
 
-Owns the page's words. A figure that no file has is a dash, a file that is not there a section that says so. Bars are those
-of the scripts; what misses one is listed at the end.
+It owns the page's text. A figure that is in no file is a dash; a missing file is a section that says so. Bars come from the
+scripts; missed bars are listed at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sections of docs/performance.md on actors, streamed tokens, links and nodes for ``page.py``."""
+"""The sections of docs/performance.md on actors, streamed tokens, links and nodes, for ``page.py``."""
 
 from __future__ import annotations
 

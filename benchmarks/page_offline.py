@@ -1,4 +1,4 @@
-"""The section of docs/performance.md on offline batches that are simulated (``offline.py``) for ``page.py``."""
+"""The section of docs/performance.md on simulated offline batches (``offline.py``), for ``page.py``."""
 
 from __future__ import annotations
 

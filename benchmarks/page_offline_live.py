@@ -1,4 +1,4 @@
-"""The section of docs/performance.md on an offline batch on a real cluster (``offline_live.py``) for ``page.py``."""
+"""The section of docs/performance.md on an offline batch on a real cluster (``offline_live.py``), for ``page.py``."""
 
 from __future__ import annotations
 

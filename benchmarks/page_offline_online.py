@@ -1,4 +1,4 @@
-"""The section of docs/performance.md on offline requests beside online ones (``offline_online.py``) for ``page.py``."""
+"""The section of docs/performance.md on offline requests beside online ones (``offline_online.py``), for ``page.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of docs/performance.md on the order of an offline batch (``offline_order.py``); ``page.py`` puts it there."""
+"""The section of docs/performance.md on the order of an offline batch (``offline_order.py``), for ``page.py``."""
 
 from __future__ import annotations
 

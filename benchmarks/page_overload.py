@@ -1,5 +1,7 @@
-"""The sections of docs/performance.md on a burst (``overload.py``, ``overload_live.py``) and on pipelines (``pipelines.py``)
-for ``page.py``."""
+"""The sections of docs/performance.md on a burst and on pipelines, for ``page.py``.
+
+They show the results of ``overload.py``, ``overload_live.py`` and ``pipelines.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of docs/performance.md on forecasts and simulated clusters; ``page.py`` puts them in their places."""
+"""The sections of docs/performance.md on forecasts and simulated clusters, for ``page.py``."""
 
 from __future__ import annotations
 

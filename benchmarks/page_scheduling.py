@@ -1,5 +1,7 @@
-"""The sections of docs/performance.md on dispatch policies (``scheduling.py``, ``scheduling_live.py``); ``page.py`` puts
-them in their places."""
+"""The sections of docs/performance.md on dispatch policies, for ``page.py``.
+
+They show the results of ``scheduling.py`` and ``scheduling_live.py``.
+"""
 
 from __future__ import annotations
 

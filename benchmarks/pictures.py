@@ -2,7 +2,7 @@
 
     python benchmarks/pictures.py
 
-The diagrams are drawn here. The others are those of ``blockwright simulate --svg`` and ``blockwright profile``, from
+The diagrams are drawn here. The others come from ``blockwright simulate --svg`` and ``blockwright profile``, with
 ``examples/simulate/twelve.toml`` and the stored ``docs/pictures/profile.json``. tests/benchmarks/test_pictures.py compares.
 """
 

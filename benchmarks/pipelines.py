@@ -1,12 +1,12 @@
-"""Pipelines beside replicas on the same simulated devices: time for a token, throughput, what of the stages stands idle.
+"""Pipelines beside replicas on the same simulated devices: time per token, throughput, idle time of the stages.
 
     python benchmarks/pipelines.py [--quick] [--json PATH]
 
 Four devices serve Qwen-2.5-14B (as in ``overload.py``) as four replicas, as two pipelines of two, and as one of four, with
 the lengths of arXiv summaries and 52 or 16 GB of KV memory beside a whole model. ``loaded``: Poisson arrivals at which
-replicas use 60 % of that memory. ``saturated``: all at once; tokens a second, with prompts, until 80 % have ended.
-``bubbles``: the share of stage time in which a stage has nothing to do while sequences run. ``limit``: a replica's time
-for a token and one sweep's own time for each further stage, were all microbatches equally long.
+replicas use 60 % of that memory. ``saturated``: all at once; tokens per second, including prompts, until 80 % have ended.
+``bubbles``: the share of stage time in which a stage is idle while sequences run. ``limit``: a replica's time per token plus
+one sweep's own time for each further stage, if all microbatches were equally long.
 """
 
 from __future__ import annotations

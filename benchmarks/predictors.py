@@ -1,11 +1,11 @@
-"""What predictors cost: a worker with its event feed against one without, a replica, and an answer.
+"""Cost of predictors: a worker with its event feed against one without, a replica, and an answer.
 
     python benchmarks/predictors.py [--quick] [--json PATH]
 
 ``sweep``: microseconds of planning and committing a sweep of 64 decoding rows, alone (``us``), and with a feed that is read
-sweep by sweep (``fed_us``), the packing of its message included, its sending not; ``replica_us`` is what the same sweep
-takes the predictor, reading included. ``ask`` is a dispatcher's question about a worker with 64 sequences that run and 64
-that wait, as ``benchmarks/forecast.py`` makes it, in the process of both: with a forecast and what the others lose
+sweep by sweep (``fed_us``), including the packing of its message but not its sending. ``replica_us`` is the predictor's time
+for the same sweep, reading included. ``ask`` is a dispatcher's query about a worker with 64 running and 64 waiting
+sequences, made as in ``benchmarks/forecast.py``, in the process of both: with a forecast and the loss of the others
 (``p50_ms``, ``p99_ms``), and without a forecast (``load_ms``, the median).
 """
 

@@ -1,21 +1,20 @@
-"""Where requests should go: dispatch policies on twelve simulated instances with the constants of the Block paper.
+"""Dispatch policies on twelve simulated instances with the constants of the Block paper.
 
     python benchmarks/scheduling.py [--quick] [--json PATH] [--jobs N]
 
-Instances run the scheduler of live workers; a sweep costs what ``examples/simulate/twelve.toml`` says. Lengths are those of
-ShareGPT (../shared/traces, else the example's sample), cut at 2,048 tokens; answers end at a token that no scheduler
-foresees, requests allow 2,048. Who arrives in the first 40 s is not counted. Policies meet the same requests at the same
-times (a trace for each seed), so that differences are paired; intervals are of 95 %, over seeds. Forecast times are made
-wrong by 1 %, more than what sweeps that vary by 5 % do to a forecast of hundreds of them.
+Instances run the scheduler of live workers; ``examples/simulate/twelve.toml`` has the cost of a sweep. Lengths come from
+ShareGPT (../shared/traces, else the example's sample), cut at 2,048 tokens. Answers end at a token that no scheduler
+foresees; requests allow 2,048. Arrivals in the first 40 s are not counted. Policies get the same requests at the same times
+(a trace for each seed), so that differences are paired; intervals are of 95 %, over seeds. Forecast times are made wrong by
+1 %, which exceeds the effect of sweeps that vary by 5 % on a forecast of hundreds of them.
 
-``load/R``: at R times ``CAPACITY``; far beyond it for half as long. ``capacity/base``: the rates at which these curves
-reach a P99 of the TTFT of 3 and 10 s; ``capacity/batch-24``: the same with half as many sequences, on a finer grid. At
+``load/R``: at R times ``CAPACITY``; far beyond it for half as long. ``capacity/base``: the rates at which these curves reach
+a P99 of the TTFT of 3 and 10 s. ``capacity/batch-24``: the same with half as many sequences, on a finer grid. At
 ``CAPACITY`` itself, with one seed: ``length-error/..``, ``staleness/..``, ``herd/..``, ``gamma/..``, ``objective/..``,
-``correction/..``, ``forecast-error/..``.
-``hindsight/R``: the rank of the choice. ``*`` marks estimates of lengths that are wrong as those of the paper's tagger are;
-otherwise lengths are known.
+``correction/..``, ``forecast-error/..``. ``hindsight/R``: the rank of the choice. ``*`` marks length estimates with the
+errors of the paper's tagger; otherwise lengths are known.
 
-What each run came to is kept in ``build/``, so that one which was interrupted goes on, as long as the sources are the same.
+The result of each run is stored in ``build/``, so that an interrupted run continues, as long as the sources are the same.
 """
 
 from __future__ import annotations

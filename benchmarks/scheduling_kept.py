@@ -1,7 +1,7 @@
-"""Results of simulations that are kept as they end, so that a run which was interrupted goes on where it was.
+"""A store of simulation results, written as they end, so that an interrupted benchmark continues where it was.
 
-A file of JSON lines; a line is what one call came to. It counts as long as the sources that decide the outcome are the same
-(``fingerprint``). Processes that write to one file at a time do not disturb each other; a line that was cut off is no line.
+It is a file of JSON lines; a line is the result of one call. A line counts as long as the sources that determine the outcome
+are the same (``fingerprint``). Several processes may write to one file at a time; an incomplete line is ignored.
 """
 
 from __future__ import annotations

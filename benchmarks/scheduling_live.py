@@ -1,18 +1,18 @@
-"""Dispatch policies on a real cluster: four workers with a tiny model, which share little memory, and what asking costs.
+"""Dispatch policies on a real cluster (four workers with a tiny model and little memory), and the cost of asking.
 
     python benchmarks/scheduling_live.py [--quick] [--json PATH]
 
-Sweeps of the workers are held to ``COSTS`` (setting ``pace``), so that they outnumber the cores. Lengths are those of
-ShareGPT up to ``LONGEST`` tokens, a ``SHORTER``-th of them, and known to the scheduler: a request states how many tokens it
-wants. Gaps between arrivals are those of the Azure trace, from another place for each seed. Every policy meets the same
-requests, on a server of its own, seed by seed in turn; times are seen by the client, from when a request was due.
+Sweeps of the workers are held to ``COSTS`` (setting ``pace``), so that there can be more workers than cores. Lengths come
+from ShareGPT up to ``LONGEST`` tokens, divided by ``SHORTER``, and are known to the scheduler: a request states how many
+tokens it wants. Gaps between arrivals come from the Azure trace, from another place for each seed. Every policy gets the
+same requests, on a server of its own, seed by seed in turn; times are measured at the client, from when a request was due.
 
-``real4/loadN``: N % of ``RATE``, which is about what the workers take of requests that come all at once. ``preemptions``: of
-a request; ``memory_used`` and ``memory_spread``: KV pages in use as a part of a worker's, mean and standard deviation over
-the workers, sampled. ``real4/capacity``: the rate at which the P99 of the time to the first token (TTFT) reaches ``LIMIT``,
-on a line in the logarithm between two loads; not beyond the measured ones. ``asking/..``: how long requests waited for a
-dispatcher, also as a share of their latency, and of how many it could not decide. ``busy``: sweeps are as fast as they can
-be, and all cores busy: what workers lose to those who predict them.
+``real4/loadN``: N % of ``RATE``, which is about the workers' throughput for requests that arrive all at once.
+``preemptions``: per request. ``memory_used`` and ``memory_spread``: share of a worker's KV pages in use, mean and standard
+deviation over the workers, sampled. ``real4/capacity``: the rate at which the P99 of the time to the first token (TTFT)
+reaches ``LIMIT``, by logarithmic interpolation between two loads; not beyond the measured ones. ``asking/..``: the time that
+requests waited for a dispatcher, also as a share of their latency, and the share of requests that it could not decide.
+``busy``: sweeps run at full speed, with all cores busy: the workers' loss to their predictors.
 """
 
 from __future__ import annotations

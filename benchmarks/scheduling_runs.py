@@ -1,4 +1,4 @@
-"""Runs of a simulated cluster for ``scheduling.py``: what a policy makes of one trace, each run in a process of its own."""
+"""Runs of a simulated cluster for ``scheduling.py``: a policy's result on one trace, each run in a process of its own."""
 
 from __future__ import annotations
 

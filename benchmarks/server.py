@@ -1,6 +1,6 @@
-"""A served model as a benchmark sees it: a process to start, to ask over HTTP, to weigh and to stop.
+"""A served model for a benchmark: a process to start, to query over HTTP, to measure its memory, and to stop.
 
-Uses the command line and the HTTP API alone. Prompts are token ids and answers ignore the end of sequence, so that every
+Only the command line and the HTTP API are used. Prompts are token ids and answers ignore the end of sequence, so that every
 run makes the same number of tokens. Times are seconds.
 """
 

@@ -2,10 +2,10 @@
 
     python benchmarks/serving.py [--quick] [--json PATH]
 
-Prompts of 128 tokens, 128 new tokens, greedy, the end of sequence ignored; ours over HTTP, transformers in a process of
-its own. ``startup/{stage}`` counts from the start of the process. ``outside_kernels_share`` is the part of a sweep that the
-device thread spends outside runs and sampling; ``gateway_us_per_token`` the processor time that the gateway's process uses
-for each streamed token.
+Prompts of 128 tokens, 128 new tokens, greedy, the end of sequence ignored; ours over HTTP, transformers in a process of its
+own. ``startup/{stage}`` counts from the start of the process. ``outside_kernels_share`` is the share of a sweep that the
+device thread spends outside runs and sampling. ``gateway_us_per_token`` is the processor time of the gateway's process for
+each streamed token.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How fast a simulated cluster runs: virtual seconds for each second of one core.
+"""Speed of a simulated cluster: virtual seconds for each second of one core.
 
     python benchmarks/simulation.py [--quick] [--json PATH]
 
-``examples/simulate/twelve.toml``: twelve instances with the constants of Llama-2-7B, 30 requests a second, lengths of
-ShareGPT. ``1000`` is the same with 1,000 instances and 2,500 requests a second; ``choices-2`` compares two drawn at
-random, ``ahead`` makes plans ahead as live workers do. Virtual time counts until the last request arrives, the time of the
+``examples/simulate/twelve.toml``: twelve instances with the constants of Llama-2-7B, 30 requests per second, lengths of
+ShareGPT. ``1000`` is the same with 1,000 instances and 2,500 requests per second; ``choices-2`` compares two drawn at
+random; ``ahead`` makes plans ahead like live workers. Virtual time counts until the last request arrives, the time of the
 core until the last one has ended, so that the idle end of a run adds nothing.
 """
 

@@ -1,4 +1,4 @@
-"""A stored result, for whoever writes about it: its figures as text, and tables."""
+"""A stored result for the page's generators: its figures as text, and tables."""
 
 from __future__ import annotations
 

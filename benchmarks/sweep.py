@@ -1,13 +1,13 @@
-"""What it costs a worker to decide: planning and committing sweeps of decoding sequences, without tensors.
+"""Cost of a worker's decisions: planning and committing sweeps of decoding sequences, without tensors.
 
     python benchmarks/sweep.py [--quick] [--json PATH] [--beside CHECKOUT]
 
-``sweep`` is one sweep of 48 or 256 rows: the median of windows of 16 sweeps, in which every row comes past a page
-border once (borders are spread evenly, as in service); ``plan`` and ``commit`` are its parts. ``fork`` is a forecast's copy
-of 256 rows in 80 GB of 2 MiB chunks, ``fork, cache full`` the same with all memory in cached pages; ``jump`` is 64 sweeps
-of 256 rows at once. ``publication`` is what it takes to adopt one variant more, or one fewer, of a model of 32 layers that
-has 100 of them, each with deltas in all layers. ``--beside`` measures an older checkout in turn with this one; what it
-cannot do is left out.
+``sweep`` is one sweep of 48 or 256 rows: the median of windows of 16 sweeps, in which every row crosses a page boundary once
+(boundaries are spread evenly, as in service); ``plan`` and ``commit`` are its parts. ``fork`` is a forecast's copy of 256
+rows in 80 GB of 2 MiB chunks, ``fork, cache full`` the same with all memory in cached pages; ``jump`` is 64 sweeps of 256
+rows at once. ``publication`` is the time to adopt one variant more, or one fewer, of a model of 32 layers that has 100 of
+them, each with deltas in all layers. ``--beside`` measures an older checkout in turn with this one; features that it lacks
+are left out.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Twenty applications of two foundations in the memory of six models: all shared, beside two ways without.
+"""Twenty applications of two base models in the memory of six models: all shared, beside two ways without sharing.
 
     python benchmarks/tenants.py [--quick] [--dtype f32|bf16] [--json PATH]
 
-Models are bfloat16 where tile registers (AMX) make arithmetic cheap, so that reading weights is what a sweep costs, as on
-accelerators; else float32. Subjects are our own engine with one worker, all cores and the same bytes; only what is shared
+Models are bfloat16 if tile registers (AMX) make arithmetic cheap, so that reading weights dominates a sweep, as on
+accelerators; else float32. Subjects are our own engine with one worker, all cores and the same bytes; only the sharing
 differs. ``per-model``: every application is a whole model of its own, loaded on demand and evicted by use. ``merged``: an
-engine for each foundation with its LoRA and BitFit tenants, and one for each full fine-tune. Baselines take the best value
-of theirs in ``KNOBS``.
-``20apps/WORKLOAD/closed``: 32 clients with a request each, which is what a subject can do; ``loadNN``: arrivals at that
+engine for each base model with its LoRA and BitFit tenants, and one for each full fine-tune. Baselines use their best value
+in ``KNOBS``.
+
+``20apps/WORKLOAD/closed``: 32 clients with a request each, the throughput of a subject. ``loadNN``: arrivals at that
 percentage of the better baseline's requests per second. ``20apps/weights``: parameters in memory, and the sum of the
-distinct tensors. ``tenants/same-load``: eight LoRA tenants, and one with all of their requests. ``hot/add``: sweeps by
-which an addition delays the streams that run (the longest pause, less the median one), and the same of a while without.
+distinct tensors. ``tenants/same-load``: eight LoRA tenants, and one with all of their requests. ``hot/add``: sweeps by which
+an addition delays running streams (the longest pause minus the median one), and the same for a period without one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests of ``tenants.py`` and what their clients see: by arrivals (open), or so many at a time (closed).
+"""Requests of ``tenants.py`` and the clients' measurements, with open arrivals or a fixed number at a time (closed).
 
 Rates of applications are uneven (1 : 2 : ... : 20). ``poisson``: exponential gaps, prompts and answers of 8 to 48 tokens
 each. ``azure``: gaps and, divided by ``SHORTER``, lengths of 400 requests of a production trace. Times are seconds.

@@ -1,8 +1,8 @@
-"""The applications of ``tenants.py`` on disk: 20 of two foundations, as they share, and as whole models of their own.
+"""The applications of ``tenants.py`` on disk: 20 of two base models, with shared tensors, and as whole models.
 
-Of the first foundation 8 LoRA, 2 BitFit and 2 full fine-tunes, of the second 4, 2 and 2. A LoRA has rank 16 on q and v; a
-BitFit shifts all linear modules; a full fine-tune changes the upper third of its foundation's layers. Weights are random:
-a merged model costs what any other of its shape does, so that models that share nothing have seeds of their own.
+The first base model has 8 LoRA, 2 BitFit and 2 full fine-tunes, the second 4, 2 and 2. A LoRA has rank 16 on q and v; a
+BitFit shifts all linear modules; a full fine-tune changes the upper third of its base model's layers. Weights are random: a
+merged model costs as much as any other of its shape, so models that share nothing have seeds of their own.
 """
 
 from __future__ import annotations

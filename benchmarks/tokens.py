@@ -1,9 +1,9 @@
-"""Served tokens of a tiny model: what messages cost, where a sweep costs next to nothing.
+"""Served tokens of a tiny model: the cost of messages when a sweep costs next to nothing.
 
     python benchmarks/tokens.py [--quick] [--json PATH] [--beside CHECKOUT]
 
-One worker and the head; 4 and 32 clients, each of which asks for its next streamed answer when it has the last. With
-``--beside`` a server of another checkout (with a ``.venv`` of its own) is up at the same time, and the two take turns.
+One worker and the head; 4 and 32 clients, each of which requests its next streamed answer when it has the last. With
+``--beside`` a server of another checkout (with a ``.venv`` of its own) is up at the same time, and the two alternate.
 """
 
 from __future__ import annotations

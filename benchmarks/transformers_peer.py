@@ -1,6 +1,6 @@
-"""transformers' ``generate`` as a process of its own, so that its memory and its start are its own too.
+"""transformers' ``generate`` as a process of its own, so that its memory and its start are separate, too.
 
-Run by path with a checkpoint folder: loads the model, then answers one JSON line on standard output for each JSON line
+Run by path with a checkpoint folder, it loads the model, then answers one JSON line on standard output for each JSON line
 ``{"prompts": [[...], ...], "tokens": N}`` on standard input. ``Peer`` is the other end.
 """
 

@@ -1,4 +1,4 @@
-"""Writes a trained demo checkpoint: the weights and the report; tokenizer and configuration are the package's."""
+"""Writer of a trained demo checkpoint: the weights and the report. The package makes tokenizer and configuration."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Fine-tunes the demo checkpoint for the tasks of its family (``api/demo/family.py``): LoRA adapters and full fine-tunes.
+"""Training of the demo family: fine-tunes of the demo checkpoint for the tasks of ``api/demo/family.py``, LoRA and full.
 
     python examples/train_demo.py --family [NAME ...]
 
-About a minute of one core for each. A LoRA member is a folder of ``peft``, written without it. A full fine-tune is a folder
-in Hugging Face format; of one that changes only upper layers, everything else is a symbolic link to the checkpoint's own
-files, and its index says which tensors are whose, so that it is as small as what it changed.
+About a minute of one core for each. A LoRA member is a folder in the format of ``peft``, written without it. A full
+fine-tune is a folder in Hugging Face format. If it changes only upper layers, everything else is a symbolic link to the
+checkpoint's own files, and its index says which file has which tensor, so that it is as small as its changes.
 """
 
 from __future__ import annotations

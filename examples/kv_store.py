@@ -2,11 +2,11 @@
 
     python examples/kv_store.py
 
-Starts four processes, stores keys, kills one process with SIGKILL while it goes on reading, and shows that the process is
-replaced, its shard restarted by the supervisor and refilled from the other shards. Exits with 1 if a key is missing.
+It starts four processes, stores keys, kills one process with SIGKILL while reads continue, and shows that the process is
+replaced, its shard restarted by the supervisor and refilled from the other shards. It exits with 1 if a key is missing.
 
-What it keeps: an acknowledged write is on two shards, or on one while the other is down, and is copied when that returns.
-What it does not: values live in memory, so keys whose two shards die together are lost.
+Guaranteed: an acknowledged write is on two shards, or on one while the other is down, and is copied when that returns. Not
+guaranteed: values live in memory, so keys whose two shards die together are lost.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A streaming pipeline: a source, a stage on each of two processes, a slow reader. Nobody runs ahead of it.
+"""A streaming pipeline: a source, a stage on each of two processes, and a slow reader that none of them outruns.
 
     python examples/streaming_pipeline.py
 
 Each stage reads the stream of the one before and is a stream itself, so credit passes from the reader to the source: however
-fast the source could be, it is never more than a few windows ahead. Prints how far ahead it got, and exits with 1 if
-anything is missing or out of order. Leaving early stops every stage.
+fast the source could be, it is never more than a few windows ahead. The program prints how far ahead it got, and exits with
+1 if anything is missing or out of order. Leaving early stops every stage.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Trains the demo checkpoint from nothing: a Llama of 1.6 million parameters on the tasks of ``api/demo/tasks.py``.
+"""Training of the demo checkpoint from scratch: a Llama of 1.6 million parameters on the tasks of ``api/demo/tasks.py``.
 
     python examples/train_demo.py --out examples/demo-checkpoint
     python examples/train_demo.py --family [NAME ...]            its fine-tunes: demo_family.py
 
-Minutes on two cores; the seed fixes the data and the initial weights. Writes a Hugging Face folder (config.json,
+It takes minutes on two cores; the seed fixes the data and the initial weights. It writes a Hugging Face folder (config.json,
 model.safetensors in bfloat16, tokenizer, chat template, generation defaults) and ``report.json`` with the accuracy of the
-rounded weights on prompts that were never trained on. Needs torch, safetensors and tokenizers, not transformers.
+rounded weights on prompts that were never trained on. It needs torch, safetensors and tokenizers, not transformers.
 
-Shape legend: B sequences, T tokens, D hidden, H query heads, G key/value heads, K head size, F feed-forward width,
-V vocabulary.
+Shape legend: B sequences, T tokens, D hidden, H query heads, G key/value heads, K head size, F feed-forward width, V
+vocabulary.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""References with types: a wrong argument is found by mypy or pyright before the program runs.
+"""Typed references: mypy or pyright finds a wrong argument before the program runs.
 
-A reference that is made with its actor's class (``spawn``, ``ref``, ``lookup``) knows its endpoints, their parameters and
-results. What is wrong here is marked, and ``make types`` fails where a mark is not needed any more.
+A reference made with its actor's class (``spawn``, ``ref``, ``lookup``) knows the actor's endpoints, their parameters and
+results. Deliberate errors are marked, and ``make types`` fails if a mark is not needed any more.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Everything that touches tensors: checkpoints, memory, tables, kernels, sampling. No sockets, no asyncio."""
+"""Tensor code: checkpoints, memory, tables, kernels, sampling. No sockets, no asyncio."""

@@ -1,8 +1,8 @@
-"""The contract of a compute back end: torch reference, native CPU kernels, CUDA.
+"""Back end interface: the contract between the executor and a compute back end (torch reference, native CPU kernels, CUDA).
 
-A back end packs the tensors of components, runs stretches of these over a batch, and owns the layout inside a slot and the
-packing of weights; nobody else indexes inside either. It never allocates on the path of a sweep: ``pack`` writes into memory
-that it is given, scratch is sized once by ``reserve``.
+A back end packs the tensors of components and runs sequences of components over a batch. It alone knows the layout inside a
+slot and the packing of weights; no other code indexes inside either. It never allocates on the path of a sweep: ``pack``
+writes into memory that it is given, and scratch is sized once by ``reserve``.
 
 Shape legend: T tokens of a step, N batch rows of a step, D hidden width, V vocabulary, R table rows, L KV layers of the
 worker's longest chain, P pages of the longest sequence, M longest sequence in tokens.
@@ -20,16 +20,16 @@ import torch
 from ..policies.model.chain import KvLayout
 from .model.config import ComponentSpec
 
-SLICE = 256 << 10  # raw bytes packed in one step of a load: some 0.3 ms, less than any sweep that matters takes
+SLICE = 256 << 10  # raw bytes packed in one step of a load: about 0.3 ms, less than any sweep that matters
 
 
 @dataclass(slots=True)
 class Batch:
-    """One step. All index arrays are C-contiguous int32; tokens of a batch row are consecutive in ``hidden_TD``.
+    """The input of one step. All index arrays are C-contiguous int32; a batch row's tokens are consecutive in ``hidden_TD``.
 
     Batch row n computes positions ``start_N[n] .. start_N[n] + count_N[n] - 1`` of table row ``row_N[n]``; its first token
-    is row ``sum(count_N[:n])`` of ``hidden_TD``. KV of these positions is written to, and attention reads positions
-    0 .. own position from, the slots ``slots_RLP[row, layer, position // page_size]``.
+    is row ``sum(count_N[:n])`` of ``hidden_TD``. The KV of these positions is written to the slots ``slots_RLP[row, layer,
+    position // page_size]``. Attention reads positions 0 .. own position from the same slots.
     """
 
     row_N: np.ndarray
@@ -41,92 +41,107 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PackedPart:
-    """One raw tensor of a component in the form that the back end computes with: what is in a worker's memory once."""
+    """One raw tensor of a component in the back end's form. Equal parts are in a worker's memory only once."""
 
     role: str
-    id: bytes  # 16 bytes; equal for equal packed bytes, whatever components and roles they serve
+    id: bytes  # 16 bytes; equal for equal packed bytes, whatever components and roles use them
     nbytes: int
-    form: str  # the back end's name for how it is packed
-    shape: tuple[int, ...]  # of the raw tensor
-    together: int  # rows of it that are packed together: slices begin at multiples
-    added: float = 0.0  # to every element
+    form: str  # the back end's name for the packing
+    shape: tuple[int, ...]  # the raw tensor's
+    together: int  # number of rows that are packed together: slices begin at multiples
+    added: float = 0.0  # added to every element
 
 
 class Packed(Protocol):
-    """A component in the form the back end computes with. Lives in memory that the caller gave."""
+    """A component in the back end's form. Lives in memory that the caller gave."""
 
     @property
     def spec(self) -> ComponentSpec: ...
 
 
 class Backend(Protocol):
-    """See the module. One instance per worker, used by its device thread alone."""
+    """The back end interface (see the module). One instance per worker, used by its device thread alone."""
 
     name: str  # "torch" | "native"
     numerics: str  # types and kernel family, for instance "native-avx512_bf16-bfloat16": seeds every lineage
-    dtype: torch.dtype  # of hidden states, weights and KV
+    dtype: torch.dtype  # type of hidden states, weights and KV
     slot_unit: int  # bytes; slots are padded to a multiple
 
     def slot_bytes(self, layout: KvLayout) -> int:
-        """Bytes of one slot; a multiple of 1024 (so that groups of whole chunks hold whole slots)."""
+        """Return the bytes of one slot: a multiple of 1024, so that groups of whole chunks hold whole slots."""
 
     def parts(self, spec: ComponentSpec) -> list[PackedPart]:
-        """What a component consists of, before any tensor is read. Two roles may have parts of one id.
+        """Return the parts of a component, before any tensor is read. Two roles may have parts with the same id.
 
         A variant's delta is a single part, which ``pack_delta`` fills.
         """
 
     def pack(self, part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int) -> None:
-        """Convert rows of a raw tensor (any float type, CPU), ``first`` being the first of them, into the part's ``memory``
-        (uint8 [part.nbytes], 64-byte aligned)."""
+        """Convert rows of a raw tensor (any float type, CPU), from row ``first`` on, into the part's memory.
+
+        ``memory`` is uint8 [part.nbytes], 64-byte aligned.
+        """
 
     def assemble(self, spec: ComponentSpec, memory: Mapping[str, torch.Tensor]) -> Packed:
-        """A component of parts that are packed: the memory of each by role. Pointers only."""
+        """Return a component made of packed parts, given each part's memory by role. Sets pointers only."""
 
     def pack_delta(
         self, spec: ComponentSpec, tensors: Mapping[str, torch.Tensor], memory: torch.Tensor
     ) -> Generator[int, None, Any]:
-        """Convert the raw tensors of a variant's delta into ``memory`` (uint8 of its part's bytes, 64-byte aligned). Yields
-        the bytes of each step, at most about ``SLICE``; its value is the delta as ``attach`` takes it."""
+        """Convert the raw tensors of a variant's delta into ``memory``.
+
+        ``memory`` is uint8 of its part's size, 64-byte aligned. Yields the bytes of each step, at most about ``SLICE``. The
+        return value is the delta as ``attach`` takes it.
+        """
 
     def reserve(self, tables: Any, max_tokens: int, max_rows: int) -> None:
-        """Learn the tables (``gpu/tables.py``) and size all scratch, before any run is composed. Called again when the
-        tables have grown: runs composed before must be composed anew."""
+        """Set the tables (``gpu/tables.py``) and size all scratch, before any run is composed.
+
+        Called again when the tables have grown; runs composed before must then be composed anew.
+        """
 
     def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
-        """Learn the reserved range (uint8) that holds the slots of a layout; slot s starts at byte ``s * slot_bytes``."""
+        """Set the reserved range (uint8) that holds the slots of a layout. Slot s starts at byte ``s * slot_bytes``."""
 
     def export(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
-        """Copy slots of an arena into ``memory`` (uint8 [slots, slot_bytes]): as pages travel between workers of equal
-        numerics. Between two calls of ``forward``."""
+        """Copy slots of an arena into ``memory`` (uint8 [slots, slot_bytes]), between two calls of ``forward``.
+
+        The bytes are the form in which pages travel between workers of equal numerics.
+        """
 
     def import_(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
-        """Copy what ``export`` gave into slots that nobody has written or read since they were taken."""
+        """Copy the bytes from ``export`` into slots that were neither written nor read since they were allocated."""
 
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> Any:
-        """A run over consecutive components; ``kv_layer`` is the KV layer of its first attention. Pointers only."""
+        """Return a run over consecutive components. Sets pointers only.
+
+        ``kv_layer`` is the KV layer of its first attention.
+        """
 
     def attach(self, run: Any, number: int, deltas: Mapping[int, Any]) -> None:
-        """From now on rows of ``number`` (from 1 on) meet these packed deltas, by place of their component in the run."""
+        """Apply these packed deltas to rows of ``number`` (from 1 on) from now on, by place of the component in the run."""
 
     def detach(self, run: Any, number: int) -> None:
-        """Forget deltas that were attached."""
+        """Drop deltas that were attached."""
 
     def forward(self, run: Any, batch: Batch) -> None:
-        """One native call: all components of the run over the batch. Never called for a head."""
+        """Run all components of the run over the batch, in one native call. Never called for a head."""
 
     def logits(self, run: Any, hidden_ND: torch.Tensor, delta_N: np.ndarray | None = None) -> torch.Tensor:
-        """float32 [N, V] of a run that is a single head; valid until the next call. ``delta_N`` as in ``Batch``."""
+        """Return float32 logits [N, V] of a run that is a single head. They are valid until the next call.
+
+        ``delta_N`` is as in ``Batch``.
+        """
 
     def settle(self) -> None:
-        """Return when nothing reads the memory of earlier calls any more: hidden states, tables, slots, packed components.
+        """Wait until nothing reads the memory of earlier calls: hidden states, tables, slots, packed components.
 
-        A call ends when its results are there; a thread that lost its core may come back to it later. Called before
-        memory is given back, reused for something else or unmapped.
+        A call ends when its results are there; a thread that lost its core may return to it later. Called before memory is
+        given back, reused for something else or unmapped.
         """
 
     def progress(self) -> int:
         """Return a number that changes whenever a part of a call is done. Any thread may ask, also during a call."""
 
     def argmax(self, logits_NV: torch.Tensor) -> np.ndarray:
-        """int32 [N]; the lowest token id among equal maxima."""
+        """Return int32 [N]: the best token ids, the lowest one among equal maxima."""

@@ -1,10 +1,10 @@
-"""torch for a worker, imported 0.4 to 0.7 s sooner (of 1.8 to 2.5 s): without the functions that only tracing needs.
+"""Faster import of torch for a worker (0.4 to 0.7 s of 1.8 to 2.5 s), without the functions that only tracing needs.
 
 The last act of ``import torch`` is to import ``torch._meta_registrations``: functions in Python that compute the shape of a
 result. They and their own imports take a quarter of the time and 17 MB. Only meta tensors, ``torch.compile`` and
 ``torch.export`` call them. A worker uses none of these, and every start of a server waits for a worker.
 
-Importing this module imports torch, unless torch is there already, with an empty module in place of that one. The real one
+Importing this module imports torch, unless it is imported already, with an empty module in place of that one. The real one
 is imported with the first module that traces (``TRACING``), or when an attribute of it is read. Until then operators refuse
 meta tensors (NotImplementedError) if only such a function knows the shape of their result.
 """
@@ -24,16 +24,16 @@ TRACING = frozenset(("torch._dynamo", "torch._functorch.aot_autograd", "torch._i
 
 
 class _Empty(ModuleType):
-    """A stand-in for the module that is left out."""
+    """A stand-in for the omitted module."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # ``inspect`` reads these of every module
+        if name.startswith("__"):  # ``inspect`` reads these on every module
             raise AttributeError(name)
         return getattr(_complete(), name)
 
 
 class _Tracing(MetaPathFinder):
-    """A finder that finds nothing and sees which modules are imported."""
+    """A finder that finds nothing, but observes which modules are imported."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name in TRACING:

@@ -1,9 +1,9 @@
-"""What can go wrong below the actors. Standard library only.
+"""Errors of this package. Standard library only.
 
 GpuError
 +-- CheckpointError   the caller's: the checkpoint cannot be served (one sentence: item, number, remedy)
-+-- BackendError      the machine's: a back end is not available here, or was asked for what it cannot do
-+-- ExecutorError     ours: a plan or a call names what does not exist; the worker's state and the device disagree
++-- BackendError      the machine's: a back end is not available here, or was asked for something that it cannot do
++-- ExecutorError     ours: a plan or a call names something that does not exist; the worker and the device disagree
 """
 
 from __future__ import annotations

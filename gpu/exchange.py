@@ -1,7 +1,7 @@
-"""KV pages that leave a worker or come from another: copied between an arena and the bytes that travel.
+"""KV page exchange: copies pages between an arena and the bytes that travel between workers.
 
-Used by the executor, between sweeps. What is copied, and when, is said by others: pages that leave by whoever sends them,
-pages that come by the plan that writes them.
+Used by the executor, between sweeps. Decides nothing: the sender says which pages leave, and a plan says when arrived pages
+are written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEP = 1 << 20  # bytes of slots that are copied at once
 
 
 class PageExchange:
-    """Owns the bytes of pages that came and that no plan has written yet."""
+    """Owner of the bytes of pages that arrived and that no plan has written yet."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -32,13 +32,13 @@ class PageExchange:
         self._layouts[layout.key] = layout
 
     def size(self, arena: str, slots: int) -> int:
-        """Bytes of so many slots. Raises ExecutorError for an arena that does not exist."""
+        """Return the bytes of this many slots. Raises ExecutorError for an arena that does not exist."""
         if arena not in self._layouts:
             raise ExecutorError(f"arena {arena!r} does not exist (there are: {', '.join(self._layouts)}); add its layout")
         return self._backend.slot_bytes(self._layouts[arena]) * slots
 
     def export(self, groups: Sequence[tuple[str, Sequence[int]]], memory: Any) -> None:
-        """Copy slots, of each group (arena, slots), into ``memory`` (writable, bytes-like), which they fill."""
+        """Copy the slots of each group (arena, slots) into ``memory`` (writable, bytes-like). They fill it."""
         at, flat = 0, torch.from_numpy(np.frombuffer(memory, dtype=np.uint8))
         for arena, slots in groups:
             end = at + self.size(arena, len(slots))
@@ -46,7 +46,7 @@ class PageExchange:
             at = end
 
     def move(self, arena: str, slots: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy slots of an arena to others."""
+        """Copy slots of an arena to other slots."""
         together = max(1, STEP // self.size(arena, 1))
         for first in range(0, len(slots), together):
             some = slots[first : first + together]
@@ -55,11 +55,11 @@ class PageExchange:
             self._backend.import_(self._layouts[arena], targets[first : first + together], memory)
 
     def put(self, number: int, pages: Any) -> None:
-        """Hand over pages from another worker (bytes-like); kept by reference until the plan that names ``number``."""
+        """Accept pages from another worker (bytes-like). They are kept by reference until the plan that names ``number``."""
         self._arrived[number] = pages
 
     def perform(self, imports: Sequence[PageImport]) -> None:
-        """Write what came. Raises ExecutorError where it did not come, or is shorter than what it should be."""
+        """Write pages that arrived. Raises ExecutorError if they did not arrive or are too short."""
         for one in imports:
             if (pages := self._arrived.pop(one.number, None)) is None:
                 raise ExecutorError(f"pages {one.number} are to be written and did not come; put them first")
@@ -69,5 +69,5 @@ class PageExchange:
                 block = flat[group.offset :][: len(flat[group.offset :]) // slot * slot].reshape(-1, slot)
                 if max(group.places) >= len(block):
                     raise ExecutorError(f"pages {one.number} have {len(flat)} bytes, which is less than they should have")
-                memory = torch.from_numpy(block[group.places])  # a copy, of these slots alone
+                memory = torch.from_numpy(block[group.places])  # a copy of these slots alone
                 self._backend.import_(self._layouts[group.arena], group.slots, memory)

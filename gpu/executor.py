@@ -1,7 +1,8 @@
-"""The model executor obeys plans: the one owner of a worker's tables, arenas, packed components, runs and hidden states.
+"""Model executor: runs plans on the device.
 
-Used by the worker's device thread alone. Decides nothing: which memory, which rows, which order are the plan's; a plan that
-does not fit what is here raises ``ExecutorError``. Legend: T tokens, N rows, D hidden width.
+The only owner of a worker's tables, arenas, packed components, runs and hidden states. Used by the worker's device thread
+alone. Decides nothing: memory, rows and order come from the plan. A plan that does not fit the executor's state raises
+``ExecutorError``. Legend: T tokens, N rows, D hidden width.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from .sampling.sampler import sample, score_prompt
 from .tables import Tables
 
 PARAMETERS = "parameters"
-REHEARSAL = -1  # the number of a run that is composed to see whether it can be
-SCORED_TOGETHER = 32  # prompt positions whose logits are in memory at a time
+REHEARSAL = -1  # number of a run that is composed only to test whether it can be
+SCORED_TOGETHER = 32  # prompt positions with logits in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedRun:
-    """A composed run: a body that passes hidden states, a head that ends the chain, or both."""
+    """A composed run: a body that passes hidden states on, a head that ends the chain, or both."""
 
     components: tuple[bytes, ...]
-    kv_layer: int  # of its first attention
-    width: int  # of the hidden states that the run reads and leaves
+    kv_layer: int  # KV layer of its first attention
+    width: int  # width of the hidden states that the run reads and writes
     body: Any | None
     head: Any | None
-    deltas: dict[int, dict[int, bytes]] = field(default_factory=dict)  # by number: ids of what is attached, by place
+    deltas: dict[int, dict[int, bytes]] = field(default_factory=dict)  # by number: ids of the attached deltas, by place
 
     @property
     def names(self) -> set[bytes]:
-        """Ids of all components and deltas that it computes with."""
+        """The ids of all components and deltas that it computes with."""
         return {*self.components, *(id for inside in self.deltas.values() for id in inside.values())}
 
 
@@ -60,7 +61,7 @@ class ArrivedActivations:
 
 @dataclass(slots=True)
 class Sweep:
-    """A plan under way, its columns as arrays."""
+    """A plan being executed, with its columns as arrays."""
 
     plan: SweepPlan
     row_N: np.ndarray
@@ -82,9 +83,9 @@ class Sweep:
 class Executor:
     """The executor of one back end.
 
-    Sizes: ``rows`` of the tables, ``max_length`` tokens of a sequence, ``kv_layers`` of the longest chain, ``max_tokens`` of
-    a sweep, ``page_size`` tokens, ``budget`` and ``chunk`` bytes. With ``protect`` (tests) memory that is not committed
-    faults when touched.
+    ``rows`` is the number of table rows, ``max_length`` the tokens of a sequence, ``kv_layers`` the KV layers of the longest
+    chain, ``max_tokens`` the tokens of a sweep. ``page_size`` is in tokens, ``budget`` and ``chunk`` are in bytes. With
+    ``protect`` (for tests), touching memory that is not committed faults.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Executor:
         self._hidden = HiddenStates(max_tokens, backend.dtype)
         self._budget, self._chunk, self._protect = budget, chunk, protect
         self._arenas = {PARAMETERS: Arena(PARAMETERS, VIRTUAL * budget, chunk, protect)}
-        self._pool: set[int] = set()  # chunk ids in use
+        self._pool: set[int] = set()  # ids of the chunks in use
         self.parameters = ResidentParameters(backend, self._arenas[PARAMETERS])
         self.pages = PageExchange(backend)
         self._runs: dict[int, ComposedRun] = {}
@@ -116,7 +117,7 @@ class Executor:
     # memory
 
     def add_layout(self, layout: KvLayout) -> str:
-        """Reserve the arena of a KV layout; its key, the same on every worker. A layout already there is left as it is."""
+        """Reserve the arena of a KV layout, unless it exists. Return its key, which is the same on every worker."""
         key = layout.key
         if key not in self._arenas:
             arena = Arena(key, self._budget, self._chunk, self._protect)
@@ -146,19 +147,22 @@ class Executor:
             self._pool |= chunks
 
     def committed(self) -> dict[str, int]:
-        """Bytes in use by arena."""
+        """Return the bytes in use, by arena."""
         return {key: arena.committed * self._chunk for key, arena in self._arenas.items()}
 
     # components and runs
 
     def load(self, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:
-        """Make a component resident, or of a variant its delta, step by step (``gpu/parameters.py``)."""
+        """Make a component resident, or a variant's delta, step by step (``gpu/parameters.py``)."""
         self._hidden.add_width(_width(spec))
         return self.parameters.load(spec, offsets)
 
     def unload(self, component_id: bytes, tensors: Sequence[bytes]) -> None:
-        """Forget a component or a delta, or stop loading it, and packed tensors that nothing else needs: their chunks may go
-        back. No run may name it. What was never begun is no error: loads are stopped at any point."""
+        """Drop a component or a delta, and packed tensors that nothing else needs. Stop its loading, if under way.
+
+        Their chunks may be given back then. No run may name it. A component that never began to load is no error, since
+        loads are stopped at any point.
+        """
         runs = [run for run, composed in self._runs.items() if component_id in composed.names]
         if runs:
             raise ExecutorError(f"component {component_id.hex()} is part of runs {runs}; drop them first")
@@ -191,7 +195,7 @@ class Executor:
         )
 
     def attach(self, run: int, number: int, delta_ids: Mapping[int, bytes]) -> None:
-        """From now on rows of ``number`` meet these loaded deltas in the run, by place of their component in it."""
+        """Apply these loaded deltas to rows of ``number`` from now on, by place of their component in the run."""
         composed = self._runs.get(run)
         missing = [id.hex() for id in delta_ids.values() if id not in self.parameters.deltas]
         if composed is None or not number or number in composed.deltas or missing:
@@ -208,7 +212,7 @@ class Executor:
         composed.deltas[number] = dict(delta_ids)
 
     def detach(self, run: int, number: int) -> None:
-        """Forget deltas of a run, so that they can be unloaded."""
+        """Drop deltas of a run, so that they can be unloaded."""
         composed = self._runs[run]
         del composed.deltas[number]
         for part in (composed.body, composed.head):
@@ -236,12 +240,15 @@ class Executor:
     def drop(self, run: int) -> None:
         if run not in self._runs:
             raise ExecutorError(f"run {run} is not composed")
-        self.backend.settle()  # who is late may still read what is attached to it
+        self.backend.settle()  # a late thread may still read what is attached to it
         del self._runs[run]
 
     def rehearse(self, component_ids: Sequence[bytes], delta_ids: Mapping[int, bytes]) -> None:
-        """Compose loaded components and deltas, by place, and forget the run again: what the device cannot do it says here,
-        while the application can still be refused. Raises BackendError, ExecutorError."""
+        """Compose loaded components and deltas, by place, and drop the run again.
+
+        What the device cannot do fails here, while the application can still be refused. Raises BackendError and
+        ExecutorError.
+        """
         self.compose(REHEARSAL, component_ids, 0)
         try:
             if delta_ids:
@@ -250,20 +257,23 @@ class Executor:
             self.drop(REHEARSAL)
 
     def grow(self, max_length: int, kv_layers: int) -> Iterator[None]:
-        """Tables for sequences of so many tokens and layers, for a model that they were too small for. Rows keep what they
-        hold, runs their numbers. Then a run at a time: until its turn comes each serves sequences as long as before."""
+        """Grow the tables for sequences of this length and number of layers, for a model that needs larger ones.
+
+        Rows keep their content, and runs their numbers. Afterwards one run is renewed in each step; until its turn comes,
+        each serves sequences as long as before.
+        """
         former = self.tables.tokens, self.tables.slots
         if (yield from self.tables.grow(max_length, kv_layers)):
             self.backend.reserve(self.tables, self._hidden.max_tokens, self.tables.rows)
-            del former  # not before: who is late may have read them until then
+            del former  # not before: a late thread may have read them until then
             for number in list(self._runs):
                 yield
                 self._renew(number)
 
     def _renew(self, number: int) -> None:
-        """Compose a run again, if it is still there, for tables that have grown."""
+        """Compose a run again for tables that have grown, if it still exists."""
         if (former := self._runs.get(number)) is not None:
-            self.backend.settle()  # who is late may still read what is replaced
+            self.backend.settle()  # a late thread may still read what is replaced
             self._runs[number] = self._composed(former.components, former.kv_layer)
             for deltas, inside in former.deltas.items():
                 self.attach(number, deltas, inside)
@@ -271,9 +281,9 @@ class Executor:
     # sweeps
 
     def put_flight(self, flight: int, hidden: Any, tokens: int, width: int) -> None:
-        """Hand over hidden states from another worker: ``hidden`` is bytes-like, [tokens, width] in the model's type.
+        """Accept hidden states from another worker: ``hidden`` is bytes-like, [tokens, width] in the model's type.
 
-        They are kept by reference until the plan whose arrivals name ``flight`` has read or given them up.
+        They are kept by reference until a plan that names ``flight`` in its arrivals has read or dropped them.
         """
         expected = tokens * width * self.backend.dtype.itemsize
         if memoryview(hidden).nbytes != expected:
@@ -281,7 +291,10 @@ class Executor:
         self._flights[flight] = ArrivedActivations(hidden, tokens, width)
 
     def take_departure(self, number: int, index: int) -> memoryview:
-        """Hidden states of ``plan.departures[index]`` of executed plan ``number``: bytes, rows in batch order. Once only."""
+        """Return the hidden states of ``plan.departures[index]`` of executed plan ``number``, once only.
+
+        They are bytes, rows in batch order.
+        """
         departed = self._departed.pop((number, index), None)
         if departed is None:
             raise ExecutorError(f"departure {index} of plan {number} does not exist or was taken already")
@@ -292,7 +305,7 @@ class Executor:
         return self.backend.progress()
 
     def execute(self, plan: SweepPlan) -> SweepResult:
-        """Perform a plan: memory, table edits, arrivals, steps in order with sampling, departures."""
+        """Execute a plan: memory, table edits, arrivals, steps in order with sampling, departures."""
         began = time.perf_counter()
         for group in plan.memory:
             self.map(group)
@@ -363,7 +376,10 @@ class Executor:
                     self._score(sweep, run, n, met)
 
     def _sample(self, sweep: Sweep, run: ComposedRun, batch: list[int], met: dict[int, int]) -> None:
-        """Draw the next token of these batch rows and write it behind their last position; ``met``: numbers of deltas."""
+        """Draw the next token of these batch rows and write it behind their last position.
+
+        ``met`` has the number of each row's deltas.
+        """
         if not batch:
             return
         row_N, count_N = sweep.row_N[batch], sweep.count_N[batch]
@@ -375,12 +391,13 @@ class Executor:
         sweep.kernel_seconds += time.perf_counter() - began
         sweep.tokens.update(zip(batch, tokens, strict=True))
         sweep.logprobs.update(zip(batch, logprobs, strict=True))
-        inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, never read
-        read_N = np.maximum(np.asarray(tokens, dtype=np.int32), 0)  # by the next plan: something, where nothing was drawn
+        inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, but never read
+        # read by the next plan, which needs a valid id even if nothing was drawn
+        read_N = np.maximum(np.asarray(tokens, dtype=np.int32), 0)
         self.tables.append(row_N[inside_N], position_N[inside_N], read_N[inside_N])
 
     def _score(self, sweep: Sweep, run: ComposedRun, n: int, met: dict[int, int]) -> None:
-        """Log-probabilities of the prompt tokens that follow the positions of batch row ``n``."""
+        """Compute log-probabilities of the prompt tokens that follow the positions of batch row ``n``."""
         row, first, offset = int(sweep.row_N[n]), int(sweep.start_N[n]), int(sweep.offset_N[n])
         count = min(int(sweep.count_N[n]), int(self.tables.prompt_length[row]) - 1 - first)
         tokens = self.tables.tokens[row, first + 1 : first + 1 + count].tolist()
@@ -397,10 +414,10 @@ class Executor:
 
 
 def _width(spec: ComponentSpec) -> int:
-    """Of the hidden states that a component reads, or writes where it reads none."""
+    """Return the width of the hidden states that a component reads, or writes if it reads none."""
     return spec.component.width_in or spec.component.width_out
 
 
 def _numbers(deltas: list[int]) -> np.ndarray | None:
-    """As back ends take them; None where no row has deltas."""
+    """Return delta numbers as back ends take them; None if no row has deltas."""
     return np.asarray(deltas, dtype=np.int32) if any(deltas) else None

@@ -1,6 +1,6 @@
-"""Hidden states of a sweep: one buffer per width, a batch row's tokens consecutive, rows in the order of the plan.
+"""Hidden states of a sweep: one buffer per width. A batch row's tokens are consecutive, rows are in the order of the plan.
 
-A step over rows that lie apart works on gathered copies that are scattered back. Owns the buffers; knows no plan.
+A step over rows that are not adjacent works on gathered copies that are scattered back. Owns the buffers; knows no plan.
 Legend: T tokens, N batch rows, D hidden width; offsets and counts are in tokens.
 """
 
@@ -26,14 +26,14 @@ class HiddenStates:
         self._scratch: dict[int, torch.Tensor] = {}
 
     def add_width(self, width: int) -> None:
-        """Allocate for hidden states of this width; not on the path of a sweep."""
+        """Allocate buffers for hidden states of this width. Not called on the path of a sweep."""
         if width not in self._buffers:
             self._buffers[width] = torch.zeros(self.max_tokens, width, dtype=self.dtype)
             self._scratch[width] = torch.zeros(self.max_tokens, width, dtype=self.dtype)
 
     @contextmanager
     def rows(self, width: int, offset_N: np.ndarray, count_N: np.ndarray) -> Iterator[torch.Tensor]:
-        """Hidden states [T, D] of these rows, to be read and overwritten within the context."""
+        """Yield the hidden states [T, D] of these rows, to be read and overwritten within the context."""
         buffer_TD = self._buffer(width)
         tokens = int(count_N.sum())
         if np.array_equal(offset_N[1:], offset_N[:-1] + count_N[:-1]):
@@ -47,13 +47,13 @@ class HiddenStates:
         buffer_TD.index_copy_(0, index_T, part_TD)
 
     def pick(self, width: int, token_N: np.ndarray) -> torch.Tensor:
-        """Hidden states [N, D] of single tokens; valid until the next call."""
+        """Return the hidden states [N, D] of single tokens. They are valid until the next call."""
         part_ND = self._scratch_of(width)[: token_N.size]
         torch.index_select(self._buffer(width), 0, torch.from_numpy(token_N.astype(np.int64)), out=part_ND)
         return part_ND
 
     def read(self, width: int, offset_N: np.ndarray, count_N: np.ndarray) -> memoryview:
-        """A copy of these rows' hidden states, as bytes."""
+        """Return a copy of these rows' hidden states, as bytes."""
         part_TD = self._buffer(width)[token_index(offset_N, count_N)]
         return memoryview(part_TD.view(torch.uint8).numpy().tobytes())
 
@@ -75,6 +75,6 @@ class HiddenStates:
 
 
 def token_index(offset_N: np.ndarray, count_N: np.ndarray) -> torch.Tensor:
-    """int64 [T]: the buffer rows of all tokens of these batch rows."""
+    """Return int64 [T]: the buffer rows of all tokens of these batch rows."""
     before_N = np.cumsum(count_N) - count_N
     return torch.from_numpy(np.arange(int(count_N.sum())) + np.repeat(offset_N - before_N, count_N))

@@ -1,7 +1,7 @@
-"""Arenas: reserved virtual ranges of which chunks are committed and given back, so that tensors in them stay in place.
+"""Arenas: reserved virtual ranges whose chunks are committed and given back, so that tensors in them stay in place.
 
 On a CPU a reserved page costs nothing until it is written, so committing only counts; giving back returns the pages to the
-operating system. Which chunks are whose is decided elsewhere (``policies/``): an arena obeys and checks.
+operating system. ``policies/`` decides which chunk belongs to which arena: an arena obeys and checks.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import torch
 
 from .errors import BackendError, ExecutorError
 
-MAP_NORESERVE = 0x4000  # Linux; the mmap module does not name it
+MAP_NORESERVE = 0x4000  # a Linux constant that the mmap module does not name
 PROT_NONE, PROT_READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
 
 
 class Arena:
     """``nbytes`` of address space in chunks of ``chunk`` bytes, nothing committed at first.
 
-    With ``protect`` (in tests) a page that is not committed cannot be touched: a stale view faults instead of reading
-    zeros. Raises ``BackendError`` when there is no room for the range, ``ExecutorError`` when a chunk is committed twice or
-    given back without being committed.
+    With ``protect`` (in tests) a page that is not committed cannot be touched: a stale view faults instead of reading zeros.
+    Raises ``BackendError`` if the range cannot be reserved, ``ExecutorError`` if a chunk is committed twice or given back
+    without being committed.
     """
 
     def __init__(self, name: str, nbytes: int, chunk: int, protect: bool = False) -> None:
@@ -41,8 +41,8 @@ class Arena:
                 f"{self.nbytes} bytes of address space for arena {name} cannot be reserved ({error.strerror}); raise the "
                 "limit (ulimit -v unlimited) or give workers less memory (--set memory=...)"
             ) from None
-        # huge pages would make the kernel commit 2 MiB where one chunk was asked for
-        with contextlib.suppress(OSError):  # a kernel without huge pages knows no such advice
+        # Huge pages would make the kernel commit 2 MiB where one chunk was requested.
+        with contextlib.suppress(OSError):  # a kernel without huge pages does not know this advice
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
         self.memory = torch.frombuffer(self._map, dtype=torch.uint8)  # [nbytes]; keeps the mapping alive
         self._committed = bytearray(self.chunks)
@@ -51,7 +51,7 @@ class Arena:
 
     @property
     def committed(self) -> int:
-        """Chunks in use."""
+        """The number of chunks in use."""
         return sum(self._committed)
 
     def commit(self, first: int, count: int) -> None:
@@ -70,7 +70,7 @@ class Arena:
         self._committed[first : first + count] = bytes(count)
 
     def view(self, offset: int, nbytes: int) -> torch.Tensor:
-        """uint8 [nbytes] from byte ``offset`` on, without a copy; all of it must be committed."""
+        """Return uint8 [nbytes] from byte ``offset`` on, without a copy. All of it must be committed."""
         first, last = offset // self.chunk, -(-(offset + nbytes) // self.chunk)
         if offset < 0 or last > self.chunks or not all(self._committed[first:last]):
             raise ExecutorError(

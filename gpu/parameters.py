@@ -1,6 +1,6 @@
-"""The parameters in a worker's memory: packed tensors, the components that they make, and deltas.
+"""Resident parameters: the packed tensors in a worker's memory, and the components and deltas made of them.
 
-Obeys: where a tensor lies is the plan's (``policies/memory/residence.py``). Used by the device thread alone.
+Decides nothing: the plan says where a tensor lies (``policies/memory/residence.py``). Used by the device thread alone.
 """
 
 from __future__ import annotations
@@ -18,28 +18,33 @@ from .memory import Arena
 from .model.config import ComponentSpec
 from .weights.loader import HashedTensor, read_delta
 
-ALIGNMENT = 64  # bytes, of packed tensors
+ALIGNMENT = 64  # bytes; alignment of packed tensors
 
 
 class ResidentParameters:
-    """See the module. ``components`` and ``deltas``: what can be composed and attached, by id."""
+    """The resident parameters of one worker (see the module).
+
+    ``components`` and ``deltas`` can be composed and attached; both are by id.
+    """
 
     def __init__(self, backend: Backend, arena: Arena) -> None:
         self._backend, self._arena = backend, arena
-        self._tensors: dict[bytes, tuple[int, torch.Tensor]] = {}  # packed: offset and memory, by id
-        self._loading: dict[bytes, Generator[None, None, None]] = {}  # components of which not all tensors are packed
-        self._arriving: dict[bytes, int] = {}  # tensors that come from another worker: bytes that are written
+        self._tensors: dict[bytes, tuple[int, torch.Tensor]] = {}  # packed ones, by id: offset and memory
+        self._loading: dict[bytes, Generator[None, None, None]] = {}  # components with tensors still to be packed
+        self._arriving: dict[bytes, int] = {}  # tensors arriving from another worker: bytes written so far
         self.components: dict[bytes, Packed] = {}
         self.deltas: dict[bytes, Any] = {}
 
     def load(self, spec: ComponentSpec, offsets: Sequence[int]) -> Iterator[None]:
-        """Read a component's tensors and pack them at these bytes of the parameters arena, which is committed there.
+        """Read a component's tensors and pack them at these offsets of the parameters arena.
 
-        Of a variant its delta is loaded; the component that it shares is loaded by itself.
+        The arena must be committed there. For a variant the delta is loaded; the component that it shares is loaded by
+        itself.
 
-        ``offsets``: of each part that the back end names. What is packed already is not packed again. Each step of the
-        iterator packs about ``SLICE`` bytes; the component can be composed when it has ended. What is not what was hashed
-        raises ``CheckpointError`` and is not registered, as packed tensors are shared by that hash.
+        ``offsets`` has one offset for each part that the back end names. A tensor that is packed already is not packed
+        again. Each step of the iterator packs about ``SLICE`` bytes; the component can be composed when the iterator has
+        ended. A tensor that differs from its hash raises ``CheckpointError`` and is not registered, because packed tensors
+        are shared by that hash.
         """
         id, parts = spec.name, self._backend.parts(spec)
         if id in self.components or id in self.deltas or id in self._loading:
@@ -66,7 +71,7 @@ class ResidentParameters:
                     raise ExecutorError(f"{part.role} of component {id.hex()} is packed at {known[0]} already, not {offset}")
                 if known is not None:
                     continue
-                self._arriving.pop(part.id, None)  # what may still come of it comes too late
+                self._arriving.pop(part.id, None)  # the rest of a transfer, if it still arrives, is too late
                 memory, raw = self._arena.view(offset, part.nbytes), spec.tensors[part.role]
                 source = HashedTensor(raw, spec.hashes.get(part.role))
                 for first, last, nbytes in _slices(part, raw.nbytes):
@@ -82,7 +87,7 @@ class ResidentParameters:
             self._loading.pop(id, None)
 
     def unload(self, component_id: bytes, tensors: Sequence[bytes]) -> None:
-        """Forget a component or a delta, or stop loading it, and packed tensors that nothing else needs."""
+        """Drop a component or a delta, or stop its loading, and drop tensors that nothing else needs."""
         self.components.pop(component_id, None)
         self.deltas.pop(component_id, None)
         if (loading := self._loading.pop(component_id, None)) is not None:
@@ -91,16 +96,18 @@ class ResidentParameters:
             self._tensors.pop(id, None)
             self._arriving.pop(id, None)
 
-    # between workers: packed tensors as they are, since equal ids mean equal bytes
+    # between workers: packed tensors unchanged, since equal ids mean equal bytes
 
     def read(self, pieces: Sequence[TensorPiece], memory: Any, missing: list[bytes]) -> Iterator[None]:
-        """Copy pieces of tensors that are packed here into ``memory`` (writable, bytes-like), about ``SLICE`` bytes at a
-        step. Of a tensor that is not here, or not any more, the bytes stay as they are, and its id goes to ``missing``."""
+        """Copy pieces of packed tensors into ``memory`` (writable, bytes-like), about ``SLICE`` bytes per step.
+
+        For a tensor that is not here, or not any more, the bytes are left unchanged, and its id is appended to ``missing``.
+        """
         out_B, at = np.frombuffer(memory, dtype=np.uint8), 0
         for piece in pieces:
             for first in range(piece.first, piece.last, SLICE):
                 last = min(first + SLICE, piece.last)
-                packed = self._tensors.get(piece.id)  # looked up at each step: it may be unloaded between two
+                packed = self._tensors.get(piece.id)  # looked up at each step, because it may be unloaded between two
                 if packed is None or packed[1].numel() != piece.nbytes:
                     missing.append(piece.id)
                     break
@@ -109,8 +116,11 @@ class ResidentParameters:
             at += piece.last - piece.first
 
     def write(self, pieces: Sequence[tuple[TensorPiece, int]], came: Any) -> Iterator[None]:
-        """Lay what ``read`` gave of these pieces at these places of their tensors, step by step. A tensor of which all has
-        come is packed; one that was packed meanwhile, or lacks an earlier piece, is left as it is."""
+        """Write bytes from ``read`` to the places of their tensors, step by step.
+
+        A tensor counts as packed once its last byte has arrived. One that was packed meanwhile, or lacks an earlier piece,
+        is left unchanged.
+        """
         came_B, at = np.frombuffer(came, dtype=np.uint8), 0
         for piece, offset in pieces:
             size = piece.last - piece.first
@@ -128,7 +138,7 @@ class ResidentParameters:
 
 
 def _together(steps: Generator[int, None, Any]) -> Generator[None, None, Any]:
-    """The value of small steps, which say how many bytes they packed, taken ``SLICE`` bytes at a time."""
+    """Run small steps, which yield the bytes that they packed, about ``SLICE`` bytes at a time. Return their value."""
     done = 0
     while True:
         try:
@@ -141,7 +151,7 @@ def _together(steps: Generator[int, None, Any]) -> Generator[None, None, Any]:
 
 
 def _slices(part: PackedPart, nbytes: int) -> Iterator[tuple[int, int, int]]:
-    """Rows of a raw tensor of so many bytes, first and last + 1, that are packed at once, and their bytes."""
+    """Yield (first row, last row + 1, bytes) of each slice of a raw tensor of ``nbytes`` that is packed at once."""
     rows = part.shape[0]
     row = max(1, nbytes // max(1, rows))
     step = max(1, SLICE // (row * part.together)) * part.together

@@ -1,4 +1,4 @@
-"""Opens the files of checkpoints, adapters and zoos: regular files only, so that nothing waits for a pipe for ever."""
+"""Opening of files of checkpoints, adapters and zoos: regular files only, so that no read waits for a pipe for ever."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 
 
 def open_regular(path: str | Path) -> int:
-    """Return a file descriptor to read a regular file from. Raises OSError, and CheckpointError for what is no such file."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe that nothing writes to would wait for that
+    """Return a file descriptor to read a regular file. Raises OSError, and CheckpointError for any other kind."""
+    # O_NONBLOCK: opening a pipe without a writer would wait for one
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         mode = os.fstat(fd).st_mode
         if stat.S_ISDIR(mode):

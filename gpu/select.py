@@ -1,4 +1,4 @@
-"""Which back end computes: chosen once, when a worker starts."""
+"""Choice of the back end, made once when a worker starts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import cast
 from .backend import Backend
 from .errors import BackendError
 
-SETS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")  # of the native kernels, the best first
+SETS = ("amx", "avx512_bf16", "avx512", "avx2", "generic")  # instruction sets of the native kernels, best first
 REMEDY = "install gcc and install blockwright again (pip install --force-reinstall --no-deps WHEEL_OR_CHECKOUT)"
 
 
 def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "") -> Backend:
-    """``name`` "native", "torch" or "auto" (native where its library loads, else torch); ``dtype`` of the model;
-    ``instruction_set``: native kernels of this one of ``SETS``, or of the next that exists here; "": the best.
+    """Open a back end: "native", "torch" or "auto" (native if its library loads, else torch).
 
-    Raises ``BackendError`` for a back end that is not available here or that lacks the type.
+    ``dtype`` is the model's type. ``instruction_set`` is one of ``SETS`` for the native kernels; if it is not available
+    here, the next one is used. "" means the best. Raises ``BackendError`` if the back end is not available here or lacks the
+    type.
     """
     if name not in ("auto", "native", "torch"):
         raise BackendError(f"back end {name!r} does not exist; choose auto, native or torch")
@@ -31,14 +32,14 @@ def open_backend(name: str, dtype: str, threads: int, instruction_set: str = "")
 
 
 def slow(name: str, backend: Backend, dtype: str, threads: int) -> str:
-    """Why and what to do where ``backend`` is what "auto" falls back to; "" where all is as it was asked for."""
+    """Return why "auto" fell back to the slower back end, and the remedy; "" if it did not."""
     if name != "auto" or backend.name == "native":
         return ""
     try:
         open_backend("native", dtype, threads)
     except BackendError as error:
         why = error.__cause__ or error
-        remedy = "" if isinstance(why, BackendError) else f"; {REMEDY}"  # ours say theirs
+        remedy = "" if isinstance(why, BackendError) else f"; {REMEDY}"  # our own errors name their remedy
         return f"the torch reference computes, several times slower than the native kernels: {why}{remedy}"
     return ""
 

@@ -1,8 +1,7 @@
-"""The persistent tables of a worker: tokens, page slots (block tables) and sampling of every row. Only the device thread
-writes them.
+"""Persistent tables of a worker: tokens, page slots (block tables) and sampling parameters of every row.
 
-A plan names rows, never values, so that the next plan can be made while this one runs. Legend: R rows, M longest sequence
-in tokens, L KV layers, P pages of the longest sequence.
+Only the device thread writes them. A plan names rows, never values, so that the next plan can be made while this one runs.
+Legend: R rows, M longest sequence in tokens, L KV layers, P pages of the longest sequence.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Tables:
         self._adopt(self._make(max_length, kv_layers))
         self.prompt_length = np.zeros(rows, dtype=np.int32)
         self.sampling: list[SamplingParams] = [SamplingParams(temperature=0.0)] * rows
-        self.rules: list[RowRules | None] = [None] * rows  # those of ``sampling``, as arrays
+        self.rules: list[RowRules | None] = [None] * rows  # the rules of ``sampling``, as arrays
 
     def _make(self, max_length: int, kv_layers: int) -> Arrays:
         slots = np.zeros((self.rows, kv_layers, -(-max_length // self.page_size)), dtype=np.int32)
@@ -44,13 +43,15 @@ class Tables:
     def _adopt(self, arrays: Arrays) -> None:
         self.tokens, self.slots = arrays
         self.max_length = self.tokens.shape[1]
-        self._written = [arrays]  # where edits go; the last of two is being filled, to take the place of the first
+        # arrays that edits are written to; while growing, the second one is being filled to replace the first
+        self._written = [arrays]
 
     def grow(self, max_length: int, kv_layers: int) -> Generator[None, None, bool]:
-        """At least so long and deep, with all that they hold. False: they were, or have been grown otherwise meanwhile.
+        """Grow to at least this length and depth, keeping all content.
 
-        A step copies ``SLICE`` bytes of rows in use, or a row of one layer that is longer; between two steps the tables
-        serve as they were, and edits are made in both.
+        Returns False if they are that large already, or if another growth replaced this one. A step copies ``SLICE`` bytes
+        of rows in use, or one longer row of a layer. Between two steps the old tables stay in use, and edits are made in
+        both.
         """
         tokens_RM, slots_RLP = self.tokens, self.slots
         length, layers, pages = tokens_RM.shape[1], *slots_RLP.shape[1:]
@@ -59,7 +60,7 @@ class Tables:
         larger = larger_RM, larger_RLP = self._make(max(max_length, length), max(kv_layers, layers))
         self._written, copied = [(tokens_RM, slots_RLP), larger], 0
         try:
-            for row in np.flatnonzero(self.prompt_length):  # others have never had a sequence
+            for row in np.flatnonzero(self.prompt_length):  # other rows have never had a sequence
                 lines = [(larger_RM[row, :length], tokens_RM[row])]
                 lines += zip(larger_RLP[row, :layers, :pages], slots_RLP[row], strict=True)
                 for line, known in lines:
@@ -97,7 +98,7 @@ class Tables:
                     self.rules[row] = RowRules(params.rules) if params.rules is not None else None
 
     def append(self, row_N: Ints, position_N: Ints, token_N: Ints) -> None:
-        """A sampled token for each of these rows."""
+        """Write a sampled token for each of these rows."""
         for tokens_RM, _ in self._written:
             tokens_RM[row_N, position_N] = token_N
 

@@ -1,4 +1,4 @@
-"""Writes files that are seen whole or not at all: beside their place, forced to the disk, then put there by one rename."""
+"""Atomic file writes: a file is written beside its place, forced to the disk, and put there by one rename."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file in place of what may be there. ``mode``: its permissions, as far as the process's mask lets them.
+    """Write a file in place of the old one, if any. ``mode``: its permissions, subject to the process's mask.
 
-    Whatever ends the program or the machine, the old file or the new one is there. Raises OSError; then it is the old one.
+    Whatever ends the program or the machine, either the old file or the new one is there. Raises OSError; the old one is
+    there then.
     """
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -25,7 +26,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to the disk: without that a rename may be undone when the power goes."""
+    """Force the names in a folder to the disk. Otherwise a power failure may undo a rename."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,5 +1,8 @@
-"""Every decision, and the data that decisions need. Pure: standard library only, no clock, sockets, tensors or logging."""
+"""Policies: every decision, and the data that decisions need.
+
+Pure: standard library only, no clock, sockets, tensors or logging.
+"""
 
 from .compiled import use_compiled
 
-COMPILED = use_compiled(__path__[0])  # whether the hot rooms run in the form that mypyc compiled
+COMPILED = use_compiled(__path__[0])  # True: the hot folders run in the form that mypyc compiled

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people read and write them: with a unit."""
+"""Byte counts as people read and write them: with a unit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FACTORS |= {f"{letter}b": 10 ** (3 * i) for i, letter in enumerate("kmgt", 1)}
 
 
 def binary_size(amount: float) -> str:
-    """One digit after the point, but for whole bytes: ``1.5 GiB``, ``1.0 MiB``, ``1023 B``."""
+    """Format a byte count: whole bytes, or one digit after the point: ``1.5 GiB``, ``1.0 MiB``, ``1023 B``."""
     unit = 0
     while unit < len(UNITS) - 1 and abs(float(f"{amount:.1f}" if unit else f"{amount:.0f}")) >= 1024:
         amount /= 1024

@@ -1,6 +1,6 @@
-"""Chooses between the compiled and the interpreted form of the policies, module by module the same sources.
+"""Choice between the compiled and the interpreted form of the policies; both come from the same sources.
 
-The one module of this layer that looks outside: at the files of its own folder, and at ``BLOCKWRIGHT_COMPILED`` (0:
+This module alone in its layer looks outside: at the files of its own folder, and at ``BLOCKWRIGHT_COMPILED`` (0:
 interpreted). ``setup.py`` makes the compiled form.
 """
 
@@ -16,16 +16,16 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-LIBRARY = "blockwright_policies__mypyc"  # what the compiled modules share
+LIBRARY = "blockwright_policies__mypyc"  # shared by the compiled modules
 ROOMS = ("memory", "model", "plan", "prediction", "sweep")
 SUFFIX = EXTENSION_SUFFIXES[0]
 
 
 def fingerprint(folder: Path) -> str:
-    """Of the sources below ``policies/`` that are compiled.
+    """Return a hash of the sources below ``policies/`` that are compiled.
 
-    Not of the interpreter: the names of the compiled files tell its ABI. With its exact build in here a wheel would be
-    compiled for nobody but the machine where it was made.
+    The interpreter is not part of it: the compiled files' names tell its ABI. With its exact build in the hash, a wheel
+    would fit only the machine where it was built.
     """
     digest = sha256()
     for room in ROOMS:
@@ -35,7 +35,10 @@ def fingerprint(folder: Path) -> str:
 
 
 def compiled_folder(folder: Path) -> Path | None:
-    """Where the compiled form of the sources in ``folder`` lies: None if there is none, it is stale, or it is not wanted."""
+    """Return the folder of the compiled form of the sources in ``folder``, or None.
+
+    None means that there is none, that it is stale, or that it is not wanted.
+    """
     place = folder / "_compiled"
     if os.environ.get("BLOCKWRIGHT_COMPILED") == "0" or not (place / "sources.txt").exists():
         return None
@@ -43,7 +46,7 @@ def compiled_folder(folder: Path) -> Path | None:
 
 
 class CompiledFinder:
-    """Import hook: modules of which ``place`` holds a compiled form are loaded from there, all others as always."""
+    """Import hook that loads a module from ``place`` if its compiled form is there, and as usual otherwise."""
 
     def __init__(self, place: Path) -> None:
         self.files = {path.name.removesuffix(SUFFIX): path for path in place.glob(f"*{SUFFIX}")}
@@ -57,7 +60,7 @@ class CompiledFinder:
 
 
 def use_compiled(folder: str) -> bool:
-    """Import the policies in ``folder`` in their compiled form from now on. Whether there is one that fits."""
+    """Import the policies in ``folder`` in their compiled form from now on. Return whether there is one that fits."""
     place = compiled_folder(Path(folder))
     if place is None:
         return False

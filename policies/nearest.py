@@ -1,4 +1,4 @@
-"""The known name that a person may have meant."""
+"""Nearest known name: what a person who misspelled a name may have meant."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable
 
-NEAR = 0.6  # likeness, 0 to 1, of names that may have been meant
+NEAR = 0.6  # likeness, 0 to 1, from which a name may have been meant
+LONGEST = 1024  # characters of a name that is compared; the work grows with their product
 _LEADING_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
 
 
 def edits(one: str, other: str) -> int:
-    """Return how many letters must be inserted, removed, replaced, or swapped with the next, to make one of the other."""
+    """Return the edit distance: letters inserted, removed, replaced, or swapped with the next one."""
     before: list[int] = []
     row: list[int] = [*range(len(other) + 1)]
     for i, letter in enumerate(one, 1):
@@ -29,8 +30,10 @@ def nearest(name: str, known: Iterable[str], near: float = NEAR) -> str:
     """Return the known name that takes the fewest edits; empty where none is ``near`` enough.
 
     Large and small letters are equal. Of equally near names, first comes one of the same number (lora3 and lora03), then
-    the longest common beginning, then the nearest length.
+    the longest common beginning, then the nearest length. A name of more than ``LONGEST`` characters is near none.
     """
+    if len(name) > LONGEST:
+        return ""
     folded = {one.casefold(): one for one in known}
     typed = name.casefold()
     found = difflib.get_close_matches(typed, folded, max(len(folded), 1), near)

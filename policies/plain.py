@@ -1,7 +1,7 @@
-"""Values as plain data and back: what snapshots are made of. Lists, dicts, str, int, float, bytes and None only.
+"""Plain data form of values, for snapshots: lists, dicts, str, int, float, bytes and None only.
 
 A dataclass becomes ``[name, field, ...]``, a set the sorted list of its members, an enum its value. ``from_plain`` follows
-an annotation. (Messages travel by ``runtime/base/codec.py``, which checks what strangers send; this trusts its input.)
+an annotation. (Messages use ``runtime/base/codec.py``, which checks untrusted input; this module trusts its input.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BARE = frozenset((type(None), bool, int, float, str, bytes))
 
 
 def to_plain(value: object) -> Plain:
-    """Raises TypeError for what has no plain form."""
+    """Return the plain form of a value. Raises TypeError if it has none."""
     if type(value) in _BARE:
         return value
     if isinstance(value, Enum):
@@ -35,7 +35,7 @@ def to_plain(value: object) -> Plain:
 
 
 def from_plain(annotation: Any, data: Plain) -> Any:
-    """What ``to_plain`` was given, as a value of the annotated type."""
+    """Return the value that ``to_plain`` was given, as a value of the annotated type."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is list:
         return list(data) if arguments[0] in _BARE else [from_plain(arguments[0], item) for item in data]
@@ -58,7 +58,7 @@ def from_plain(annotation: Any, data: Plain) -> Any:
 
 
 def _member(members: tuple[Any, ...], data: Plain) -> Any:
-    """Of a union: None, or the dataclass that the name tells."""
+    """Return a union's value: None, or the dataclass that the name says."""
     if data is None:
         return None
     named = {member.__name__: member for member in members if isinstance(member, type) and is_dataclass(member)}
@@ -68,6 +68,6 @@ def _member(members: tuple[Any, ...], data: Plain) -> Any:
 
 @cache
 def _kinds(kind: type) -> dict[str, Any]:
-    """Fields of a dataclass with their annotations, in order."""
+    """Return the fields of a dataclass with their annotations, in order."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}

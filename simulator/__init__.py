@@ -1,1 +1,1 @@
-"""Whole clusters under virtual time: the policies and state machines of the live system, on a described cluster."""
+"""Simulator: whole clusters under virtual time, with the policies and the worker's state machine of the live system."""

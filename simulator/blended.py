@@ -1,7 +1,7 @@
-"""One worker under virtual time with requests that somebody waits for, and a queue of offline ones that never ends.
+"""Simulation of one worker that serves online requests and an endless queue of offline ones, under virtual time.
 
-The machine is the live worker's; the cost model says what its sweeps take. Offline requests come by credit, as a gateway
-sends them: what the worker says it takes after each sweep, and what it gives back waits until there is room again.
+The machine is the live worker's; the cost model says how long its sweeps take. Offline requests come by credit, as a gateway
+sends them: after each sweep as many as the worker accepts. Requests that it gives back wait until there is capacity again.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..policies.sweep.events import GivenBack, RoutesChanged, Submission, Tokens
 from ..policies.sweep.state import SweepState
 from .workload import Demand
 
-OFFLINE = 1 << 24  # numbers of offline requests begin here
+OFFLINE = 1 << 24  # offline requests are numbered from here
 
 
 @dataclass(slots=True)
 class TimedRequest:
-    """What a client sees; seconds from the beginning, -1: not yet."""
+    """The times of a request as its client sees them, in seconds from the beginning; -1: not yet."""
 
     at: float
-    tokens: int  # of its answer
+    tokens: int  # tokens of its answer
     first: float = -1.0
     last: float = -1.0
 
@@ -41,13 +41,16 @@ class TimedRequest:
 
     @property
     def pace(self) -> float:
-        """Seconds of each further token."""
+        """Seconds per further token."""
         return (self.last - self.first) / max(self.tokens - 1, 1)
 
 
 class BlendedWorker:
-    """See the module. ``route``: of the one model. ``offline``: lengths of prompts and answers, in turn of the left and of
-    the right side; None: no offline requests."""
+    """Simulated worker with online and offline requests (see the module).
+
+    ``routes`` has the route of the one model. ``offline`` yields lengths of prompts and answers, alternating between the
+    left and the right side; None means no offline requests.
+    """
 
     def __init__(
         self,
@@ -64,12 +67,12 @@ class BlendedWorker:
         self.now = self.busy = 0.0
         self.online: dict[str, TimedRequest] = {}
         self._offline, self._sent = offline, 0
-        self._attempts: dict[str, Submission] = {}  # of offline requests that have not ended
-        self._answers: dict[str, int] = {}  # tokens that they have
-        self._held: deque[str] = deque()  # given back
+        self._attempts: dict[str, Submission] = {}  # offline requests that have not ended
+        self._answers: dict[str, int] = {}  # number of tokens that they have generated
+        self._held: deque[str] = deque()  # given back by the worker
 
     def run(self, demands: Sequence[Demand], until: float) -> None:
-        """Until the time is over, and all of ``demands`` have ended."""
+        """Run until the time is over and all of ``demands`` have ended."""
         left = deque(demands)
         self._feed()
         self.machine.fill(self.now)
@@ -117,7 +120,7 @@ class BlendedWorker:
     # offline requests ------------------------------------------------------------------------------------------------
 
     def _feed(self) -> None:
-        """Send what the worker takes, those that it has given back first."""
+        """Send as many requests as the worker accepts, first the ones that it has given back."""
         if self._offline is None:
             return
         room = self.state.offline_capacities()[0]
@@ -154,7 +157,7 @@ class BlendedWorker:
 
 
 def poisson(rate: float, seconds: float, lengths: Iterator[tuple[int, int]], source: random.Random) -> list[Demand]:
-    """Requests that arrive independently, ``rate`` a second. ``lengths``: of prompts and answers."""
+    """Return requests that arrive independently, ``rate`` a second. ``lengths`` yields lengths of prompts and answers."""
     found: list[Demand] = []
     at = source.expovariate(rate)
     while at < seconds:

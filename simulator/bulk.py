@@ -1,8 +1,9 @@
 """Bulk transfers in a simulated cluster: KV and parameters share links with the activations of pipelines.
 
-As ``policies/cluster/chunk_order.py`` has it on live links: activations go first and wait for the chunk under way at most;
-KV goes before parameters, first-in first-out in a class. Each activation holds up what is under way by its own time. Without
-``priorities`` all is one queue, so that an activation waits for everything that was sent before it.
+The rules are the same as on live links (``policies/cluster/chunk_order.py``): activations go first and wait at most for the
+current chunk; KV goes before parameters, and each class is first-in first-out. Each activation delays the current transfer
+by its own time. Without ``priorities`` everything is in one queue, so an activation waits for everything that was sent
+before it.
 """
 
 from __future__ import annotations
@@ -15,20 +16,24 @@ from ..policies.prediction.machines import BulkTimes, LinkTimes
 
 Link = tuple[str, str]  # sender, receiver
 Done = Callable[[], None]
-At = Callable[[float, Done], None]  # have something done at a time
+At = Callable[[float, Done], None]  # schedules a function at a time
 
 
 class BulkLinks:
-    """See the module. times: of activations on the same links. at: the simulation's clock; bandwidth: bytes per second."""
+    """Links with bulk transfers (see the module).
+
+    ``times`` are the activations' times on the same links. ``at`` is the simulation's clock. ``bandwidth`` is in bytes per
+    second.
+    """
 
     def __init__(self, times: LinkTimes, bandwidth: float, at: At, *, priorities: bool = True) -> None:
         self.bandwidth, self._times, self._at = bandwidth, times, at
         self._chunk = max(LEAST, min(MOST, bandwidth * TARGET)) / bandwidth if priorities else 0.0  # seconds
-        self._waiting: dict[Link, dict[Traffic, deque[tuple[float, Done]]]] = {}  # seconds of each
+        self._waiting: dict[Link, dict[Traffic, deque[tuple[float, Done]]]] = {}  # each with its duration in seconds
         self._busy: set[Link] = set()
 
     def send(self, link: Link, kind: Traffic, size: int, now: float, done: Done) -> None:
-        """So many bytes; ``done`` is called when they have arrived."""
+        """Send ``size`` bytes; ``done`` is called when they have arrived."""
         waiting = self._waiting.setdefault(link, {kind: deque() for kind in Traffic})
         waiting[kind].append((size / self.bandwidth, done))
         self._times.bulk.setdefault(link, BulkTimes(self._chunk)).behind += size / self.bandwidth
@@ -60,5 +65,5 @@ class BulkLinks:
 
     @property
     def waits(self) -> list[float]:
-        """Seconds that activations waited for bulk."""
+        """The seconds that each activation waited for bulk transfers."""
         return [wait for bulk in self._times.bulk.values() for wait in bulk.waits]

@@ -1,4 +1,4 @@
-"""What is to be simulated, read from a TOML or JSON file: workload, models, instances, dispatch, limits.
+"""Description of a simulation, read from a TOML or JSON file: workload, models, instances, dispatch, limits.
 
 Everything is checked before anything runs; a mistake is one sentence with the file, its line and the field.
 """
@@ -23,59 +23,63 @@ from .record import Most, Size, record
 ARRIVALS = ("poisson", "gamma", "trace", "log")
 LAWS = ("constant", "exponential")
 ERROR_LAWS = ("lognormal", "gaussian")
-MOST_ERROR = 10.0  # of a logarithm: a length is off by a factor of 22,000 then
+MOST_ERROR = 10.0  # standard deviation of a logarithm: a length is then wrong by a factor of 22,000
 MOST_DEVICES = 10_000
-MOST_PARTS = 1 << 16  # chunks, or pages, in the least memory that holds whole ones of both: it is mapped at once
-Tokens = Annotated[int, Most(1 << 24)]  # of a request: all of them are listed
+MOST_PARTS = 1 << 16  # chunks, or pages, in the smallest memory that holds whole ones of both: it is mapped at once
+Tokens = Annotated[int, Most(1 << 24)]  # tokens of a request: they are all listed
 Bytes = Annotated[int, Size()]
 Bandwidth = Annotated[float, Size()]  # bytes a second
 OVERLOAD = ("off", "drop", "swap", "migrate")
 IN_FLIGHT = ("shared", "own", "none")
-LEAST_WORK = "least-work"  # what the gateway does by itself
+LEAST_WORK = "least-work"  # the gateway's own rule
 DISPATCH = (LEAST_WORK, *POLICIES)
 
 
 class DescriptionError(ValueError):
-    """One sentence: file, line, field, remedy."""
+    """A mistake in a description, in one sentence: file, line, field, remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
-    """Which requests come, and when. Lengths are of ``lengths`` (a file), of the trace, or drawn around means."""
+    """The requests, and their arrival times.
+
+    Lengths come from ``lengths`` (a file), from the trace, or are drawn around means.
+    """
 
     arrivals: str = "poisson"  # "poisson" | "gamma" | "trace": the times of the file ``trace`` | "log": recorded (--from)
-    rate: float = 0.0  # requests a second; of a trace 0: its own
-    cv: float = 1.0  # of the times between requests (gamma)
+    rate: float = 0.0  # requests a second; for a trace, 0 means its own rate
+    cv: float = 1.0  # coefficient of variation of the times between requests (gamma)
     count: Annotated[int, Most(10_000_000)] = 0  # requests; 0: 1,000, or all that were recorded
     trace: str = ""  # file with times, and lengths unless ``lengths`` is given
-    lengths: str = ""  # file with lengths; of rates of clients: the quantiles of theirs
-    client_model: str = ""  # whose clients, of rates of clients; "": the first
+    lengths: str = ""  # file with lengths; for rates of clients, with the quantiles of their lengths
+    client_model: str = ""  # for rates of clients: the model of the clients to use; "": the first
     start: float = 0.0  # seconds into the trace
     speed: float = 1.0  # the trace's times are divided by it
-    input_tokens: Tokens = 0  # mean, where no file gives lengths
+    input_tokens: Tokens = 0  # mean, if no file gives lengths
     output_tokens: Tokens = 0
-    law: str = "constant"  # "constant" | "exponential": how they are spread around it
+    law: str = "constant"  # "constant" | "exponential": distribution around the mean
     most_input: int = 0  # longer prompts are cut to it; 0: never
     most_output: int = 0
-    max_tokens: Tokens = 0  # that requests allow, while answers end at a stop token; 0: their answers are as long as allowed
-    length_error: float = 0.0  # how wrong the estimates of answers' lengths are, by ``error_law``; 0: they are exact
-    error_law: str = "lognormal"  # of length_error: standard deviation of their logarithm | "gaussian": of the factor itself
+    max_tokens: Tokens = 0  # limit that requests give, while answers end at a stop token; 0: answers are as long as allowed
+    length_error: float = 0.0  # error of the estimates of answers' lengths, by ``error_law``; 0: they are exact
+    # kind of length_error: standard deviation of their logarithm | "gaussian": of the factor itself
+    error_law: str = "lognormal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model, as far as its sizes matter."""
+    """A model's sizes."""
 
     name: str
-    kv_bytes: Bytes  # of a token, on all layers together; a multiple of 4
+    kv_bytes: Bytes  # per token, on all layers together; a multiple of 4
     parameters: Bytes = 0  # bytes, taken from the memory of each instance
-    embedding: Bytes = 0  # bytes of these that are looked up, not multiplied with
-    head: Bytes = 0  # bytes of these that only sampled tokens are multiplied with
-    hidden_bytes: Bytes = 0  # of a token, between the devices of a pipeline
+    embedding: Bytes = 0  # the part of these bytes that is looked up, not multiplied with
+    head: Bytes = 0  # the part of these bytes that only sampled tokens are multiplied with
+    hidden_bytes: Bytes = 0  # per token, between the devices of a pipeline
     context: Tokens = 1 << 20  # tokens, prompt and answer together
-    share: float = 1.0  # of the requests, beside the other models
-    shares: str = ""  # the model whose parameters it computes with, as an adapter does; its sizes are that model's
-    own: Bytes = 0  # bytes of what it changes of them, its delta
+    share: float = 1.0  # weight of its requests beside the other models'
+    shares: str = ""  # a model to share parameters with, as an adapter does; its sizes are that model's
+    own: Bytes = 0  # bytes of its own changes to them, its delta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ class InstanceSpec:
 
     name: str = "instance"
     count: int = 1
-    stages: int = 1  # devices in a row that the layers are spread over evenly; what follows is of each of them
+    stages: int = 1  # devices in a row that the layers are spread over evenly; the fields below are for each of them
     profile: str  # file of a device profile, or of cost coefficients alone
     memory: Bytes = 0  # bytes for parameters and KV
     blocks: Annotated[int, Most(10_000_000)] = 0  # pages of KV of the first model; instead of ``memory``
@@ -99,30 +103,31 @@ class InstanceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchSpec:
-    """Where requests go."""
+    """The choice of an instance for each request."""
 
     policy: str = "least-work"
-    choices: int = 0  # so many instances, drawn at random, are compared; 0: all
+    choices: int = 0  # number of instances, drawn at random, that are compared; 0: all
     dispatchers: Annotated[int, Most(256)] = 1  # each request comes to one of them, which has its own numbers and counts
-    staleness: float = 0.0  # seconds for which a look at an instance is used again; 0: every request looks
-    in_flight: str = "shared"  # who reckons with requests that a look does not show: all | "own": who sent them | "none"
-    correction: int = MORE  # tokens that are still expected of an answer that has outrun its estimate, without ``spread``
-    spread: bool = True  # instances learn how wrong estimates are, and expect by that what is still to come of an answer
+    staleness: float = 0.0  # seconds for which a snapshot of an instance is reused; 0: a new one for every request
+    # which dispatchers count requests that a snapshot does not show: all | "own": the sender | "none"
+    in_flight: str = "shared"
+    correction: int = MORE  # tokens still expected of an answer that has outrun its estimate, without ``spread``
+    spread: bool = True  # instances learn how wrong estimates are, and correct the expected rest of an answer by it
     forecast_error: float = 0.0  # standard deviation of the factor by which forecast times are wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
-    """Between the devices of a pipeline."""
+    """Links between the devices of a pipeline."""
 
     latency: float = 0.0  # seconds until a message arrives
-    bandwidth: Bandwidth = 0.0  # bytes of hidden states a second; 0: any
+    bandwidth: Bandwidth = 0.0  # bytes of hidden states a second; 0: unlimited
     host: Bandwidth = 25e9  # bytes of KV a second between a device and host memory, each way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSpec:
-    """As the settings of a gateway."""
+    """Limits, as in the settings of a gateway."""
 
     max_waiting: int = 1 << 30  # requests that have not ended; more are refused
     request_timeout: float = 0.0  # seconds; 0: none
@@ -131,27 +136,27 @@ class LimitSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisioningSpec:
-    """Which of the instances are active, the first ones first. Times are seconds."""
+    """The rules by which instances are active, the first ones first. Times are in seconds."""
 
     mode: str = "off"  # "off": always the same | "preemptive" | "relief"
-    limit: float = 0.0  # of a latency
-    start: int = 0  # instances at the beginning, and at least; 0: all
-    most: int = 0  # instances; 0: all
-    cold_start: float = 0.0  # from the decision until an instance takes requests
+    limit: float = 0.0  # limit of a latency
+    start: int = 0  # number of instances at the beginning, and at least; 0: all
+    most: int = 0  # most instances; 0: all
+    cold_start: float = 0.0  # from the decision until an instance accepts requests
     cool_down: float = 0.0  # after which the next one may start
-    window: float = 60.0  # after which one goes that is not needed
-    overlap: bool = False  # one may start while another does
+    window: float = 60.0  # after which an instance that is not needed stops
+    overlap: bool = False  # one may start while another one starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverloadSpec:
-    """What replicas do when KV memory runs out (``policies/overload``). Shares are of KV memory."""
+    """The reaction of replicas when KV memory runs out (``policies/overload``). Shares are of KV memory."""
 
     mode: str = "off"  # "off": preempt | "drop": parameters | "swap": KV to host memory | "migrate": sequences by load
-    layers: int = 0  # of the model: where it can be cut
+    layers: int = 0  # layers of the model, between which it can be cut
     most: int = 4  # members of a pipeline
-    throttled: float = 0.95  # an instance that is as full drops
-    quiet: float = 0.5  # all are restored when they use less of what there is without a drop
+    throttled: float = 0.95  # share in use from which an instance drops
+    quiet: float = 0.5  # all are restored if they use less than this share of the KV memory without a drop
     horizon: float = 0.0  # seconds for which usage is extrapolated
     prepare: float = 0.005  # seconds from the last sweep of the old instances until the new one begins: memory is mapped
     restore: bool = True
@@ -162,7 +167,7 @@ class OverloadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One file. Paths in it are relative to it."""
+    """The content of one file. Paths in it are relative to it."""
 
     seed: int = 0
     workload: WorkloadSpec
@@ -177,7 +182,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class DescriptionSource:
-    """The text of a description, for messages that say where; empty: nobody wrote it."""
+    """The text of a description, for messages with a place; empty if it was not written by a person."""
 
     path: Path
     text: str
@@ -189,7 +194,7 @@ class DescriptionSource:
         return DescriptionError(f"{where}: {name} {says}")
 
     def line(self, steps: list[str | int]) -> int:
-        """Where a field stands; of one that is missing: what it is missing in."""
+        """Return the line of a field; for a missing one, the line of the table that lacks it."""
         at = 0
         for n, step in enumerate(steps):
             if isinstance(step, int):
@@ -208,7 +213,10 @@ class DescriptionSource:
 
 
 def read(path: Path, changes: Iterable[str] = ()) -> tuple[Scenario, DescriptionSource]:
-    """``changes``: other values for fields, as ``workload.rate=20``. Raises DescriptionError."""
+    """Read a description. Raises DescriptionError.
+
+    ``changes`` are other values for fields, such as ``workload.rate=20``.
+    """
     try:
         source = DescriptionSource(path, path.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -219,20 +227,20 @@ def read(path: Path, changes: Iterable[str] = ()) -> tuple[Scenario, Description
         table = json.loads(source.text) if path.suffix == ".json" else tomllib.loads(source.text)
     except json.JSONDecodeError as error:
         raise DescriptionError(f"{path}, line {error.lineno}: this is no JSON ({error.msg})") from None
-    except (ValueError, RecursionError) as error:  # also a number of too many digits, and tables in tables without end
+    except (ValueError, RecursionError) as error:  # also a number of too many digits, and endlessly nested tables
         raise DescriptionError(f"{path}: this is no {'JSON' if path.suffix == '.json' else 'TOML'} ({error})") from None
     return changed(table, changes, source), source
 
 
 def changed(table: Any, changes: Iterable[str], source: DescriptionSource) -> Scenario:
-    """From parsed TOML or JSON, with other values for some fields."""
+    """Return a scenario from parsed TOML or JSON, with other values for some fields."""
     for change in changes:
         _change(table, change)
     return scenario(table, source)
 
 
 def _change(table: Any, change: str) -> None:
-    """One ``field=value``; the value is JSON, or else a text."""
+    """Apply one ``field=value``. The value is JSON, or else a text."""
     name, sign, text = change.partition("=")
     *steps, last = name.split(".")
     try:
@@ -251,7 +259,7 @@ def _change(table: Any, change: str) -> None:
 
 
 def scenario(table: Any, source: DescriptionSource) -> Scenario:
-    """From parsed TOML or JSON, checked."""
+    """Return a checked scenario from parsed TOML or JSON."""
     made = record(Scenario, _with_shared(table, source), source.error, [])
     workload = made.workload
     for table_name, name, text, allowed in (
@@ -297,7 +305,10 @@ _SHARED = ("kv_bytes", "parameters", "embedding", "head", "hidden_bytes")
 
 
 def _with_shared(table: Any, source: DescriptionSource) -> Any:
-    """Return the table with the sizes of each model that shares another's parameters; what is no table is left as it is."""
+    """Return the table with the sizes of each model that shares another's parameters filled in.
+
+    Anything that is not a table is left as it is.
+    """
     models = table.get("models") if isinstance(table, dict) else None
     if not isinstance(models, list) or not all(isinstance(one, dict) for one in models):
         return table
@@ -321,7 +332,7 @@ def _with_shared(table: Any, source: DescriptionSource) -> Any:
 
 
 def _check_parts(made: Scenario, source: DescriptionSource) -> None:
-    """Models and instances, each by itself."""
+    """Check models and instances, each by itself."""
     known, names = [one.name for one in made.models], [spec.name for spec in made.instances]
     for n, model in enumerate(made.models):
         if model.kv_bytes <= 0 or model.kv_bytes % 4:
@@ -353,7 +364,7 @@ def _check_parts(made: Scenario, source: DescriptionSource) -> None:
 
 
 def _check_pipelines(made: Scenario, source: DescriptionSource) -> None:
-    """Devices of a pipeline share the bytes of each model evenly."""
+    """Check that the devices of a pipeline can share the bytes of each model evenly."""
     stages = [spec.stages for spec in made.instances if spec.stages > 1]
     for n, model in enumerate(made.models if stages else ()):
         if not model.parameters:
@@ -380,7 +391,10 @@ def _check_provisioning(made: Scenario, source: DescriptionSource) -> None:
 
 
 def _check_overload(made: Scenario, source: DescriptionSource) -> None:
-    """One model, of which each instance is a replica that knows its memory and finds pages that were moved."""
+    """Check the requirements of overload.
+
+    There must be one model, and each instance must be a replica that knows its memory and finds pages that were moved.
+    """
     spec, policy = made.overload, made.dispatch.policy
     if spec.mode not in OVERLOAD:
         raise source.error(["overload", "mode"], f"is {spec.mode!r}; give one of: {', '.join(OVERLOAD)}")
@@ -407,7 +421,7 @@ def _check_overload(made: Scenario, source: DescriptionSource) -> None:
 
 
 def profile(spec: InstanceSpec, n: int, source: DescriptionSource) -> Coefficients:
-    """The cost model that an instance names: that of a device profile, or coefficients alone."""
+    """Return the cost model that an instance names: a device profile's, or coefficients alone."""
     path = source.path.parent / spec.profile
     try:
         table = json.loads(path.read_text())

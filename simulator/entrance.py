@@ -1,9 +1,9 @@
-"""What stands before the instances: whether a request is taken, and which instance it goes to.
+"""Entrance of a simulated cluster: admission of requests, and the choice of an instance.
 
-The policies of the gateway and the dispatcher (``policies/requests``, ``policies/prediction``) without the gateway's state
-machine, which hears of every token of every request: leaving that out is most of what jumps save
-(docs/decisions/simulator.md). What dispatchers know of
-an instance is a *look* at it, which may be old, and the requests that they know to be in flight.
+Uses the policies of the gateway and the dispatcher (``policies/requests``, ``policies/prediction``) without the gateway's
+state machine, which would be told of every token of every request: leaving it out is most of what jumps save
+(docs/decisions/simulator.md). A dispatcher knows an instance by a *look* at it, which may be old, and by the requests that
+it knows to be in flight.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """A decision: the instance taken, those compared, and the load by which they were; the least time to the last token that
-    was forecast, 0 without forecasts."""
+    """A dispatch decision: the chosen instance, the instances compared, and their loads.
+
+    ``predicted`` is the least forecast time to the last token, 0 without forecasts.
+    """
 
     place: int
     compared: list[int]
@@ -43,8 +45,11 @@ class Placing:
 
 @dataclass(slots=True)
 class Look:
-    """An instance as it was at ``at`` (the periodic update model of Mitzenmacher, "How Useful Is Old Information?", 2000).
-    ``outstanding``: for ``least-work``, which needs no candidate; ``forecaster``: for policies that forecast."""
+    """A snapshot of an instance at ``at`` (the periodic update model of Mitzenmacher, "How Useful Is Old Information?",
+    2000).
+
+    ``outstanding`` is for ``least-work``, which needs no candidate. ``forecaster`` is for policies that forecast.
+    """
 
     at: float
     candidate: Candidate
@@ -54,7 +59,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Flying:
-    """A request on its way to an instance. ``shown``: when it gets there; looks after that show it."""
+    """A request on its way to an instance. It arrives at ``shown``, and later looks include it."""
 
     shown: float
     dispatcher: int
@@ -63,7 +68,7 @@ class Flying:
 
 
 class Entrance:
-    """See the module. ``routes``: of each instance, for each model."""
+    """Entrance of a simulated cluster (see the module). ``routes`` has each instance's routes, by model."""
 
     def __init__(
         self,
@@ -77,7 +82,7 @@ class Entrance:
         self._dispatch, self._instances, self._routes = dispatch, instances, routes
         self._contexts = {model.name: model.context for model in models}
         self._alone = len(models) == 1
-        rooms = [instance.total_blocks * instance.state.config.page_size for instance in instances]  # tokens
+        rooms = [instance.total_blocks * instance.state.config.page_size for instance in instances]  # in tokens
         self._room = max(rooms)
         self._capacity = {route.id: room for room, own in zip(rooms, routes, strict=True) for route in own.values()}
         self._homes = {name: [own[name] for own in routes] for name in self._contexts}  # by model: routes of all instances
@@ -88,16 +93,18 @@ class Entrance:
         self._plain = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].load is POLICIES["random"].load
         self.active = list(range(len(instances)))  # places that requests go to
         self.predicts = dispatch.policy != LEAST_WORK and POLICIES[dispatch.policy].fallback != ""
-        self._blanks = [Candidate(route="", home="")] * len(instances)  # where nothing is to be known
+        self._blanks = [Candidate(route="", home="")] * len(instances)  # for policies that need no knowledge
         self._looks: list[Look | None] = [None] * len(instances)
         self._latency = limits.latency
         self._reckons = dispatch.in_flight != "none" and (dispatch.staleness > 0 or limits.latency > 0) and not self._plain
         self._flying: list[deque[Flying]] = [deque() for _ in instances]
-        self.devices: dict[int, int] = {}  # by place, where that is not one: a block there takes so much less of each
-        self.outside: dict[int, tuple[int, int]] = {}  # by place: who waits for an instance elsewhere, and their blocks
+        # by place, if more than one; a block there takes only that fraction of each device's memory
+        self.devices: dict[int, int] = {}
+        # by place: requests that wait for an instance elsewhere, and their blocks
+        self.outside: dict[int, tuple[int, int]] = {}
 
     def refusal(self, demand: Demand, now: float) -> str:
-        """Why it is not taken; empty where it is."""
+        """Return why a request is refused; empty if it is accepted."""
         tokens = demand.total
         if tokens > self._contexts[demand.model]:
             return f"{tokens} tokens are more than the {self._contexts[demand.model]} of {demand.model}"
@@ -105,7 +112,7 @@ class Entrance:
         return full.message if full else admit(tokens, self._room) or ""
 
     def begin(self, demand: Demand, now: float) -> Placing:
-        """It is taken; where it goes."""
+        """Accept a request and choose its instance."""
         self._overload.begin(demand.model)
         choices, compared = self._dispatch.choices, self.active
         dispatcher = self._source.randrange(self._dispatch.dispatchers) if self._dispatch.dispatchers > 1 else 0
@@ -122,11 +129,11 @@ class Entrance:
         return placing
 
     def changed(self, active: Sequence[int]) -> None:
-        """There are other instances at some places, of which nothing is known, and requests go to these."""
+        """Note that there are other instances at some places. Nothing is known of them, and requests go to these."""
         self.active, self._looks = list(active), [None] * len(self._instances)
 
     def end(self, model: str, now: float) -> None:
-        """It is over."""
+        """Note the end of a request."""
         self._overload.end(model, 0, now)
 
     def _place(self, demand: Demand, compared: list[int], dispatcher: int, now: float) -> Placing:
@@ -156,16 +163,16 @@ class Entrance:
         return Placing(compared[at], compared, loads)
 
     def _outstanding(self, i: int, dispatcher: int, now: float) -> int:
-        """Tokens to compute at an instance, as far as a dispatcher knows."""
+        """Return the tokens to compute at an instance, as far as a dispatcher knows."""
         if not self._reckons and not self._dispatch.staleness:
             return self._instances[i].outstanding(now)
         look = self._look(i, now)
         return look.outstanding + sum(one.submission.max_length for one in self._in_flight(i, look, dispatcher))
 
-    # what a dispatcher knows of an instance --------------------------------------------------------------------------
+    # a dispatcher's knowledge of an instance ------------------------------------------------------------------------
 
     def _look(self, i: int, now: float) -> Look:
-        """The last one, or a new one where that is too old."""
+        """Return the last look, or a new one if that is too old."""
         look, instance = self._looks[i], self._instances[i]
         if look is None or now >= look.at + self._dispatch.staleness:
             if self._dispatch.policy == LEAST_WORK:
@@ -177,10 +184,10 @@ class Entrance:
 
     def _forecaster(self, instance: Instance | PipelineInstance, now: float) -> Forecaster:
         made = instance.forecaster(now, self._dispatch.correction, spread=self._dispatch.spread)
-        return made.fork() if self._dispatch.staleness else made  # it will be asked again when the instance is further
+        return made.fork() if self._dispatch.staleness else made  # it will be asked again when the instance has advanced
 
     def _in_flight(self, i: int, look: Look, dispatcher: int) -> list[Flying]:
-        """Those of them that this dispatcher knows and the look does not show."""
+        """Return the requests in flight that this dispatcher knows and the look does not show."""
         if not self._reckons:
             return []
         flying = self._flying[i]
@@ -212,7 +219,7 @@ class Entrance:
         return candidate
 
     def _forecast(self, i: int, demand: Demand, look: Look, flying: Sequence[Flying]) -> Forecast:
-        """What would become of the request if it came at the time of the look."""
+        """Return a forecast for the request, as if it came at the time of the look."""
         assert look.forecaster is not None, "no forecast was to be wanted"
         forecaster = look.forecaster.joined([one.submission for one in flying]) if flying else look.forecaster
         found = forecaster.forecast(self._submission(i, demand), delays=POLICIES[self._dispatch.policy].delays)

@@ -1,8 +1,8 @@
-"""KV that moves between the devices of a simulated cluster after a drop or a restore, page by page over its links.
+"""KV exchange between the devices of a simulated cluster after a drop or a restore, page by page over its links.
 
-A stale sequence pauses until its own KV has moved. Meanwhile its pages are held where they lie; once it is its turn
-(``policies/overload/exchange_order.py``) those that it needs elsewhere are held, too, and its bytes leave in the KV class of
-the links. Then its pages are published on all devices of its new route, where it finds them as a cached prefix.
+A stale sequence pauses until its own KV has moved. Meanwhile its pages are held where they are. When its turn comes
+(``policies/overload/exchange_order.py``), the pages that it needs elsewhere are held too, and its bytes leave in the KV
+class of the links. Then its pages are published on all devices of its new route, where it finds them as a cached prefix.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from .groups import GroupDevice, Taken
 
 @dataclass(slots=True)
 class Paused:
-    """A stale sequence, and the group that it goes on in."""
+    """A stale sequence, and the group in which it continues."""
 
     taken: Taken
     target: ParameterGroup
-    held: dict[str, list[int]]  # pages, by worker: so that nobody takes them before it lists them itself
+    held: dict[str, list[int]]  # pages by worker, held so that they stay free for it until it lists them itself
     left: int = 0  # transfers that have not arrived
 
 
 class Exchange:
-    """Of one change of groups. devices: of the new groups, by worker. touch: a worker's memory is about to change. resume: a
-    sequence can go on, with its KV or without."""
+    """The exchange of one change of groups.
+
+    ``devices`` are the new groups', by worker. ``touch`` is called before a worker's memory changes. ``resume`` is called
+    when a sequence can continue, with its KV or without.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,10 @@ class Exchange:
         self.moved = 0  # bytes
 
     def add(self, taken: Taken, before: ParameterGroup, target: ParameterGroup, after: Sequence[ParameterGroup]) -> None:
-        """A sequence of the group ``before`` goes on in ``target``. ``after``: the groups that its workers are in now."""
+        """Add a sequence of the group ``before`` that continues in ``target``.
+
+        ``after`` are the groups that its workers are in now.
+        """
         chain, count = self._components, taken.pages
         now = {member.worker: member for group in after for member in group.members}
         held, more, transfers = dict[str, list[int]](), dict[str, int](), dict[tuple[str, str], int]()
@@ -67,7 +73,7 @@ class Exchange:
         self._order.add(StaleSequence(request, transfers, more))
 
     def begin(self, now: float, running: int) -> None:
-        """Whose turn it is moves. ``running``: sequences that run on these devices."""
+        """Start the transfers of the sequences that are next in turn. ``running`` is the number running on these devices."""
         free = {worker: device.total - device.used for worker, device in self.devices.items()}
         for sequence in self._order.next(free):
             paused = self._paused[sequence.request]
@@ -101,5 +107,5 @@ class Exchange:
 
     @property
     def left(self) -> int:
-        """Sequences that pause."""
+        """The number of paused sequences."""
         return len(self._paused)

@@ -1,6 +1,7 @@
-"""Instances of a simulated cluster as groups of members: replicas, and pipelines of members that have dropped parameters.
+"""Groups of a simulated cluster: replicas, and pipelines of members that have dropped parameters.
 
-A model has ``layers`` equal layers here, of which each stage is one component, so that a page of KV is one slot of a device.
+A model has ``layers`` equal layers here. The layers of a stage are one component, so that a page of KV is one slot of a
+device.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .simulation import hops_of
 
 
 def layered(model: ModelSpec, layers: int, page_size: int) -> tuple[Component, ...]:
-    """Embedding, layers and head."""
+    """Return the chain of a model: embedding, layers and head."""
     layout = KvLayout(1, model.kv_bytes // 4 // layers, "bfloat16", page_size)
     body = model.parameters - model.embedding - model.head
     sizes = [body * (n + 1) // layers - body * n // layers for n in range(layers)]
@@ -47,16 +48,16 @@ def _component(model: ModelSpec, kind: Kind, first: int, last: int, nbytes: int,
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGroups:
-    """Makes instances of groups. configs: of each worker as a replica."""
+    """Factory of instances for groups. ``configs`` has each worker's configuration as a replica."""
 
     model: ModelSpec
     components: Sequence[Component]
     configs: Mapping[str, SweepConfig]
-    costs: Coefficients  # with the sizes of the model
+    costs: Coefficients  # including the sizes of the model
     links: LinkTimes
 
     def make(self, group: ParameterGroup) -> tuple[Instance | PipelineInstance, Route]:
-        """A new instance, and its route."""
+        """Return a new instance and its route."""
         stages, page_size = [], next(iter(self.configs.values())).page_size
         last = len(self.components) - 1
         for m in group.members:
@@ -102,14 +103,17 @@ class GroupDevice:
         return used_blocks(self.memory, self.page_bytes)
 
     def hold(self, pages: int) -> list[int]:
-        """Take so many pages, or as many as there are."""
+        """Allocate ``pages`` pages, or as many as there are."""
         found = list[int]()
         while len(found) < pages and (handle := self.memory.allocate_page(self.span, "")) is not None:
             found.append(handle)
         return found
 
     def publish(self, handles: Sequence[int], hashes: Sequence[bytes]) -> list[int]:
-        """They have the KV of these pages, and are held until a sequence lists them; those beyond are free again."""
+        """Publish the KV of these pages under these hashes. Return the published handles.
+
+        They are held until a sequence lists them; the pages beyond the hashes become free again.
+        """
         for handle, token_hash in zip(handles, hashes, strict=False):
             self.memory.pages.publish(handle, token_hash)
         self.release(handles[len(hashes) :])
@@ -120,7 +124,7 @@ class GroupDevice:
 
 
 def devices(instance: Instance | PipelineInstance) -> dict[str, GroupDevice]:
-    """By worker."""
+    """Return the devices of an instance, by worker."""
     states = [m.state for m in instance.machines.values()] if isinstance(instance, PipelineInstance) else [instance.state]
     found = {}
     for state in states:
@@ -131,7 +135,7 @@ def devices(instance: Instance | PipelineInstance) -> dict[str, GroupDevice]:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A sequence that was taken out of an instance: how to submit it elsewhere, and its full pages of KV."""
+    """A sequence that was removed from an instance: how to submit it elsewhere, and the number of its full KV pages."""
 
     submission: Submission
     pages: int
@@ -139,7 +143,7 @@ class Taken:
 
 
 def take_out(instance: Instance | PipelineInstance, now: float) -> list[Taken]:
-    """All sequences of an instance that stops, those that run first."""
+    """Remove all sequences of an instance that stops, the running ones first."""
     rows, found = instance.state.parts.rows, []
     for s in rows.live():
         status = rows.status[s]
@@ -150,7 +154,10 @@ def take_out(instance: Instance | PipelineInstance, now: float) -> list[Taken]:
 
 
 def take_one(instance: Instance, request: str, now: float) -> tuple[Taken, list[News]]:
-    """One sequence of an instance, with the KV that it had when it last ran; and what is told of others meanwhile."""
+    """Remove one sequence of an instance, with the KV that it had when it last ran.
+
+    Also return the news of other sequences from that time.
+    """
     instance.catch_up(now)
     s = instance.state.parts.rows.find(request)
     assert s is not None, "a sequence goes on elsewhere that is not here"

@@ -1,7 +1,7 @@
-"""A simulated cluster that moves running sequences between instances by their load (``policies/overload/migrating.py``).
+"""Simulated cluster that migrates running sequences between instances by load (``policies/overload/migrating.py``).
 
-As in Llumnix a sequence goes on decoding while its KV is copied, round by round; the last round, of a page at most, is
-copied while it stands still, and it goes on at its destination. A source that preempts or ends it ends the migration.
+As in Llumnix a sequence continues to decode while its KV is copied, round by round. The last round, of one page at most, is
+copied while it is stopped; then it continues at its destination. If the source preempts or finishes it, the migration ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .workload import Demand
 
 
 class MigrateSimulation(MovingSimulation):
-    """See the module."""
+    """Simulation with migration (see the module)."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class MigrateSimulation(MovingSimulation):
         return FreenessReading(free=candidate.free_blocks, running=candidate.running, head=head)
 
     def _decoding(self, place: int) -> dict[str, int]:
-        """Full pages of those who decode, by request."""
+        """Return the number of full pages of each decoding sequence, by request."""
         self._touch(self.instances[place].name)
         rows = self.instances[place].state.parts.rows
         running = [s for s in rows.with_status(Status.RUNNING) if rows.known[s] == rows.planned[s] + 1]
         return {rows.submission[s].request: rows.computed[s] // rows.page_size for s in running}
 
     def _copy(self, pair: MigrationPair, request: str, held: list[int]) -> None:
-        """The next round, of all pages that are full by now; the last one once there is one at most."""
+        """Copy the next round: all pages that are full by now. It is the last round if that is one page at most."""
         source, destination = self._places[pair.source], self._places[pair.destination]
         pages = self._decoding(source).get(request)
         more = self._device(destination).hold(pages - len(held)) if pages is not None else []

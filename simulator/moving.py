@@ -1,6 +1,6 @@
-"""A simulated cluster in which sequences go on elsewhere, or later, with their KV: base of all that move it.
+"""Base of simulated clusters in which sequences continue elsewhere, or later, with their KV.
 
-KV takes its time on links. Where it arrives its pages are published, and held until the sequence has started and lists them
+KV takes time on links. When it arrives its pages are published, and held until the sequence has started and lists them
 itself, so that all memory is accounted for in pages of the real allocator.
 """
 
@@ -24,8 +24,11 @@ Held = dict[str, list[int]]  # pages, by worker
 
 
 class MovingSimulation(ClusterSimulation):
-    """See the module. bandwidth: of the links that KV moves on, bytes per second. One model, instances of ``memory`` bytes
-    with prefix caches."""
+    """Base simulation with moving KV (see the module).
+
+    ``bandwidth`` is of the links that KV moves on, in bytes per second. There is one model, and instances have ``memory``
+    bytes and prefix caches.
+    """
 
     def __init__(
         self,
@@ -42,15 +45,16 @@ class MovingSimulation(ClusterSimulation):
         self._times = LinkTimes(scenario.links.latency, bandwidth)
         self.links = BulkLinks(self._times, bandwidth, self.call, priorities=self._spec.priorities)
         self._places = {instance.name: place for place, instance in enumerate(self.instances)}
-        self._at = list(range(len(self.instances)))  # of each place, that of the instance that its device is in now
-        self._kept: dict[str, tuple[Mapping[str, GroupDevice], Held]] = {}  # pages of those who go on and have not started
+        self._at = list(range(len(self.instances)))  # for each place, the place of the instance that its device is in now
+        # pages of sequences that continue elsewhere and have not started
+        self._kept: dict[str, tuple[Mapping[str, GroupDevice], Held]] = {}
         self._page_bytes = scenario.instances[0].page_size * scenario.models[0].kv_bytes
-        self.stalls: list[float] = []  # of sequences that paused, in seconds
+        self.stalls: list[float] = []  # pauses of sequences, in seconds
         self.moved = 0  # bytes of KV
         self.changes: list[dict[str, Any]] = []
 
     def _again(self) -> bool:
-        """Whether anybody is left, so that instances are to be looked at again in ``PERIOD``."""
+        """Return whether any request is left, so that instances must be read again after ``PERIOD``."""
         while self._oldest < len(self.requests) and self.requests[self._oldest].ended >= 0:
             self._oldest += 1
         return self._oldest < len(self.requests)
@@ -61,7 +65,7 @@ class MovingSimulation(ClusterSimulation):
             self._note(self.changes[-1])
 
     def _touch(self, worker: str) -> None:
-        """Its memory is about to change: it must not be within a jump."""
+        """Prepare for a change of a worker's memory: it must not be within a jump."""
         place = self._at[self._places[worker]]
         instance = self.instances[place]
         if not isinstance(instance, Instance):
@@ -71,13 +75,13 @@ class MovingSimulation(ClusterSimulation):
         self._schedule(place)
 
     def _device(self, place: int) -> GroupDevice:
-        """The memory of an instance of one device."""
+        """Return the memory of an instance of one device."""
         instance = self.instances[place]
         self._touch(instance.name)
         return devices(instance)[instance.name]
 
     def _take(self, place: int, request: str) -> Taken:
-        """Out of the instance of one device at a place."""
+        """Remove a sequence from the instance of one device at a place."""
         instance = self.instances[place]
         assert isinstance(instance, Instance), "one sequence was to leave a pipeline"
         taken, news = take_one(instance, request, self.now)
@@ -85,7 +89,7 @@ class MovingSimulation(ClusterSimulation):
         return taken
 
     def _go_on(self, place: int, taken: Taken, held: list[int]) -> None:
-        """Its KV has come to the instance of one device at a place."""
+        """Continue a sequence at the instance of one device at a place, where its KV has arrived."""
         device, name = self._device(place), self.instances[place].name
         hashes = taken.submission.page_hashes[: taken.pages]
         self._kept[taken.submission.request] = {name: device}, {name: device.publish(held, hashes)}

@@ -1,8 +1,8 @@
-"""A prefix cache as a simulated engine has it: KV of the prompts' shared tokens, kept while there is room.
+"""Prefix cache of a simulated engine: KV of the prompts' shared tokens, kept while there is capacity.
 
-Segments of the batch's prefix tree are what is cached and evicted: a whole segment at a time, the least recently used one
-that nothing below it and no running sequence needs (SGLang's radix cache). What a sequence alone has stays behind when it
-ends, as in an engine, and takes room until it is evicted. All in positions of KV.
+Segments of the batch's prefix tree are cached and evicted as a whole: the least recently used one that neither a segment
+below it nor a running sequence needs (SGLang's radix cache). The KV that only one sequence has stays when it ends, as in an
+engine, and takes memory until it is evicted. All sizes are in positions of KV.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from ..policies.offline.prefix_tree import PrefixTree
 
 
 class PrefixCache:
-    """``held``: positions that running sequences need, each once; ``idle``: those that are kept besides."""
+    """A prefix cache.
+
+    ``held`` counts positions that running sequences need, each once; ``idle`` counts the ones that are kept besides.
+    """
 
     def __init__(self, tree: PrefixTree, memory: int) -> None:
         self._parent, self._depth = tree.parent.tolist(), tree.depth.tolist()
@@ -22,22 +25,22 @@ class PrefixCache:
         self.memory, self.held, self.idle = memory, 0, 0
         self._present = bytearray(nodes)
         self._users = [0] * nodes  # running sequences that end in a node, and nodes below it that have users
-        self._kept = [0] * nodes  # what is cached directly below a node
-        self._used = [0] * nodes  # when its last user left
-        # heap of (last use, node, positions that an ended sequence left behind): what may be evicted, and outdated entries
+        self._kept = [0] * nodes  # number of cached entries directly below a node
+        self._used = [0] * nodes  # time at which its last user left
+        # Heap of (last use, node, positions that an ended sequence left behind): evictable entries, and outdated ones.
         self._oldest: list[tuple[int, int, int]] = []
         self._now = 0
         self._present[tree.root], self._users[tree.root] = 1, 1
 
     def cached(self, request: int) -> int:
-        """Tokens of its prompt that need not be computed."""
+        """Return the tokens of a request's prompt that need not be computed."""
         node = self._parent[self._rank[request]]
         while not self._present[node]:
             node = self._parent[node]
         return self._depth[node]
 
     def begin(self, request: int) -> int:
-        """A sequence starts: its prompt has room. Returns the tokens of it that were cached."""
+        """Start a sequence; there must be space for its prompt. Return the tokens of it that were cached."""
         parent, depth = self._parent, self._depth
         leaf = self._rank[request]
         node, found = parent[leaf], -1
@@ -57,7 +60,7 @@ class PrefixCache:
         return depth[node] if found < 0 else found
 
     def end(self, request: int, generated: int, *, keep: bool) -> None:
-        """It runs no more, with so many tokens generated. ``keep``: what it alone has stays until it is evicted."""
+        """End a sequence with ``generated`` tokens. With ``keep``, its own KV stays until it is evicted."""
         parent, depth = self._parent, self._depth
         self._now += 1
         leaf = self._rank[request]
@@ -79,13 +82,13 @@ class PrefixCache:
             self._users[node] -= 1
 
     def grow(self, positions: int) -> None:
-        """Running sequences hold so many more."""
+        """Add ``positions`` to the positions that running sequences hold."""
         self.held += positions
         if self.held + self.idle > self.memory:
             self.trim()
 
     def trim(self) -> None:
-        """Evict what is idle until everything has room."""
+        """Evict idle entries until everything fits."""
         while self.idle and self.held + self.idle > self.memory:
             used, node, tail = heapq.heappop(self._oldest)
             if tail:
@@ -101,6 +104,6 @@ class PrefixCache:
                 self._offer(above)
 
     def _offer(self, node: int) -> None:
-        """It can be evicted, if nothing below it is cached."""
+        """Make a node evictable, if nothing below it is cached."""
         if not self._kept[node]:
             heapq.heappush(self._oldest, (self._used[node], node, 0))

@@ -1,11 +1,11 @@
-"""An offline batch on one simulated engine: continuous batching with chunked prefill and a prefix cache, in whatever order.
+"""Offline batch on one simulated engine: continuous batching with chunked prefill and a prefix cache, in any order.
 
-Which request starts is the scanner's (``policies/offline/scanner.py``), how long a step takes the back ends'
-(``policies/offline/step_time.py``), and what is cached the engine's own memory. What a batch's steps compute and read does
-not depend on how long they take, so that one simulation tells the seconds on every back end. Steps in which nothing but
-decoding happens are taken together, up to the next sequence that ends.
+The scanner chooses which request starts (``policies/offline/scanner.py``), the back ends say how long a step takes
+(``policies/offline/step_time.py``), and the engine's own memory says what is cached. What a batch's steps compute and read
+does not depend on how long they take, so one simulation gives the seconds on every back end. Steps in which all sequences
+only decode are taken together, up to the next sequence that ends.
 
-Prompts are computed in the order in which they started, so a shared prefix is there before those that share it come to it.
+Prompts are computed in the order in which they started, so a shared prefix is there before the others that share it need it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from .offline_cache import PrefixCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What all orders share. ``memory``: positions of KV; ``weights``: seconds of reading the parameters once; ``clocks``:
-    back ends by name; ``most``: tokens of a step."""
+    """The engine that all orders share.
+
+    ``memory`` is in positions of KV. ``weights`` is the seconds of reading the parameters once. ``clocks`` are back ends by
+    name. ``most`` is the most tokens of a step.
+    """
 
     costs: Costs
     memory: int
@@ -39,9 +42,12 @@ class Engine:
 
 
 class OfflineJob:
-    """``outputs``: tokens of each answer, the truth. ``expected``: what is known of them beforehand. ``pace``: density that
-    steps aim at (``StepTokens``); None: all take as many tokens as they can. Raises ValueError for a request that no empty
-    memory holds."""
+    """A run of a batch.
+
+    ``outputs`` are the true tokens of each answer, ``expected`` their estimates. ``pace`` is the density that steps aim at
+    (``StepTokens``); None means that all take as many tokens as they can. Raises ValueError for a request that does not fit
+    even into empty memory.
+    """
 
     def __init__(
         self,
@@ -66,36 +72,36 @@ class OfflineJob:
         self.pace(pace)
         self._clocks = list(engine.clocks.values())
         self._seconds = [0.0] * len(self._clocks)
-        self._prompts: deque[list[int]] = deque()  # [request, tokens whose KV is there, tokens to compute]
-        self._began: dict[int, int] = {}  # sequence that decodes -> the step after which it began
-        self._ends: dict[int, int] = {}  # the same -> the step after which it ends
+        self._prompts: deque[list[int]] = deque()  # [request, tokens with KV, tokens to compute]
+        self._began: dict[int, int] = {}  # decoding sequence -> the step after which it began
+        self._ends: dict[int, int] = {}  # decoding sequence -> the step after which it ends
         self._next: list[tuple[int, int]] = []  # heap of (step, request), with outdated entries
         self._made: dict[int, int] = {}  # stopped sequence -> tokens that it had generated
-        self._context = 0  # positions of all sequences that decode
-        self._full = False  # nothing more fits until something ends
+        self._context = 0  # positions of all decoding sequences
+        self._full = False  # nothing more fits until a sequence ends
         self.step = 0
         self.compute = self.memory = 0.0  # seconds at full speed
         self.computed = self.found = self.again = (
             0  # prompt tokens computed, found in the cache, computed again after a stop
         )
-        self.course = array("d")  # triples: steps, and the compute and memory seconds of these
+        self.course = array("d")  # triples: steps, and their compute and memory seconds
 
     @property
     def seconds(self) -> dict[str, float]:
-        """How long it took so far, by back end."""
+        """The seconds so far, by back end."""
         return dict(zip(self.engine.clocks, self._seconds, strict=True))
 
     def pace(self, target: float | None) -> None:
-        """The density that steps aim at from now on."""
+        """Set the density that steps aim at from now on."""
         self._tokens = StepTokens(self.engine.costs, target, self.engine.weights, self.engine.most)
 
     def replace(self, units: Sequence[Unit], expected: Sequence[float], target: float, share: float | None = None) -> None:
-        """Go on with another order of what has not started, with better estimates, aiming at another density."""
+        """Continue with another order of the requests that have not started, better estimates, and another density."""
         self.expected, self._full = expected, False
         self.scanner.replace(units, target, share)
 
     def run(self, awaited: set[int] | None = None) -> None:
-        """Until all is done, or all that is awaited."""
+        """Run until everything is done, or all of ``awaited``."""
         awaits = awaited is not None
         while (self.scanner.waiting or self._prompts or self._ends) and not (awaits and not awaited):
             if self.cache.held + len(self._ends) > self.engine.memory:
@@ -114,7 +120,7 @@ class OfflineJob:
     # admission
 
     def _need(self, request: int) -> float:
-        """Positions that a request counts for if it starts now; not now, if pages are short."""
+        """Return the positions that a request counts for if it starts now; more than fit, if pages are short."""
         made = self._made.get(request, 0)
         new = self._length[request] - self.cache.cached(request) + made
         more = round(max(self.expected[request] - made, 0.25 * made))
@@ -146,7 +152,7 @@ class OfflineJob:
     # steps
 
     def _one(self) -> None:
-        """A step in which prompts are computed."""
+        """Simulate a step in which prompts are computed."""
         costs, decoding = self.engine.costs, len(self._ends)
         memory = costs.read * (self._context + decoding)
         left = self._tokens.tokens(decoding, memory) - decoding
@@ -168,7 +174,7 @@ class OfflineJob:
             heapq.heappush(self._next, (end, request))
 
     def _many(self) -> None:
-        """Steps in which nothing but decoding happens, until a sequence ends or memory is full."""
+        """Simulate steps in which all sequences only decode, until one ends or memory is full."""
         decoding = len(self._ends)
         room = (self.engine.memory - self.cache.held) // decoding
         while self._ends.get(self._next[0][1]) != self._next[0][0]:
@@ -178,7 +184,7 @@ class OfflineJob:
         self._pass(steps, costs.answer(decoding), costs.read * (self._context + decoding))
 
     def _pass(self, steps: int, compute: float, memory: float) -> None:
-        """Time of steps goes by: the first reads for ``memory`` seconds, each sequence that decodes grows by a token."""
+        """Advance by some steps. The first one reads for ``memory`` seconds; each decoding sequence grows by a token."""
         decoding = len(self._ends)
         growth = self.engine.costs.read * decoding
         if steps == 1:
@@ -198,7 +204,7 @@ class OfflineJob:
     # ends
 
     def _leave(self, request: int, *, keep: bool) -> int:
-        """A sequence decodes no more: the tokens that it has generated in all."""
+        """Remove a decoding sequence. Return the tokens that it has generated in all."""
         del self._ends[request]
         self.admission.ended(request)
         made = self.step - self._began.pop(request) + self._made.pop(request, 0)
@@ -213,7 +219,7 @@ class OfflineJob:
         self.cache.grow(0)
 
     def _stop(self) -> None:
-        """Memory is full: the newest sequence that decodes gives way, of the side that has more than its part."""
+        """Stop the newest decoding sequence on the side that exceeds its share more. Memory is full."""
         worse, better = sorted(SIDES, key=self.scanner.over, reverse=True)
         request = next(one for side in (worse, better) for one in self.scanner.newest(side) if one in self._ends)
         self._made[request] = self._leave(request, keep=False)

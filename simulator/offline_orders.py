@@ -1,8 +1,8 @@
-"""One batch in several orders on the same simulated engine: ours and those of ``policies/offline/baselines.py``.
+"""Comparison of orders of a batch on the same simulated engine: ours, and the ones of ``policies/offline/baselines.py``.
 
-All orders have the engine, the memory, the admission rule and the estimates of answers' lengths in common. Ours pays for its
-estimates: the samples run first (in the room that they leave, requests whose length is known beforehand), and the order is
-made when they have ended. The others get the same estimates for nothing.
+All orders share the engine, the memory, the admission rule and the estimates of answers' lengths. Ours pays for its
+estimates: the samples run first (beside requests whose length is known beforehand, in the memory that is left), and the
+order is made when they have ended. The others get the same estimates for free.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .offline_job import Engine, OfflineJob
 from .offline_workload import OfflineWorkload
 
 OURS = "blockwright"
-FIRST_SHARE = 0.1  # of memory: for the left side while samples run
+FIRST_SHARE = 0.1  # fraction of memory for the left side while samples run
 BACK_ENDS = {"sequential": sequential, "ideal": ideal, "calibrated": calibrated}
 
 
 def engine(
     *, parameters: float, hidden: int, layers: int, kv_width: int, compute: float, bandwidth: float, kv_bytes: float
 ) -> Engine:
-    """A device of so many FLOP/s and byte/s with ``kv_bytes`` for KV, and a model with values of two bytes (``Costs``)."""
+    """Return an engine: a device with these FLOP/s and bytes/s and ``kv_bytes`` for KV, and a model of two-byte values."""
     costs = Costs.of_model(
         parameters=parameters, hidden=hidden, layers=layers, kv_width=kv_width, compute=compute, bandwidth=bandwidth
     )
@@ -39,15 +39,18 @@ def engine(
 
 
 def llama_8b_on_a100() -> Engine:
-    """The paper's: Llama-3.1-8B on an A100 with 80 GB, 60 of them for KV."""
+    """Return the paper's engine: Llama-3.1-8B on an A100 with 80 GB, 60 GB of them for KV."""
     return engine(parameters=8.0e9, hidden=4096, layers=32, kv_width=1024, compute=312e12, bandwidth=2.039e12, kv_bytes=60e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineRules:
-    """What our order can be told. ``sampling``: part of the requests that run first; 1: all lengths are known beforehand.
-    ``share``: of the memory for the left side, instead of the partition by density. ``target``: density to aim at, 0: that
-    of the batch. ``paced``: steps aim at it too."""
+    """Options of our order.
+
+    ``sampling`` is the fraction of requests that run first; 1 means that all lengths are known beforehand. ``share`` is the
+    left side's fraction of memory, instead of the partition by density. ``target`` is the density to aim at, 0 for the
+    batch's own. With ``paced``, steps aim at it too.
+    """
 
     sampling: float = PROBABILITY
     order: OrderRules = field(default_factory=OrderRules)
@@ -58,9 +61,12 @@ class OfflineRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineOutcome:
-    """``seconds`` and ``bound`` (what no order can do better) by back end. ``tokens``: prompts and answers, cached ones too.
-    ``found``: prompt tokens that were cached; ``best``: those that depth-first order without end of memory would find.
-    ``again``: tokens computed again after ``stops``. ``course``: see ``OfflineJob``."""
+    """The result of one order.
+
+    ``seconds`` and ``bound`` (the best possible) are by back end. ``tokens`` counts prompts and answers, including cached
+    ones. ``found`` counts prompt tokens that were cached, ``best`` the ones that depth-first order with unlimited memory
+    would find. ``again`` counts tokens computed again after ``stops``. ``course``: see ``OfflineJob``.
+    """
 
     seconds: dict[str, float]
     bound: dict[str, float]
@@ -75,7 +81,7 @@ class OfflineOutcome:
     course: array[float]
 
     def rate(self, back_end: str) -> float:
-        """Tokens a second."""
+        """Return the tokens per second."""
         return self.tokens / self.seconds[back_end]
 
     def optimum_share(self, back_end: str) -> float:
@@ -83,12 +89,12 @@ class OfflineOutcome:
 
     @property
     def sharing_share(self) -> float:
-        """Of what could be shared."""
+        """The fraction of the possible sharing that was achieved."""
         return self.found / self.best if self.best else 1.0
 
 
 class OfflineComparison:
-    """A workload, and what its orders have in common. ``seed``: of samples and of the random order."""
+    """A workload, and everything that its orders share. ``seed`` is for samples and the random order."""
 
     def __init__(self, engine: Engine, workload: OfflineWorkload, seed: int = 0) -> None:
         self.engine, self.workload = engine, workload
@@ -113,14 +119,14 @@ class OfflineComparison:
         return choose_samples(self.tree, self.draws, part, self.workload.known)
 
     def estimates(self, samples: Sequence[int]) -> Estimates:
-        """What is known when these have ended."""
+        """Return what is known when these requests have ended."""
         found = Estimates(self.tree, self.workload.limits, fixed=self.workload.known)
         for request in samples:
             found.finished(request, self.workload.outputs[request])
         return found
 
     def baseline(self, name: str, *, pace: float | None = None) -> OfflineOutcome:
-        """In the order of that name. ``pace``: density that steps aim at."""
+        """Run the order of that name. ``pace`` is the density that steps aim at."""
         expected = self.estimates(self.samples(PROBABILITY)).outputs()
         units = [Weigher(self.tree, self.engine.costs, expected).unit(self.orders[name]())]
         job = self._job(expected, units, self.whole.rho, pace, None)
@@ -128,7 +134,7 @@ class OfflineComparison:
         return self._outcome(job)
 
     def blended(self, rules: OfflineRules = OfflineRules()) -> OfflineOutcome:
-        """In ours."""
+        """Run our order."""
         if rules.sampling >= 1.0:
             expected: Sequence[float] = array("d", self.workload.outputs)
             units, rho = self._order(expected, rules)
@@ -161,7 +167,7 @@ class OfflineComparison:
         )  # fmt: skip
 
     def _first(self, samples: Sequence[int], guessed: Sequence[float]) -> list[Unit]:
-        """The samples from the left; from the right what is longest of those whose length is known; the others between."""
+        """Return the samples for the left side, the longest requests of known length for the right, the rest between."""
         known, chosen = self.workload.known, {*samples}
         rest = [request for request in self.tree.order if request not in chosen]
         first = sorted(samples, key=self.tree.rank.__getitem__)
@@ -185,7 +191,7 @@ class OfflineComparison:
 
 
 def columns(course: array[float], count: int) -> list[tuple[float, float]]:
-    """A job's course as so many equal parts of its steps: mean compute and memory seconds of a step in each."""
+    """Return a job's course as ``count`` equal parts of its steps: mean compute and memory seconds of a step in each."""
     total = sum(course[0::3])
     sums = [[0.0, 0.0, 0.0] for _ in range(count)]
     passed = 0.0

@@ -1,10 +1,9 @@
-"""Batches of requests of several sources, mixed for a given density and a given sharing of prefixes.
+"""Synthetic offline batches: requests of several sources, mixed for a given density and a given sharing of prefixes.
 
-After BlendServe (section "Workloads"): a chat source and OpenVid (answers of thousands of tokens, of lengths that are
+Follows BlendServe (section "Workloads"): a chat source and OpenVid (answers of thousands of tokens, of lengths that are
 known beforehand) make the density, MMLU (few-shot prompts of 57 subjects, answers of two tokens) the sharing. One system
-prompt for each source comes before its prompts; what is unknown of a prompt is made up at the right length. Lengths follow
-log-normal laws whose answers are fitted so that each source has the density that the paper's table gives it, or come from
-a trace.
+prompt for each source comes before its prompts; the unknown text of a prompt is made up at the right length. Lengths follow
+log-normal laws whose answers are fitted so that each source has its density in the paper's table, or come from a trace.
 """
 
 from __future__ import annotations
@@ -20,21 +19,24 @@ from ..policies.offline.density import Costs
 from ..policies.offline.prefix_tree import WIDTH
 
 NORMAL = NormalDist()
-SAMPLE = 2000  # quantiles of a source by which its means are told
+SAMPLE = 2000  # quantiles of a source from which its means are computed
 Lengths = tuple[int, int]  # tokens of a prompt and of its answer
 
 
 class WorkloadError(ValueError):
-    """A mixture that cannot be; one sentence."""
+    """An impossible mixture, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSource:
-    """Where requests come from. ``prompt``: mean tokens of a prompt, its shared part included; ``prompt_spread`` and
-    ``answer_spread``: deviations of the logarithms. ``answer``: mean tokens of an answer, 0: so many that the source has
-    the density ``rho``. ``sharing``: part of its prompts' tokens that is shared: by all of them, or by groups of
-    ``group_size``, or by those of each of ``groups``. ``most``: tokens of its longest answer. ``known``: answers are as
-    long as was asked for."""
+    """A source of requests.
+
+    ``prompt`` is the mean number of tokens of a prompt, including its shared part. ``prompt_spread`` and ``answer_spread``
+    are deviations of the logarithms. ``answer`` is the mean number of tokens of an answer; 0 means the number that gives the
+    source the density ``rho``. ``sharing`` is the fraction of its prompts' tokens that is shared: by all prompts, by groups
+    of ``group_size``, or within each of ``groups``. ``most`` is the number of tokens of its longest answer. ``known`` means
+    that answers are as long as requested.
+    """
 
     name: str
     prompt: float
@@ -50,17 +52,17 @@ class RequestSource:
 
     @property
     def followers(self) -> float:
-        """Part of its requests that find what they share computed."""
+        """The fraction of its requests that find their shared part computed."""
         return 1.0 - 1.0 / self.group_size if self.group_size else 1.0
 
     @property
     def shared(self) -> float:
-        """Tokens that a request shares."""
+        """The number of tokens that a request shares."""
         return self.sharing * self.prompt / self.followers
 
 
-# density and sharing: the paper's table; lengths: BurstGPT's and Azure's code trace as published, ShareGPT's file of the
-# traces folder, OpenVid's frames times 256 tokens; the spread of its answers follows from its density
+# Density and sharing: the paper's table. Lengths: BurstGPT's and Azure's code trace as published, ShareGPT's file of the
+# traces folder, OpenVid's frames times 256 tokens. The spread of OpenVid's answers follows from its density.
 SOURCES = {
     source.name: source
     for source in (
@@ -84,8 +86,11 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class OfflineWorkload:
-    """``prompts``: token ids as bytes (``prefix_tree.packed``); ``outputs``: true tokens of each answer; ``limits``: most of
-    them; ``known``: lengths known beforehand, else 0; ``sources``: by request, a number of ``names``."""
+    """A batch of requests.
+
+    ``prompts`` are token ids as bytes (``prefix_tree.packed``). ``outputs`` are the true tokens of each answer, ``limits``
+    their limits, ``known`` the lengths known beforehand, else 0. ``sources`` has for each request an index into ``names``.
+    """
 
     prompts: list[bytes]
     outputs: array[int]
@@ -96,7 +101,7 @@ class OfflineWorkload:
 
 
 def lengths_of(source: RequestSource, costs: Costs, count: int) -> list[Lengths]:
-    """So many lengths at even quantiles of the laws, prompts and answers independent of each other."""
+    """Return ``count`` lengths at even quantiles of the laws; prompts and answers are independent."""
     prompts = _law(source.prompt, source.prompt_spread, count, 8192)
     answers = _law(source.answer or _fitted(source, costs), source.answer_spread, count, source.most)
     random.Random(f"{source.name} {count}").shuffle(answers)
@@ -105,14 +110,14 @@ def lengths_of(source: RequestSource, costs: Costs, count: int) -> list[Lengths]
 
 
 def _law(mean: float, spread: float, count: int, most: int) -> list[int]:
-    """Log-normal with this mean."""
+    """Return lengths of a log-normal law with this mean."""
     middle = math.log(mean) - spread * spread / 2.0
     draws = (math.exp(middle + spread * NORMAL.inv_cdf((number + 0.5) / count)) for number in range(count))
     return [min(max(round(draw), 1), most) for draw in draws]
 
 
 def _fitted(source: RequestSource, costs: Costs) -> float:
-    """The mean answer with which a source has its density: longer answers are less dense."""
+    """Return the mean answer with which a source has its density: longer answers are less dense."""
     low, high = 1.0, float(source.most)
     prompts = _law(source.prompt, source.prompt_spread, SAMPLE, 8192)
     for _ in range(30):
@@ -126,7 +131,7 @@ def _fitted(source: RequestSource, costs: Costs) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Means:
-    """Seconds of a request in the mean: compute if nothing were shared, what of it is saved, memory."""
+    """Mean seconds of a request: compute without sharing, the part of it that sharing saves, memory."""
 
     comp: float
     saved: float
@@ -149,9 +154,12 @@ def mixed(
     lengths: Sequence[Lengths] = (),
     seed: int = 0,
 ) -> OfflineWorkload:
-    """``count`` requests of a chat source, OpenVid and MMLU: compute by memory time is ``rho`` when every shared token is
-    computed once, and sharing saves this part of the compute. ``lengths``: of the chat source, from a trace. Raises
-    WorkloadError where no mixture is so."""
+    """Return ``count`` requests of a chat source, OpenVid and MMLU.
+
+    The compute-to-memory time ratio is ``rho`` if every shared token is computed once, and sharing saves the fraction
+    ``sharing`` of the compute. ``lengths`` are the chat source's, from a trace. Raises WorkloadError if there is no such
+    mixture.
+    """
     sources = [SOURCES[chat], SOURCES["openvid"], SOURCES["mmlu"]]
     chosen = [lengths_of(source, costs, SAMPLE) for source in sources]
     if lengths:
@@ -167,7 +175,7 @@ def mixed(
 
 
 def _counts(means: Sequence[_Means], rho: float, sharing: float, count: int) -> list[int]:
-    """Of each source: two ratios and the sum, solved by Cramer's rule."""
+    """Return the number of requests of each source: two ratios and the sum, solved by Cramer's rule."""
     first = [mean.comp - mean.saved - rho * mean.mem for mean in means]
     second = [mean.saved - sharing * mean.comp for mean in means]
     parts = [
@@ -186,7 +194,7 @@ def _counts(means: Sequence[_Means], rho: float, sharing: float, count: int) -> 
 def _scaled(
     made: Sequence[Sequence[Lengths]], means: Sequence[_Means], counts: Sequence[int], costs: Costs, rho: float
 ) -> list[Lengths]:
-    """The known answers, all longer or shorter by a factor: few of them carry much, and rounding their number shows."""
+    """Return the known answers, all scaled by a factor. A few of them carry much weight, so rounding their number shows."""
     rest = [pair for number, pairs in enumerate(made) if number != 1 for pair in pairs]
     saved = sum(mean.saved * many for mean, many in zip(means, counts, strict=True))
     comp = sum(costs.comp(prompt, answer) for prompt, answer in rest) - saved
@@ -202,7 +210,7 @@ def _scaled(
 
 
 def _prompts(sources: Sequence[RequestSource], made: Sequence[Sequence[Lengths]], chance: random.Random) -> OfflineWorkload:
-    """Token ids: the source's system prompt, the group's shared part, a token that nobody else has there, and zeros."""
+    """Return token ids: the source's system prompt, the group's shared part, a token that is unique there, and zeros."""
     rows: list[tuple[int, bytes, int, int]] = []
     fresh = list(range(1, sum(map(len, made)) + 1))
     chance.shuffle(fresh)
@@ -224,7 +232,7 @@ def _prompts(sources: Sequence[RequestSource], made: Sequence[Sequence[Lengths]]
 
 
 def _beginnings(source: RequestSource, count: int, chance: random.Random) -> list[bytes]:
-    """What prompts of a source begin with: its system prompt, and behind it what the requests of a group share."""
+    """Return the beginnings of a source's prompts: its system prompt, then the part that a group's requests share."""
     tokens = max(round(source.shared), 1)
     groups = max(count // source.group_size, 1) if source.group_size else source.groups
     if not groups:

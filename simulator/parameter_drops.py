@@ -1,10 +1,10 @@
-"""A simulated cluster whose replicas drop parameters when KV memory runs out, and restore them after the burst.
+"""Simulated cluster whose replicas drop parameters when KV memory runs out, and restore them after the burst.
 
-What is to be done is decided by ``policies/overload/coordinator.py``, from readings every ``PERIOD`` seconds; here it takes
-its time. Instances end the sweep under way and stop (``groups.py`` takes their sequences out), a pipeline over their devices
-begins, new requests run at once, and stale ones once their KV has moved over the links (``exchange.py``). In a restore pages
-of the devices are held for the parameters that come back; then the pipeline stops and replicas begin, in the same way. Until
-everybody has moved its devices do not change again.
+``policies/overload/coordinator.py`` decides, from readings every ``PERIOD`` seconds; here the actions take their time.
+Instances finish the current sweep and stop (``groups.py`` removes their sequences), a pipeline over their devices begins,
+new requests run at once, and stale ones once their KV has moved over the links (``exchange.py``). In a restore, pages of the
+devices are held for the parameters that come back; then the pipeline stops and replicas begin, in the same way. The devices
+do not change again until all sequences have moved.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from .simulation import ClusterSimulation, Note, sized
 from .swap import SwapSimulation
 from .workload import Demand
 
-SHOWN = 240  # readings in a report, at most
+SHOWN = 240  # most readings in a report
 
 
 def simulation_of(
     scenario: Scenario, coefficients: Sequence[Coefficients], demands: Sequence[Demand], *, note: Note | None = None
 ) -> ClusterSimulation:
-    """The simulation that a description asks for."""
+    """Return the simulation that a description asks for."""
     kinds: dict[str, type[ClusterSimulation]] = {
         "off": ClusterSimulation,
         "drop": OverloadSimulation,
@@ -61,7 +61,10 @@ def simulation_of(
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """All instances at one time, in bytes of KV: what runs and what waits at the head of a line, and all that fits."""
+    """A reading of all instances at one time, in bytes of KV.
+
+    ``demand`` counts what runs and what waits at the head of a queue, ``capacity`` everything that fits.
+    """
 
     at: float
     demand: int
@@ -70,19 +73,22 @@ class MemoryReading:
 
 @dataclass(slots=True)
 class GroupChange:
-    """The instances ``before`` stop, and others begin: a pipeline, or the members of a pipeline as replicas."""
+    """A change in which the instances ``before`` stop and others begin: a pipeline, or a pipeline's members as replicas."""
 
     what: str  # "drop" or "restore"
-    group: ParameterGroup  # that comes, or that goes
+    group: ParameterGroup  # the pipeline that comes or goes
     before: Sequence[ParameterGroup]
     began: float
     running: int  # instances that have not stopped
-    taken: list[tuple[ParameterGroup, Taken]] = field(default_factory=list)  # and where they were
-    held_back: list[Submission] = field(default_factory=list)  # came meanwhile
+    taken: list[tuple[ParameterGroup, Taken]] = field(default_factory=list)  # sequences, with the groups that they were in
+    held_back: list[Submission] = field(default_factory=list)  # submissions that came meanwhile
 
 
 class OverloadSimulation(MovingSimulation):
-    """See the module. ``scenario.overload`` has a mode; one model, replicas of ``memory`` bytes with prefix caches."""
+    """Simulation with dropped parameters (see the module).
+
+    ``scenario.overload`` has a mode; there is one model, and replicas have ``memory`` bytes and prefix caches.
+    """
 
     def __init__(
         self,
@@ -113,12 +119,12 @@ class OverloadSimulation(MovingSimulation):
         )
         self.coordinator = MemoryCoordinator(rules, planner, components, replicas, page_size)
         self._changing: dict[int, GroupChange] = {}  # by place
-        self._exchanges: dict[str, Exchange] = {}  # by the group that came or went
-        self._claims: dict[str, list[int]] = {}  # pages of a worker that are held for parameters that come back
-        self._loading: dict[str, set[ParameterLoad]] = {}  # by group: what has not come back yet
+        self._exchanges: dict[str, Exchange] = {}  # by the name of the group that came or went
+        self._claims: dict[str, list[int]] = {}  # a worker's pages that are held for parameters that come back
+        self._loading: dict[str, set[ParameterLoad]] = {}  # by group: loads that have not arrived yet
         self._paused: dict[str, float] = {}  # stale sequences, since when
         self.readings: list[MemoryReading] = []
-        self.retired: list[Instance | PipelineInstance] = []  # that have stopped
+        self.retired: list[Instance | PipelineInstance] = []  # instances that have stopped
         self.call(0.0, self._read)
 
     # readings and decisions ------------------------------------------------------------------------------------------
@@ -141,7 +147,7 @@ class OverloadSimulation(MovingSimulation):
             self.call(self.now + PERIOD, self._read)
 
     def _reading(self, place: int) -> DemandReading:
-        """Of a pipeline the fullest device counts."""
+        """Return a reading. In a pipeline the fullest device counts."""
         instance, state = self.instances[place], self.instances[place].state
         candidate, used = instance.candidate(self.now), 0
         if isinstance(instance, PipelineInstance):
@@ -156,7 +162,7 @@ class OverloadSimulation(MovingSimulation):
         match decision:
             case BeginDrop(drop):
                 self._log("drop", drop.group.name, bytes=sum(drop.freed.values()))
-                if len(drop.of) == 1:  # nothing but what a restore that was broken off has loaded
+                if len(drop.of) == 1:  # only the parameters that an aborted restore has loaded
                     self._claim(drop.group)
                     self.coordinator.dropped(drop.group.name, self.now)
                 else:
@@ -173,8 +179,10 @@ class OverloadSimulation(MovingSimulation):
     # parameters come back --------------------------------------------------------------------------------------------
 
     def _claim(self, group: ParameterGroup) -> bool:
-        """Hold the memory of what members have beyond their stages, and in a restore of what they lack. Whether there was
-        room for all of it."""
+        """Hold the memory of members' surplus parameters, and in a restore of their missing ones.
+
+        Return whether there was space for all of it.
+        """
         restoring, whole = self.coordinator.state[group.name] is GroupState.RESTORING, True
         every = range(len(self._components))
         for worker, device in devices(self.instances[self._places[group.members[0].worker]]).items():
@@ -189,7 +197,7 @@ class OverloadSimulation(MovingSimulation):
         return whole
 
     def _load(self, group: ParameterGroup) -> None:
-        """Once there is room the missing parameters come over the links, while the pipeline serves."""
+        """Send the missing parameters over the links once there is space. The pipeline serves meanwhile."""
         if not self._claim(group):
             return
         missing = loads(group, self._components)
@@ -204,7 +212,7 @@ class OverloadSimulation(MovingSimulation):
     def _loaded(self, name: str, load: ParameterLoad) -> None:
         left = self._loading.get(name)
         if left is None or load not in left:
-            return  # the restore was broken off
+            return  # the restore was aborted
         left.remove(load)
         self.coordinator.loaded(name, load)
         if not left:
@@ -214,7 +222,7 @@ class OverloadSimulation(MovingSimulation):
     # instances stop, and others begin --------------------------------------------------------------------------------
 
     def _stop(self, change: GroupChange) -> None:
-        """Each instance of a change ends the sweep under way. What a pipeline has under way is done again."""
+        """Let each instance of a change finish the current sweep. A pipeline's sweeps under way are done again."""
         workers = {member.worker for group in change.before for member in group.members}
         if any(not workers.isdisjoint(exchange.devices) for exchange in self._exchanges.values()):
             self.call(self.now + PERIOD, lambda: self._stop(change))
@@ -242,7 +250,7 @@ class OverloadSimulation(MovingSimulation):
             self.call(self.now + self._spec.prepare, lambda: self._switch(change))
 
     def _switch(self, change: GroupChange) -> None:
-        """The new instances begin."""
+        """Begin the new instances."""
         after = [change.group] if change.what == "drop" else self.coordinator.restored(change.group.name, self.now)
         self._loading.pop(change.group.name, None)
         found: dict[str, GroupDevice] = {}
@@ -263,7 +271,7 @@ class OverloadSimulation(MovingSimulation):
         self._submit(change, after, exchange)
 
     def _submit(self, change: GroupChange, after: Sequence[ParameterGroup], exchange: Exchange) -> None:
-        """Who has KV that is to move pauses; all others run."""
+        """Pause the sequences that have KV to move, and submit all others."""
         tokens = {taken.submission.request: len(taken.submission.tokens) for _, taken in change.taken}
         tokens |= {submission.request: len(submission.tokens) for submission in change.held_back}
         names = {group.members[0].worker: group for group in after}
@@ -278,7 +286,8 @@ class OverloadSimulation(MovingSimulation):
                 fresh.append(taken.submission)
         self._log(f"{change.what}ped" if change.what == "drop" else "restored", change.group.name,
                   seconds=self.now - change.began, stale=exchange.left)  # fmt: skip
-        self._move(change.group.name)  # first, or those who wait take all pages that it needs for its first round
+        # first, or else waiting sequences would take all pages that it needs for its first round
+        self._move(change.group.name)
         for submission in sorted(fresh, key=lambda submission: submission.arrival):
             self._deliver(self._places[home[submission.request]], submission)
 
@@ -286,7 +295,7 @@ class OverloadSimulation(MovingSimulation):
         submission = paused.taken.submission
         self._kept[submission.request] = exchange.devices, paused.held
         self.stalls.append(self.now - self._paused.pop(submission.request))
-        for name in list(self._exchanges):  # the pages that came free are for the next round
+        for name in list(self._exchanges):  # the freed pages are for the next round
             self._move(name)
         self._deliver(self._places[paused.target.members[0].worker], submission)
 
@@ -304,7 +313,7 @@ class OverloadSimulation(MovingSimulation):
         places = {self._at[self._places[worker]] for worker in exchange.devices}
         return sum(self.instances[place].candidate(self.now).running for place in places)
 
-    # instead of those of a cluster whose instances stay ---------------------------------------------------------------
+    # overrides of a cluster with fixed instances -------------------------------------------------------------------
 
     def _deliver(self, place: int, submission: Submission) -> None:
         place = self._at[place]

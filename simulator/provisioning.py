@@ -1,7 +1,7 @@
-"""Provisioning in a simulated cluster: which instances are active, how long each one is paid for, why one came or went.
+"""Provisioner of a simulated cluster: its active instances, the time each one is paid for, and the reasons for changes.
 
-When that happens is decided by ``policies/cluster/provisioning.py``, as on the live cluster. An instance is paid for from
-the decision to start it until it has been drained.
+``policies/cluster/provisioning.py`` decides, as on the live cluster. An instance is paid for from the decision to start it
+until it has been drained.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from .description import ProvisioningSpec
 
 @dataclass(frozen=True, slots=True)
 class InstanceChange:
-    """``what``: "starting", "active", "draining" or "stopped"; ``why``: of a decision."""
+    """A change of an instance.
+
+    ``what`` is "starting", "active", "draining" or "stopped"; ``why`` is the reason of a decision.
+    """
 
     at: float
     what: str
@@ -25,7 +28,10 @@ class InstanceChange:
 
 
 class Provisioner:
-    """See the module. ``active``: places of the instances that requests go to. ``names``: of all instances."""
+    """Provisioner of instances (see the module).
+
+    ``active`` are the places of instances that requests go to. ``names`` are all instances' names.
+    """
 
     def __init__(self, spec: ProvisioningSpec, names: Sequence[str]) -> None:
         self.spec, self._names = spec, list(names[: spec.most or None])
@@ -38,13 +44,13 @@ class Provisioner:
         for place in self.active:
             self._policy.up(names[place], 0.0)
         self.changes: list[InstanceChange] = []
-        self.most = rules.least  # at a time
+        self.most = rules.least  # most paid at a time
         self._paid_since = dict.fromkeys(self.active, 0.0)
-        self._paid = 0.0  # instance-seconds, of those that are gone
-        self._requests = [0] * len(self._names)  # at each
+        self._paid = 0.0  # instance-seconds of the ones that are gone
+        self._requests = [0] * len(self._names)  # number at each place
 
     def tick(self, now: float, *, measured: float = 0.0, predicted: float = 0.0) -> list[InstanceChange]:
-        """What follows from an observation; see ``Provisioning.observe``."""
+        """Return the changes that follow from an observation; see ``Provisioning.observe``."""
         if self.spec.mode == "off":
             return []
         self._policy.observe(now, measured=measured, predicted=predicted)
@@ -66,18 +72,18 @@ class Provisioner:
         return self.changes[began:]
 
     def ready(self, place: int, now: float) -> InstanceChange:
-        """Its cold start is over."""
+        """Activate an instance after its cold start."""
         self._policy.up(self._names[place], now)
         self.active.append(place)
         self.changes.append(InstanceChange(now, "active", place))
         return self.changes[-1]
 
     def dispatched(self, place: int) -> None:
-        """A request goes there."""
+        """Count a request that goes to a place."""
         self._requests[place] += 1
 
     def ended(self, place: int, now: float) -> InstanceChange | None:
-        """A request there is over."""
+        """Count the end of a request at a place."""
         self._requests[place] -= 1
         return self._stop(place, now)
 
@@ -90,12 +96,12 @@ class Provisioner:
         return self.changes[-1]
 
     def mean(self, until: float) -> float:
-        """Instances that were paid for, over the time until then."""
+        """Return the mean number of instances paid for, over the time until then."""
         paid = self._paid + sum(until - since for since in self._paid_since.values())
         return paid / until if until else float(len(self._paid_since))
 
     def figures(self, until: float, latencies: Iterable[float]) -> dict[str, object]:
-        """As ``docs/schemas/simulate.json`` has them; ``until``: the end of the simulation."""
+        """Return the figures of ``docs/schemas/simulate.json``; ``until`` is the end of the simulation."""
         limit, changes = self.spec.limit, Counter(change.what for change in self.changes)
         return {
             "mode": self.spec.mode,

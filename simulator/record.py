@@ -1,5 +1,8 @@
-"""Tables of TOML or JSON as dataclasses: all fields known, none missing, of their types; numbers finite, not below 0, and
-not above the ``Most`` that a field is annotated with. A field annotated with ``Size`` also takes a text such as "2GiB"."""
+"""Tables of TOML or JSON as dataclasses.
+
+All fields must be known, none missing, and all of their types. Numbers must be finite, not below 0, and not above the
+``Most`` that a field is annotated with. A field annotated with ``Size`` also accepts a text such as "2GiB".
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 from ..policies.binary_size import parse_size
 
 T = TypeVar("T")
-Fault = Callable[[list[str | int], str], Exception]  # of the place of a field and what is wrong with it
+Fault = Callable[[list[str | int], str], Exception]  # called with the place of a field and what is wrong with it
 
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """The largest value of a number: what is more is a slip, and would only be noticed when memory or patience ends."""
+    """The largest value of a number. A larger one is a slip, and would only be noticed when memory or patience ends."""
 
     value: int
 
@@ -27,7 +30,7 @@ class Size:
 
 
 def record(kind: type[T], table: Any, error: Fault, place: list[str | int]) -> T:
-    """An instance of a dataclass from a table. Raises what ``error`` makes."""
+    """Return an instance of a dataclass from a table. Raises the exception that ``error`` makes."""
     if not isinstance(table, dict):
         raise error(place or ["workload"], "is no table of fields")
     hints, known = get_type_hints(kind, include_extras=True), [f.name for f in fields(kind)]  # type: ignore[arg-type]
@@ -65,7 +68,7 @@ def _value(kind: Any, value: Any, error: Fault, place: list[str | int]) -> Any:
 
 
 def _bytes(value: Any, error: Fault, place: list[str | int]) -> Any:
-    """Return the number of bytes that a text names; what is no text is left as it is."""
+    """Return the number of bytes that a text names; a value that is not a text is left as it is."""
     if not isinstance(value, str):
         return value
     size = parse_size(value)

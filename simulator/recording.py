@@ -1,7 +1,7 @@
-"""What live workers were asked for, from their event logs: a workload, and instances like those workers.
+"""Recording of live workers from their event logs: a workload, and instances like those workers.
 
-A log is repeated on a machine as made it (``policies/sweep/event_log.py``): its tokens, routes and memory are exact. Of
-a request count when it was first submitted and how long its answer became, whichever workers served it.
+A log is replayed on a machine like the one that made it (``policies/sweep/event_log.py``): its tokens, routes and memory are
+exact. For a request, only the first submission and the final length of the answer count, whichever workers served it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .traces import TraceError
 from .workload import Demand
 
 NEVER = float("inf")
-# Sweeps that it takes to fit terms: all of them, or a sweep and its tokens; fewer tell how long one takes on average.
+# Minimum number of sweeps to fit terms: all of them, or a sweep and its tokens; fewer give only a mean.
 TOLD_BY = ((20, TERMS), (4, ("base", "token")), (1, ("base",)))
 
 
 @dataclass(slots=True)
 class _Recorded:
-    """One request: its first submission and that one's time, its model, and the tokens that it has in the end."""
+    """One request: its first submission and the time of that, its model, and its final number of tokens."""
 
     at: float
     submission: Submission
     model: str
     length: int
-    first: float = NEVER  # when it had its first token, and its last
+    first: float = NEVER  # times of its first and its last token
     ended: float = NEVER
 
     def heard(self, emitted: TokensEmitted, now: float) -> None:
@@ -46,7 +46,7 @@ class _Recorded:
 
 @dataclass(slots=True)
 class _Plans:
-    """Of one file: open ones, with the times at which they were made; when the last one ended, and what time it is."""
+    """Plans of one file: the open ones with the times at which they were made, the last one's end, and the current time."""
 
     open: dict[int, tuple[SweepPlan, float]] = field(default_factory=dict)
     ended: float = 0.0
@@ -55,15 +55,18 @@ class _Plans:
 
 @dataclass(slots=True)
 class Recording:
-    """See the module. Feed it the files of a run in any order of workers, those of one worker as they were written."""
+    """A recording (see the module).
 
-    workers: dict[str, SweepState] = field(default_factory=dict)  # as their logs end
-    sweeps: dict[str, list[tuple[SweepPlan, float]]] = field(default_factory=dict)  # by worker: with the seconds they took
+    Add the files of a run in any order of workers, but one worker's files in the order in which they were written.
+    """
+
+    workers: dict[str, SweepState] = field(default_factory=dict)  # state at the end of their logs
+    sweeps: dict[str, list[tuple[SweepPlan, float]]] = field(default_factory=dict)  # by worker: each with its seconds
     busy: dict[str, float] = field(default_factory=dict)  # by worker: seconds of these from the end of the sweep before
     _requests: dict[str, _Recorded] = field(default_factory=dict)
 
     def add(self, worker: str, began: Began, entries: Iterable[Entry]) -> None:
-        """One file. Of a worker that failed, up to the call that it failed in."""
+        """Add one file. For a worker that failed, it is read up to the failing call."""
         state, plans = SweepState.restore(began.snapshot), _Plans()
         for entry in entries:
             try:
@@ -90,7 +93,7 @@ class Recording:
             case Committed(result=result, now=now):
                 plan, made = plans.open.pop(
                     result.number, (SweepPlan(result.number), now)
-                )  # it was open when the file began
+                )  # a plan that was open when the file began has no entry
                 state.commit(plan, result, now)
                 if plan.row and result.seconds > 0:
                     self.sweeps.setdefault(worker, []).append((plan, result.seconds))
@@ -107,14 +110,19 @@ class Recording:
             known.at, known.submission = now, submission
 
     def outcomes(self, spec: WorkloadSpec) -> tuple[list[float], list[float]]:
-        """What became of ``demands(spec)`` then: seconds until the first and until the last token, of those that have it."""
+        """Return the recorded results of ``demands(spec)``.
+
+        These are the seconds until the first and until the last token, for requests that have it.
+        """
         wanted = self._wanted(spec)
         first = [one.first - one.at for one in wanted if one.first < NEVER]
         return first, [one.ended - one.at for one in wanted if one.ended < NEVER]
 
     def demands(self, spec: WorkloadSpec) -> list[Demand]:
-        """Those that were answered, from ``start`` seconds after the first on, ``count`` of them, at ``speed``. Raises
-        TraceError."""
+        """Return the answered requests: ``count`` of them from ``start`` seconds after the first on, at ``speed``.
+
+        Raises TraceError.
+        """
         found, began = [], self._began
         for n, one in enumerate(self._wanted(spec)):
             of, at = one.submission, one.at - began - spec.start
@@ -144,7 +152,7 @@ class Recording:
 
     @property
     def _answered(self) -> list[_Recorded]:
-        """By the time at which they came."""
+        """The answered requests, by arrival time."""
         found = [one for one in self._requests.values() if one.length > one.submission.prompt_length]
         return sorted(found, key=lambda one: (one.at, one.submission.request))
 
@@ -153,8 +161,10 @@ class Recording:
         return min((one.at for one in self._answered), default=0.0)
 
     def coefficients(self, worker: str) -> tuple[Coefficients, str]:
-        """Fitted to what the sweeps of a worker took, of all workers where it has none; and a sentence that says to what.
-        Raises DescriptionError."""
+        """Return coefficients fitted to a worker's sweeps, or to all workers' if it has none.
+
+        Also return a sentence that names the data of the fit. Raises DescriptionError.
+        """
         of, whose = ([worker], "its log") if worker in self.sweeps else ([*self.sweeps], "the logs of others")
         timed = [(features(plan, 0.0, 0.0), seconds) for name in of for plan, seconds in self.sweeps[name]]
         if not timed:
@@ -166,7 +176,8 @@ class Recording:
             for counts, seconds in timed
         ]
         found = fit(samples, 0.0, 0.0)
-        # A fit to relative errors makes little of sweeps that something disturbed, and of the time between two: it is added.
+        # A fit to relative errors gives little weight to disturbed sweeps, and ignores the time between sweeps: it is added
+        # here.
         part = sum(self.busy[name] for name in of) / sum(predict(counts, found) for counts, _ in samples)
         found = replace(found, **{term: part * getattr(found, term) for term in TERMS})
         says = f"{len(timed)} sweep{'s' * (len(timed) > 1)} of {whose}"
@@ -176,7 +187,7 @@ class Recording:
         return found, f"a fit to {says}{few}"
 
     def described(self) -> dict[str, Any]:
-        """Instances with the memory and the limits of these workers, as a description has them. Raises DescriptionError."""
+        """Return a description of instances with these workers' memory and limits. Raises DescriptionError."""
         models: dict[str, dict[str, Any]] = {}
         instances = []
         for name, state in self.workers.items():

@@ -1,7 +1,7 @@
-"""A cluster under virtual time: requests arrive, go to instances, whose sweeps end one after the other.
+"""Simulation of a cluster under virtual time: requests arrive and go to instances, and their sweeps end one after the other.
 
-Discrete events in one heap; an event costs work for the instance that it concerns, however many there are. Nothing is random
-but what a seed draws, and no order depends on hashes, so that equal scenarios have equal logs.
+Discrete events in one heap. An event costs work only for the instance that it concerns, however many there are. Nothing is
+random except what a seed draws, and no order depends on hashes, so equal scenarios have equal logs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .entrance import Entrance, Placing
 from .provisioning import InstanceChange, Provisioner
 from .workload import Demand
 
-Note = Callable[[dict[str, Any]], None]  # one decision, or what became of a request
-_ARRIVAL, _DELIVERY, _END, _SAMPLE, _READY, _CALL = 0, 1, 2, 3, 4, 5  # of equal times in this order
-SAMPLES, FEWEST_SAMPLES = 120, 12  # of the cluster's state while requests arrive
-LOOKS = 12_000  # at instances, in all samples together: more only where requests are more
+Note = Callable[[dict[str, Any]], None]  # receives a decision, or the result of a request
+_ARRIVAL, _DELIVERY, _END, _SAMPLE, _READY, _CALL = 0, 1, 2, 3, 4, 5  # at equal times in this order
+SAMPLES, FEWEST_SAMPLES = 120, 12  # samples of the cluster's state while requests arrive
+LOOKS = 12_000  # most readings of instances in all samples together; more only if there are more requests
 
 
 @dataclass(slots=True)
 class SimulatedRequest:
-    """What became of a demand; times are seconds from the beginning, as the client sees them."""
+    """The outcome of a demand. Times are in seconds from the beginning, as the client sees them."""
 
     demand: Demand
     instance: str = ""
@@ -46,16 +46,16 @@ class SimulatedRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSample:
-    """The cluster at one time."""
+    """The state of the cluster at one time."""
 
     at: float
     running: int
     waiting: int
-    memory: list[float]  # share of KV that is used, by instance
+    memory: list[float]  # share of KV in use, by instance
 
 
 class NoCapacityError(ValueError):
-    """The memory of an entry of ``instances`` holds no KV beside the parameters. ``entry``: its number."""
+    """The memory of an entry of ``instances`` holds no KV beside the parameters. ``entry`` is its number."""
 
     def __init__(self, entry: int, spec: InstanceSpec, held: int, page: int) -> None:
         beside = f" beside {held:,} bytes of parameters" if held else ""
@@ -66,7 +66,7 @@ class NoCapacityError(ValueError):
 
 
 class ClusterSimulation:
-    """One run. ``coefficients``: of each entry of ``scenario.instances``. Raises NoRoomError at its beginning."""
+    """One run. ``coefficients`` are for each entry of ``scenario.instances``. Raises NoCapacityError when made."""
 
     def __init__(
         self,
@@ -113,14 +113,14 @@ class ClusterSimulation:
         self._heap: list[tuple[float, int, int, int]] = []  # time, kind, number of an instance or a request, instance
         self._submissions: dict[int, Submission] = {}  # on their way
         self._due = [IDLE] * len(self.instances)  # the ends that are in the heap
-        self._calls: dict[int, Callable[[], None]] = {}  # to be made, by number
+        self._calls: dict[int, Callable[[], None]] = {}  # pending calls, by number
         self._called = 0
 
     def run(self, progress: Callable[[], None] | None = None) -> None:
-        """Until the last request has ended. ``progress``: told of each one that has.
+        """Run until the last request has ended. ``progress`` is called for each one that has.
 
-        The garbage collector rests meanwhile: nothing here is a circle, and looking through all instances again and again
-        would take longer than to simulate them.
+        The garbage collector is off meanwhile: there are no reference cycles here, and scanning all instances again and
+        again would take longer than simulating them.
         """
         self._progress = progress
         collects = gc.isenabled()
@@ -158,13 +158,13 @@ class ClusterSimulation:
                 self._sample()
 
     def call(self, at: float, what: Callable[[], None]) -> None:
-        """Have something done at a time, after all else that happens then."""
+        """Schedule a function at a time, after everything else that happens then."""
         self._called += 1
         self._calls[self._called] = what
         heapq.heappush(self._heap, (at, _CALL, self._called, 0))
 
     def digest(self) -> str:
-        """Equal for equal outcomes."""
+        """Return a digest that is equal for equal outcomes."""
         told = [(r.instance, r.started, r.first, r.ended, r.preemptions, r.failed) for r in self.requests]
         return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
@@ -177,7 +177,7 @@ class ClusterSimulation:
             return
         self._look_at_ages()
         placing = self._entrance.begin(demand, now)
-        if self._entrance.predicts:  # a forecast brings an instance up to now, and cuts its stretch short
+        if self._entrance.predicts:  # a forecast advances an instance to the current time, and cuts its jump short
             for compared in placing.compared:
                 self._schedule(compared)
         placing = self._provision(placing)
@@ -197,18 +197,21 @@ class ClusterSimulation:
             self._deliver(place, submission)
 
     def _look_at_ages(self) -> None:
-        """A request that has not ended tells by its age; first, so that none is sent to what is drained now."""
+        """Report the age of the oldest unfinished request to the provisioner.
+
+        This comes first, so that no request is sent to an instance that is drained now.
+        """
         while self.requests[self._oldest].ended >= 0:
             self._oldest += 1
         for change in self.provisioner.tick(self.now, measured=self.now - self.requests[self._oldest].demand.at):
             self._changed(change)
 
     def _provision(self, placing: Placing) -> Placing:
-        """An instance may start because of a forecast; one that is there at once gets the request, as in the paper."""
+        """Start an instance if a forecast asks for one. If it is ready at once it gets the request, as in the paper."""
         for change in self.provisioner.tick(self.now, predicted=placing.predicted) if self._entrance.predicts else ():
             self._changed(change)
             if change.what == "active":
-                known = len(placing.loads)  # what was compared may be the list of active instances, which is longer now
+                known = len(placing.loads)  # the compared list may be the list of active instances, which is longer now
                 compared, loads = [*placing.compared[:known], change.place], [*placing.loads, None]
                 placing = replace(placing, place=change.place, compared=compared, loads=loads)
         return placing
@@ -226,7 +229,7 @@ class ClusterSimulation:
         self._told(place, self.instances[place].submit(submission, self.now, ends))
 
     def _told(self, place: int, news: list[tuple[str, str]]) -> None:
-        """An instance has changed."""
+        """Handle the news of an instance that has changed."""
         instance, now = self.instances[place], self.now
         for id, what in news:
             number = int(id[1:])
@@ -266,7 +269,7 @@ class ClusterSimulation:
             self._note({"at": self.now, "what": what, "request": number, **more})
 
     def overload(self) -> dict[str, object] | None:
-        """What became of parameters, as ``docs/schemas/simulate.json`` has it; None where they stay."""
+        """Return the parameter drops as in ``docs/schemas/simulate.json``; None if parameters stay."""
         return None
 
     @property
@@ -276,7 +279,7 @@ class ClusterSimulation:
 
     @property
     def serving(self) -> list[Instance | PipelineInstance]:
-        """The instances that there are now."""
+        """The current instances."""
         return self.instances
 
     def _sample(self) -> None:
@@ -288,13 +291,18 @@ class ClusterSimulation:
 
 
 def sample_count(instances: int, requests: int) -> int:
-    """Into how many equal intervals samples divide a run: fewer where instances are many, since each sample looks at all of
-    them: 120 samples of 1,000 instances took a tenth of a run of 12,000 requests."""
+    """Return the number of equal intervals between samples: fewer if there are many instances.
+
+    Each sample reads all instances: 120 samples of 1,000 instances took a tenth of a run of 12,000 requests.
+    """
     return max(FEWEST_SAMPLES, min(SAMPLES, max(LOOKS, requests) // instances))
 
 
 def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
-    """All layers of a device as one: pages have the same bytes, and one slot instead of one for each layer."""
+    """Return a model's chain with all layers of a device as one component.
+
+    Pages have the same bytes then, and one slot instead of one for each layer.
+    """
     layout = KvLayout(1, model.kv_bytes // 4 // spec.stages, "bfloat16", spec.page_size)
     body = model.parameters - model.embedding - model.head
     layers = [(Kind.ATTENTION, body * (n + 1) // spec.stages - body * n // spec.stages, layout) for n in range(spec.stages)]
@@ -311,7 +319,7 @@ def chain_of(model: ModelSpec, spec: InstanceSpec) -> Chain:
 
 
 def _identity(model: ModelSpec, depth: int) -> bytes:
-    """Return the same for a model and those that share its parameters."""
+    """Return the same identity for a model and the models that share its parameters."""
     return _hash(f"{model.shares or model.name}/{depth}")
 
 
@@ -320,7 +328,7 @@ def _hash(text: str) -> bytes:
 
 
 def held_bytes(components: Iterable[Component]) -> int:
-    """Return the memory of parameters on one device: those that several models share count once."""
+    """Return the memory of parameters on one device. Parameters that several models share count once."""
     shared, deltas = dict[bytes, int](), dict[bytes, int]()
     for component in components:
         shared[component.shared] = component.nbytes
@@ -330,13 +338,13 @@ def held_bytes(components: Iterable[Component]) -> int:
 
 
 def hops_of(devices: Sequence[str]) -> tuple[Hop, ...]:
-    """The first device has the embedding, the last one the head."""
+    """Return the hops of a pipeline. The first device has the embedding, the last one the head."""
     last = len(devices) - 1
     return tuple(Hop(name, n + (n > 0), n + 2 + (n == last)) for n, name in enumerate(devices))
 
 
 def sweep_configs(name: str, spec: InstanceSpec, models: Sequence[ModelSpec]) -> list[SweepConfig]:
-    """Of the devices of an instance. ``blocks`` are mapped all at once."""
+    """Return the configurations of an instance's devices. ``blocks`` are mapped all at once."""
     found, last = [], spec.stages - 1
     chains = [chain_of(model, spec) for model in models]
     for n, hop in enumerate(hops_of([""] * spec.stages)):
@@ -363,7 +371,7 @@ def sweep_configs(name: str, spec: InstanceSpec, models: Sequence[ModelSpec]) ->
 
 
 def sized(costs: Coefficients, model: ModelSpec) -> Coefficients:
-    """With the sizes of the model that they are of, of which each device of a pipeline has a part."""
+    """Return coefficients with the sizes of their model; each device of a pipeline has a part of it."""
     if costs.parameters:
         return costs
     return replace(costs, parameters=float(model.parameters - model.embedding), kv=float(model.kv_bytes))

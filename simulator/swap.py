@@ -1,9 +1,8 @@
-"""A simulated cluster whose instances swap the KV of preempted sequences to host memory and back, instead of computing it
-again (``policies/overload/swapping.py``).
+"""Simulated cluster whose instances swap the KV of preempted sequences to host memory, instead of recomputing it.
 
-A preempted sequence leaves the sweep machine, and its memory is free at once, which is kinder than a real copy is; those who
-wait there stay outside with it, so that nobody overtakes it. Its KV moves over the instance's link to its host, each way at
-full speed, while others run.
+The policy is ``policies/overload/swapping.py``. A preempted sequence leaves the sweep machine, and its memory is free at
+once, which is more favourable than a real copy. Sequences that wait there stay outside with it, so that none overtakes it.
+Its KV moves over the instance's link to its host, each way at full speed, while others run.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ WAITING = (Status.WAITING, Status.PARKED)
 
 
 class SwapSimulation(MovingSimulation):
-    """See the module. Host memory is never full."""
+    """Simulation with swapping (see the module). Host memory is never full."""
 
     def __init__(
         self,
@@ -40,19 +39,20 @@ class SwapSimulation(MovingSimulation):
         super().__init__(scenario, coefficients, demands, bandwidth=scenario.links.host, jumps=jumps, note=note)
         self._queues = [SwapQueue(instance.total_blocks) for instance in self.instances]
         self._swapped: dict[str, tuple[Taken, float]] = {}  # by request, since when
-        self._preempted: list[tuple[int, str]] = []  # places and requests, of those who are to be swapped out now
+        self._preempted: list[tuple[int, str]] = []  # (place, request) of sequences that are to be swapped out now
         self._leaving = False
-        self._outside: list[dict[str, Submission]] = [{} for _ in self.instances]  # who waits behind them, by place
+        # sequences that wait behind them, by place
+        self._outside: list[dict[str, Submission]] = [{} for _ in self.instances]
 
     def _told(self, place: int, news: list[tuple[str, str]]) -> None:
         super()._told(place, news)
         self._preempted += [(place, request) for request, what in news if what == "preempted"]
-        if self._leaving:  # they leave by and by
+        if self._leaving:  # the call in progress removes them one by one
             return
         self._leaving = True
         while self._preempted:
             at, request = self._preempted.pop(0)
-            if self.instances[at].state.parts.rows.find(request) is not None:  # or its last token was under way
+            if self.instances[at].state.parts.rows.find(request) is not None:  # otherwise its last token was under way
                 self._swap_out(at, request)
             if self._queues[at].left and not self._preempted:
                 self._set_aside(at)
@@ -71,7 +71,7 @@ class SwapSimulation(MovingSimulation):
         self._send((worker, f"{worker}'s host"), size, partial(self._out, place, request))
 
     def _set_aside(self, place: int) -> None:
-        """Who waits at an instance waits behind those who are swapped out."""
+        """Remove the waiting sequences of an instance, which must wait behind the ones swapped out."""
         rows = self.instances[place].state.parts.rows
         for request in [rows.submission[s].request for status in WAITING for s in rows.with_status(status)]:
             if request not in self._kept and (place, request) not in self._preempted:
@@ -87,7 +87,7 @@ class SwapSimulation(MovingSimulation):
         self.links.send(link, Traffic.KV, size, self.now, done)
 
     def _let_in(self, place: int) -> None:
-        """Who has room returns; once all have, those who wait behind them are let in."""
+        """Return swapped sequences that fit; once all are back, let in the sequences that wait behind them."""
         if not self._queues[place].left:
             outside, self._outside[place] = self._outside[place], {}
             for submission in sorted(outside.values(), key=lambda one: one.arrival):
@@ -118,7 +118,7 @@ class SwapSimulation(MovingSimulation):
             super()._deliver(place, submission)
 
     def _show(self, place: int) -> None:
-        """Dispatchers count those who are outside."""
+        """Show the sequences outside to dispatchers, which count them."""
         size = self.instances[place].state.config.page_size
         pages = [-(-len(one.tokens) // size) for one in self._outside[place].values()]
         self._entrance.outside[place] = (

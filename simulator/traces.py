@@ -1,10 +1,10 @@
-"""Reads traces of requests: when each came and how long it was. No text, as published.
+"""Trace reader: arrival times and lengths of requests. No text, as published.
 
-By their columns: ``input_tokens,output_tokens`` with or without ``arrival_s`` (CSV: Azure, ShareGPT, arXiv),
-``Timestamp,Request tokens,Response tokens`` (BurstGPT; rows without a response failed and are left out), JSON lines of
-``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids`` (Mooncake), and ServeGen's rates of clients, which need
-a second file with the quantiles of their lengths. Any of them may be compressed with gzip, or begin with the mark that
-spreadsheets write. Requests come in the order of their times, whatever the order of the file.
+Formats are recognised by their columns: ``input_tokens,output_tokens`` with or without ``arrival_s`` (CSV: Azure, ShareGPT,
+arXiv), ``Timestamp,Request tokens,Response tokens`` (BurstGPT; rows without a response failed and are left out), JSON lines
+of ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids`` (Mooncake), and ServeGen's rates of clients, which
+need a second file with the quantiles of their lengths. Any of them may be compressed with gzip, or begin with the byte order
+mark that spreadsheets write. Requests are sorted by time, whatever the order of the file.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-BLOCK = 512  # tokens of a block of a trace that names its blocks
+BLOCK = 512  # tokens of a block in a trace that names its blocks
 WINDOW = 600.0  # seconds of a window of ServeGen's rates
-MOST_RATE = 10_000  # requests a second of one client: those of a window are listed
-LEAST_SHAPE = 0.01  # of times between requests, which overflow much below it
+MOST_RATE = 10_000  # requests a second of one client: the ones of a window are listed
+LEAST_SHAPE = 0.01  # shape of the times between requests, which overflow much below it
 RATES = {"model", "client", "window_start_s", "rate_rps", "iat_dist", "iat_shape", "iat_scale"}  # ServeGen's columns
 _SHARES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 _QUANTILES = ("p1", "p5", "p10", "p20", "p30", "p40", "p50", "p60", "p70", "p80", "p90", "p95", "p99")
@@ -35,13 +35,16 @@ Laws = dict[tuple[str, str], list[float]]  # (client, field) -> quantiles
 
 
 class TraceError(ValueError):
-    """A file that is no trace; one sentence, with line and field where one is wrong."""
+    """A file that is not a trace. One sentence, with line and field if one is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request: seconds after the trace's first (None: the trace has no times), tokens, and the ids of the blocks of
-    ``BLOCK`` tokens that its prompt is made of (equal leading ids: an equal beginning), where the trace has them."""
+    """One request.
+
+    ``at`` is in seconds after the trace's first request; None if the trace has no times. ``blocks`` are the ids of the
+    blocks of ``BLOCK`` tokens in its prompt, if the trace has them; equal leading ids mean an equal beginning.
+    """
 
     at: float | None
     prompt: int
@@ -51,8 +54,11 @@ class TraceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """What requests are drawn of, where a trace has rates of clients: the file of their lengths, the model's name (empty:
-    the first), and from which second on how many requests are wanted at least (a day has millions)."""
+    """Options for drawing requests from rates of clients.
+
+    ``lengths`` is the file of their lengths. ``model`` is the model's name; empty means the first. At least ``count``
+    requests from second ``start`` on are drawn, since a day has millions.
+    """
 
     lengths: Path | None = None
     model: str = ""
@@ -62,7 +68,7 @@ class Clients:
 
 
 def read_trace(path: Path, clients: Clients = Clients()) -> list[TraceRequest]:
-    """The requests of a file, in the order of their times. Raises TraceError."""
+    """Return the requests of a file, in the order of their times. Raises TraceError."""
     text = _text(path)
     if text.lstrip().startswith(("{", "[")):
         names: dict[int, int] = {}
@@ -82,12 +88,12 @@ def read_trace(path: Path, clients: Clients = Clients()) -> list[TraceRequest]:
 
 
 def has_rates(path: Path) -> bool:
-    """Whether a file has rates of clients, which need quantiles of lengths. Raises TraceError."""
+    """Return whether a file has rates of clients, which need quantiles of lengths. Raises TraceError."""
     return _columns(_text(path)).keys() >= RATES
 
 
 def _columns(text: str) -> dict[str, None]:
-    """What the first line of a CSV file names."""
+    """Return the names in the first line of a CSV file."""
     return dict.fromkeys(filter(None, (name.strip() for name in text.lstrip().partition("\n")[0].split(","))))
 
 
@@ -96,7 +102,7 @@ def _in_order(found: list[TraceRequest]) -> list[TraceRequest]:
 
 
 def _burst(path: Path, rows: Sequence[_Row]) -> list[TraceRequest]:
-    """Of BurstGPT, from the first request that was answered on."""
+    """Return the requests of a BurstGPT trace, from the first one that was answered on."""
     answered = (row for row in rows if row.number("Response tokens"))
     found = _in_order([_shape(row, "Timestamp", "Request tokens", "Response tokens") for row in answered])
     if not found:
@@ -116,7 +122,7 @@ class _Row:
     def number(self, field: str) -> float:
         written = self.values.get(field)
         try:
-            if isinstance(written, bool) or (isinstance(written, str) and "_" in written):  # Python takes both for numbers
+            if isinstance(written, bool) or (isinstance(written, str) and "_" in written):  # Python accepts both as numbers
                 raise ValueError
             value = float(written)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
@@ -137,7 +143,7 @@ class _Row:
 
 
 def _rows(path: Path, text: str) -> list[_Row]:
-    """Of a CSV file, below the names of its columns."""
+    """Return the rows of a CSV file, below the names of its columns."""
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
     names: list[str] = []
     found: list[_Row] = []
@@ -160,7 +166,7 @@ def _rows(path: Path, text: str) -> list[_Row]:
 
 
 def cut(shapes: Sequence[TraceRequest], start: float, count: int, speed: float) -> list[TraceRequest]:
-    """``count`` requests from ``start`` seconds on, their times counted from there and divided by ``speed``."""
+    """Return ``count`` requests from ``start`` seconds on, their times counted from there and divided by ``speed``."""
     later = (one for one in shapes if one.at is None or one.at >= start)
     return [
         TraceRequest(None if one.at is None else (one.at - start) / speed, one.prompt, one.output, one.blocks)
@@ -184,7 +190,10 @@ def _shape(row: _Row, at: str, prompt: str, output: str, unit: float = 1.0) -> T
 
 
 def _json_line(path: Path, number: int, line: str, names: dict[int, int]) -> TraceRequest:
-    """``names``: a small number for each block id so far, for those of other programs may be of any size."""
+    """Parse one JSON line.
+
+    ``names`` maps each block id so far to a small number, because the ids of other programs may be of any size.
+    """
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -200,7 +209,7 @@ def _json_line(path: Path, number: int, line: str, names: dict[int, int]) -> Tra
 
 
 def _drawn(path: Path, rates: Sequence[_Row], clients: Clients) -> list[TraceRequest]:
-    """Whole windows of all clients, until there are enough requests after ``start``."""
+    """Draw whole windows of all clients, until there are enough requests after ``start``."""
     if clients.lengths is None:
         raise TraceError(
             f"{path.name} has rates of clients and no lengths; name the file of their quantiles"
@@ -236,7 +245,7 @@ def _laws(path: Path, model: str) -> Laws:
 
 
 def _window(row: _Row, start: float, laws: Laws, source: random.Random) -> Iterator[TraceRequest]:
-    """Times between requests by the named law, scaled so that the window holds the client's requests."""
+    """Yield a window's requests. Times between them follow the named law, scaled so that the window holds all of them."""
     client = row.text("client")
     if (client, "input_tokens") not in laws or (client, "output_tokens") not in laws:
         return
@@ -258,7 +267,10 @@ def _window(row: _Row, start: float, laws: Laws, source: random.Random) -> Itera
 
 
 def _inverse(values: Sequence[float], share: float) -> float:
-    """The length below which ``share`` of a client's requests lie, linear between the published quantiles."""
+    """Return the length below which the fraction ``share`` of a client's requests lies.
+
+    It is interpolated linearly between the published quantiles.
+    """
     place = bisect.bisect_left(_SHARES, share)
     if place == 0:
         return values[0]

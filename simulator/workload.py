@@ -1,4 +1,4 @@
-"""Which requests come, and when: from published traces, or drawn from a named law, all from one seed."""
+"""Workload of a simulation: requests from published traces, or drawn from a named law, all from one seed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ OWN = 1 << 30  # token ids from here on are in prompts that share nothing
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One request: seconds from the beginning, model, lengths; of its prompt the ids of its blocks (``traces.py``) or all
-    its tokens, where they are known."""
+    """One request: seconds from the beginning, model, lengths.
+
+    ``blocks`` has the ids of its prompt's blocks (``traces.py``), or ``tokens`` all its tokens, where known.
+    """
 
     number: int
     at: float
@@ -32,18 +34,18 @@ class Demand:
     blocks: tuple[int, ...] = ()
     tokens: tuple[int, ...] = ()
     allowed: int = 0  # tokens of the answer; 0: as many as it has
-    expected: int = 0  # the same, as estimated beforehand
+    expected: int = 0  # tokens of the answer as estimated beforehand
     tenant: str = ""  # the account that pays; "": the model's
     priority: int = 0
     salt: bytes = b""
 
     @property
     def total(self) -> int:
-        """Most tokens, prompt and answer."""
+        """The most tokens, prompt and answer."""
         return self.prompt + (self.allowed or self.output)
 
     def submission(self, route: str, page_size: int, *, hashed: bool, timeout: float) -> Submission:
-        """As the gateway would send it. ``hashed``: a prefix cache wants to know its pages."""
+        """Return the submission as the gateway would send it. ``hashed``: a prefix cache needs the pages' hashes."""
         tokens = [*self.tokens] or [id for block in self.blocks for id in [block] * BLOCK][: self.prompt]
         tokens += [OWN + self.number] * (self.prompt - len(tokens))
         return Submission(
@@ -56,7 +58,7 @@ class Demand:
 
 
 def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: Path) -> list[Demand]:
-    """All requests, in the order of their times. ``folder``: what paths are relative to. Raises TraceError."""
+    """Return all requests, in the order of their times. Paths are relative to ``folder``. Raises TraceError."""
     source = random.Random(f"{seed} workload")
     shapes = list(_shapes(replace(spec, count=spec.count or 1000), seed, folder, source))
     if not shapes:
@@ -77,10 +79,13 @@ def demands(spec: WorkloadSpec, models: Sequence[ModelSpec], seed: int, folder: 
 
 
 def _shapes(spec: WorkloadSpec, seed: int, folder: Path, source: random.Random) -> Iterator[TraceRequest]:
-    """Times and lengths. A file of lengths that is shorter than the workload begins again; one of times ends it."""
+    """Yield times and lengths.
+
+    A file of lengths that is shorter than the workload begins again; a file of times ends it.
+    """
     timed: list[TraceRequest] = []
     lengths: list[TraceRequest] = []
-    drawn = False  # times and lengths of rates of clients and quantiles
+    drawn = False  # times and lengths come from rates of clients and quantiles
     if spec.trace:
         drawn = has_rates(folder / spec.trace)
         quantiles = folder / spec.lengths if spec.lengths and drawn else None
@@ -101,7 +106,7 @@ def _shapes(spec: WorkloadSpec, seed: int, folder: Path, source: random.Random) 
 
 
 def _times(spec: WorkloadSpec, timed: Sequence[TraceRequest], source: random.Random) -> list[float]:
-    """Seconds from the beginning. With a rate a trace keeps its bursts and is stretched to it."""
+    """Return seconds from the beginning. With a rate, a trace keeps its bursts and is stretched to that rate."""
     if spec.arrivals == "trace":
         if timed and timed[0].at is None:
             raise TraceError(f"{spec.trace} has no times; give arrivals = 'poisson' and a rate, and this file as lengths")
@@ -117,7 +122,10 @@ def _times(spec: WorkloadSpec, timed: Sequence[TraceRequest], source: random.Ran
 
 
 def _factor(spec: WorkloadSpec, source: random.Random) -> float:
-    """By which an estimate of a length is wrong; a Gaussian one is clipped as in the paper's study of length error."""
+    """Return the factor by which an estimate of a length is wrong.
+
+    A Gaussian one is clipped as in the paper's study of length errors.
+    """
     if spec.error_law == "lognormal":
         return source.lognormvariate(0.0, spec.length_error)
     return clipped(source.gauss(1.0, spec.length_error))

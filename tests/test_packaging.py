@@ -88,6 +88,13 @@ def test_a_wheel_says_which_glibc_it_needs(tmp_path: Path, libraries: dict[str, 
     assert build_steps().platform_tag(tmp_path, "linux_x86_64") == tag
 
 
+def test_a_change_of_any_header_compiles_the_kernels_again() -> None:
+    """Headers that are not listed are no part of a source distribution either."""
+    (kernels,) = project()["tool"]["setuptools"]["ext-modules"]
+    assert sorted(kernels["depends"]) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("gpu/kernels/*.h"))
+    assert sorted(kernels["sources"]) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("gpu/kernels/*.c"))
+
+
 def test_what_is_compiled_here_needs_no_glibc_of_today(tmp_path: Path) -> None:
     """The linker takes the newest form of each function that the machine has; gpu/kernels/native.h asks for old ones."""
     libraries = [*(ROOT / "gpu" / "kernels").glob("*.so"), *(ROOT / "policies" / "_compiled").glob("*.so")]

@@ -6,7 +6,6 @@ import ast
 import io
 import re
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,54 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # folders that are rewritten: all rules hold
-DONE = (
-    "transport",
-    "runtime",
-    "actors/gateway",
-    "actors/controller",
-    "policies/sweep",
-    "policies/requests",
-    "policies/overload",
-    "policies/memory",
-    "policies/prediction",
-)
-PRODUCT = ("actors", "api", "gpu", "policies", "runtime", "simulator", "transport", "zoo")
-LEFT = {  # bad openings of the other folders, at most; lower a number when it falls
-    "actors": 27,
-    "actors/batches": 15,
-    "actors/block": 4,
-    "actors/dispatcher": 4,
-    "actors/memory": 3,
-    "actors/predictor": 4,
-    "actors/profiling": 5,
-    "actors/tagger": 5,
-    "actors/worker": 33,
-    "api": 7,
-    "api/app": 2,
-    "api/batches": 23,
-    "api/commands": 52,
-    "api/demo": 19,
-    "api/http": 48,
-    "api/load": 6,
-    "api/openai": 26,
-    "api/program": 18,
-    "api/serve": 10,
-    "api/settings": 1,
-    "api/text": 8,
-    "gpu": 9,
-    "gpu/model": 14,
-    "gpu/native": 7,
-    "gpu/reference": 6,
-    "gpu/sampling": 4,
-    "gpu/weights": 23,
-    "policies": 4,
-    "policies/cluster": 41,
-    "policies/model": 10,
-    "policies/offline": 46,
-    "policies/plan": 14,
-    "simulator": 50,
-    "zoo": 29,
-}
+DONE = ("transport", "runtime", "actors", "policies", "gpu", "zoo", "simulator", "api")
 
 OPENINGS = """
 What Who Whose Whether How Where When Of As By Which Those That To In On For From With After Before
@@ -77,7 +29,7 @@ Cancel Find"""
 IMPERATIVE = frozenset(VERBS.split())
 WORN = re.compile(
     r"\b(so many|so much of|those (?:that|who|which)|whoever|whomever|nobody|that of|thereof|thereby|thereupon|hereby|herein"
-    r"|whereupon|whereof|wherein|whence|he|his|him)\b",
+    r"|whereupon|whereof|wherein|whence|he(?! et al)|his|him)\b",
     re.IGNORECASE,
 )
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -144,23 +96,6 @@ def test_docstrings_and_comments_have_no_worn_words(folder: str) -> None:
         f"{path.relative_to(ROOT)}:{line} says {word!r}" for path in modules(folder) for line, word in worn(path.read_text())
     ]
     assert not found, "\n".join(found)
-
-
-def test_bad_openings_elsewhere_only_fall() -> None:
-    """Compare with ``<=``, so that branches which mend the same folder can be merged in any order."""
-    begins = re.compile(
-        r'^\s*"""\W*(?:' + "|".join(sorted(BAD)) + r")\b", re.MULTILINE
-    )  # parsing every file would take seconds
-    counts: Counter[str] = Counter()
-    for top in PRODUCT:
-        for path in (ROOT / top).rglob("*.py"):
-            counts["/".join(path.relative_to(ROOT).parts[:-1][:2])] += len(begins.findall(path.read_text()))
-    grown = [
-        f"{folder}: {count}, allowed {LEFT.get(folder, 0)}"
-        for folder, count in counts.items()
-        if count > LEFT.get(folder, 0)
-    ]
-    assert not grown, "docstrings that do not put their subject or verb first: " + "; ".join(grown)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Adds a model to a zoo: stores the tensors that are not there yet, its components, last the application that names them.
+"""Adding a model to a zoo: stores missing tensors, then its components, and last the application that names them.
 
-The model is hashed before the zoo is locked; each tensor is copied in pieces and hashed again on the way, so that a file
-which changes meanwhile is noticed and memory stays bounded.
+The model is hashed before the zoo is locked. Each tensor is copied in pieces and hashed again on the way, so that a file
+that changes meanwhile is noticed and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -28,24 +28,27 @@ from .records import StoredChain, StoredComponent, StoredTensor, read_chain, sto
 from .source import open_source
 from .zoo import Zoo
 
-Progress = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
+Progress = Callable[[str, int, int], None]  # current activity, bytes done, bytes in all
 
 
 @dataclass(frozen=True, slots=True)
 class AddedModel:
-    """In bytes of raw tensors, each counted once. base: the application with which most is shared; "": none."""
+    """The result of adding a model, in bytes of raw tensors, each counted once.
+
+    ``base`` is the application that shares most with it; "" for none.
+    """
 
     application: str
     base: str
     nbytes: int
     stored: int
-    tensors: int  # that were stored
-    there: bool  # under this name already, so that nothing changed
-    adapter: bool = False  # it was put on ``base``
+    tensors: int  # number of tensors that were stored
+    there: bool  # it existed under this name already, so nothing changed
+    adapter: bool = False  # it is an adapter of ``base``
 
     @property
     def shared(self) -> float:
-        """From 0 to 1: what was in the zoo before."""
+        """The fraction, 0 to 1, that was in the zoo before."""
         return 1 - self.stored / self.nbytes if self.nbytes else 1.0
 
 
@@ -59,13 +62,13 @@ def add(
     waiting: Waiting | None = None,
     step: Step | None = None,
 ) -> AddedModel:
-    """Add the model of a folder, hub id or application of a zoo under ``name``; made where there is no zoo.
+    """Add the model of a folder, hub id or application of a zoo under ``name``. Make the zoo if there is none.
 
-    base: an application of this zoo that it is made from; "": of an adapter the one that it names, or the only one, of a
-    whole model the one that shares most with it. The same model under a name that it has already changes nothing, but
-    restores files that are missing.
+    ``base`` is the application of this zoo that the model is made from. "" means, for an adapter, the one that it names or
+    the only one; for a whole model, the one that shares most with it. Adding a model again under the same name changes
+    nothing, but restores missing files.
 
-    Raises CheckpointError, ZooError, StorageError: the zoo is as it was.
+    Raises CheckpointError, ZooError and StorageError; the zoo is unchanged then.
     """
     check_name(name)
     over = _base(root, source, base)
@@ -109,8 +112,10 @@ def add(
 
 
 def _base(root: Path, source: str, base: str) -> str:
-    """Return the application that an adapter is put on; "" for a whole model. Raise ZooError where there is no such base, or
-    where several may be it."""
+    """Return the application to put an adapter on; "" for a whole model.
+
+    Raises ZooError if there is no such base, or several possible ones.
+    """
     zoo = Zoo(root) if Layout(root).mark.is_file() else None
     names = zoo.names() if zoo is not None else []
     there = f"there are: {', '.join(names) or 'none'}"
@@ -132,7 +137,7 @@ def _base(root: Path, source: str, base: str) -> str:
 
 
 def _there(layout: Layout, chain: StoredChain) -> bool:
-    """Whether the application is there as it is. Raises ZooError for another one of that name."""
+    """Return whether the application is there unchanged. Raises ZooError if another one has the name."""
     folder = layout.chain(chain.application)
     if not (folder / CHAIN).is_file():
         return False
@@ -146,7 +151,7 @@ def _there(layout: Layout, chain: StoredChain) -> bool:
 
 
 def _stored(layout: Layout, tensor: StoredTensor) -> bool:
-    """Whether its file is there, as far as its size tells."""
+    """Return whether a tensor's file is there, as far as its size tells."""
     path = layout.tensor(tensor.hash)
     size = len(tensor_header(tensor.dtype, tensor.shape)) + tensor.nbytes
     return path.is_file() and not path.is_symlink() and path.stat().st_size == size
@@ -171,7 +176,7 @@ def _store_tensors(disk: Disk, missing: dict[str, TensorRef], tell: Progress) ->
                 yield piece
                 done += len(piece)
                 tell("storing", done, total)
-        except OSError as error:  # of the model's file: those of the zoo's are raised where it is written
+        except OSError as error:  # an error of the model's file; the zoo's errors are raised where it is written
             raise ZooError(f"{ref.path} cannot be read ({error.strerror}); check the model's files") from None
         if digest.hexdigest() != hash:
             raise ZooError(f"{ref.path}: tensor {ref.name} has changed while it was added; add it again when it is complete")
@@ -196,14 +201,14 @@ def _store_components(
 
 
 def _store(disk: Disk, path: Path, content: bytes) -> None:
-    """Unless it is there as it should be."""
+    """Write a file, unless it is there with this content."""
     disk.rely_on(path)
     if not path.is_file() or path.read_bytes() != content:
         disk.write(path, [content])
 
 
 def _files(checkpoint: Checkpoint) -> dict[str, bytes]:
-    """Return what is read of a model's folders when it is served; of an adapter its own files over its base's."""
+    """Return the files of a model's folders that are read when it is served; an adapter's own override its base's."""
     folders = dict.fromkeys((checkpoint.source, checkpoint.path))
     for path in (folder / name for folder in folders for name in OF_FRONT):
         if path.is_symlink() and not path.is_file():

@@ -1,8 +1,8 @@
-"""Every change of a zoo's folder: one writer at a time, and nothing is seen before it is whole.
+"""Changes of a zoo's folder: one writer at a time, and every change is atomic.
 
-A file is written in ``tmp``, forced to the disk and renamed. What a writer that dies leaves behind is garbage: files in
+A file is written in ``tmp``, forced to the disk and renamed. A writer that dies leaves only garbage behind: files in
 ``tmp``, which the next writer deletes, and tensors that no application names, which garbage collection (``gc``) deletes. A
-writer that fails takes back what it made. Readers need no lock. ``step`` is called before each operation with a word for it;
+writer that fails undoes its changes. Readers need no lock. ``step`` is called before each operation with a word for it;
 tests kill or fail there.
 """
 
@@ -20,27 +20,27 @@ from .errors import StorageError, ZooError
 from .layout import CHAIN, OWN, Layout
 
 Step = Callable[[str], None]
-Waiting = Callable[[], None]  # is called once if another writer is to be waited for
+Waiting = Callable[[], None]  # called once if another writer must be waited for
 
 
 class Disk:
-    """The folder in the hands of its only writer. Made by ``writing``."""
+    """The zoo's folder as its only writer sees it. Made by ``writing``."""
 
     def __init__(self, layout: Layout, step: Step) -> None:
         self.layout = layout
         self._step = step
-        self._made: list[Path] = []  # what a failure takes back, in order
-        self._dirty: set[Path] = set()  # folders whose entries are not known to be on the disk
+        self._made: list[Path] = []  # paths to remove after a failure, in order
+        self._dirty: set[Path] = set()  # folders whose entries may not be on the disk yet
 
     def folder(self, path: Path) -> None:
-        """Make it, unless it is there."""
+        """Create a folder, unless it exists."""
         if not path.is_dir():
             self._step("mkdir")
             path.mkdir()
             self._dirty.add(path.parent)
 
     def write(self, path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-        """A whole file, in place of what may be there."""
+        """Write a whole file, replacing the old one if there is one."""
         fresh = not os.path.lexists(path)
         self._write(self.layout.tmp / "file", pieces)
         if fresh:
@@ -50,11 +50,14 @@ class Disk:
         self._dirty.add(path.parent)
 
     def rely_on(self, path: Path) -> None:
-        """A file that is there is needed: its name must be on the disk, too, which its writer may not have lived to see."""
+        """Note that an existing file is needed.
+
+        Its name must be on the disk, too, and the writer that made it may have died before that.
+        """
         self._dirty.add(path.parent)
 
     def stage_chain(self, document: bytes, links: dict[str, Path]) -> None:
-        """The folder of an application, in ``tmp``: its document and links to files of the zoo, by name."""
+        """Make the folder of an application in ``tmp``: its document, and links to files of the zoo, by name."""
         stage = self.layout.tmp / "chain"
         self.folder(stage)
         self._write(stage / CHAIN, [document])
@@ -64,7 +67,7 @@ class Disk:
         self._dirty.add(stage)
 
     def commit_chain(self, name: str) -> None:
-        """Make it seen, after everything that was written before is on the disk."""
+        """Publish the staged application, after everything written before it is on the disk."""
         self.sync()
         self._made.append(self.layout.chain(name))
         self._step("rename")
@@ -84,7 +87,7 @@ class Disk:
         path.unlink()
 
     def clear_tmp(self) -> None:
-        """Nobody else writes, so whatever lies there is garbage."""
+        """Delete everything in ``tmp``. There is no other writer, so all of it is garbage."""
         for entry in _entries(self.layout.tmp):
             inner = _entries(entry) if entry.is_dir() and not entry.is_symlink() else []
             for path in inner:
@@ -96,14 +99,14 @@ class Disk:
                 self.delete(entry)
 
     def sync(self) -> None:
-        """What was renamed stays renamed when the power goes."""
+        """Force renames to the disk, so that they survive a power failure."""
         for path in sorted(self._dirty):
             self._step("sync")
             sync_folder(path)
         self._dirty.clear()
 
     def take_back(self) -> None:
-        """After a failure: undo what can be undone, the last first. What cannot is garbage."""
+        """Undo changes after a failure, the last first. What cannot be undone is garbage."""
         for path in reversed(self._made):
             with contextlib.suppress(OSError):
                 if path.is_dir():
@@ -129,19 +132,19 @@ class Disk:
 
 
 def link_text(layout: Layout, target: Path) -> str:
-    """What a link in an application's folder says: relative, so that a zoo can be moved and copied."""
+    """Return the target of a link in an application's folder: relative, so that a zoo can be moved and copied."""
     return os.path.join("..", "..", target.relative_to(layout.root))
 
 
 @contextlib.contextmanager
 def writing(root: Path, *, create: bool = False, waiting: Waiting | None = None, step: Step | None = None) -> Iterator[Disk]:
-    """The only writer of the zoo at ``root``, which ``create`` makes where there is none.
+    """Yield the only writer of the zoo at ``root``. With ``create``, make the zoo if there is none.
 
-    Raises ZooError when it is no zoo, StorageError when the file system refuses; then the zoo is as it was.
+    Raises ZooError if the folder is not a zoo, and StorageError if the file system refuses; the zoo is unchanged then.
     """
     layout = Layout(root)
     disk = Disk(layout, step or (lambda word: None))
-    lock, ours = -1, False  # nothing may be touched before it is known to be a zoo, and nobody else's to write
+    lock, ours = -1, False  # nothing may be touched before the folder is known to be a zoo, and the lock is held
     try:
         if create:
             _may_become(layout)
@@ -166,11 +169,11 @@ def writing(root: Path, *, create: bool = False, waiting: Waiting | None = None,
         raise
     finally:
         if lock >= 0:
-            os.close(lock)  # which releases it
+            os.close(lock)  # releases the lock
 
 
 def stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when somebody replaces a file or folder; None while there is none."""
+    """Return a value that changes when a file or folder is replaced; None while there is none."""
     try:
         found = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -179,21 +182,21 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def check_zoo(layout: Layout) -> None:
-    """Raises ZooError unless the folder is a zoo that this program reads."""
+    """Raise ZooError unless the folder is a zoo that this program reads."""
     if not layout.mark.is_file():
         raise ZooError(f"{layout.root} is not a zoo: it has no {layout.mark.name}; make one with 'blockwright zoo add'")
     read_document(layout.mark)
 
 
 def _may_become(layout: Layout) -> None:
-    """A folder of somebody else's files does not."""
+    """Raise ZooError for a folder with foreign files, which must not become a zoo."""
     strange = [entry.name for entry in _entries(layout.root) if entry.name not in OWN]
     if strange and not layout.mark.exists():
         raise ZooError(f"{layout.root} is not a zoo and holds other files ({strange[0]}); name an empty or a new folder")
 
 
 def _found(disk: Disk) -> None:
-    """The folders, and last the file that makes them a zoo."""
+    """Create the folders, and last the file that makes them a zoo."""
     layout = disk.layout
     for folder in (layout.tmp, layout.tensors, layout.components, layout.deltas, layout.files, layout.chains):
         disk.folder(folder)

@@ -1,6 +1,7 @@
-"""The JSON files of a zoo: a version of the schema, a checksum, and one way to write a value, so that any flipped bit shows.
+"""JSON documents of a zoo: a version of the schema, a checksum, and one way to write each value, so that any flipped bit
+shows.
 
-``from_fields`` makes dataclasses of what is read, by their annotations. Knows nothing of what the documents mean.
+``from_fields`` makes dataclasses of the values, by their annotations. Does not know the documents' meaning.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ T = TypeVar("T")
 
 
 def encode(values: dict[str, Any]) -> bytes:
-    """A document: ``values`` (JSON), the version of the schema, and a checksum over both."""
+    """Return a document: ``values`` (JSON), the version of the schema, and a checksum over both."""
     body = {**values, "schema": SCHEMA}
     return _canonical({**body, "checksum": hashlib.blake2b(_canonical(body), digest_size=16).hexdigest()})
 
 
 def decode(raw: bytes, path: Path) -> dict[str, Any]:
-    """The values of a document. Raises ZooDamaged, and ZooError for one of a later schema."""
+    """Return the values of a document. Raises ZooDamaged, and ZooError for one of a later schema."""
     try:
         values = parse(raw, unique=True)
         if not isinstance(values, dict):
@@ -47,7 +48,7 @@ def decode(raw: bytes, path: Path) -> dict[str, Any]:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Raises ZooDamaged for a missing file or one that is not as it was written, OSError where it cannot be read."""
+    """Read a document. Raises ZooDamaged if it is missing or altered, OSError if it cannot be read."""
     try:
         if path.stat().st_size > LONGEST:
             raise ZooDamaged(path, f"at most {LONGEST} bytes", f"{path.stat().st_size}")
@@ -57,7 +58,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def from_fields(kind: type[T], values: object, path: Path) -> T:
-    """A dataclass from the object that ``dataclasses.asdict`` made of it; fields with a default may be missing."""
+    """Return a dataclass from an object made by ``dataclasses.asdict``. Fields with a default may be missing."""
     if not isinstance(values, dict):
         raise ZooDamaged(path, f"an object for {kind.__name__}", shown(values))
     hints = _hints(cast(Hashable, kind))
@@ -83,7 +84,7 @@ def _value(hint: Any, value: Any, path: Path) -> Any:
     wanted = (int, float) if hint is float else hint
     if origin is not None or not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
         raise ZooDamaged(path, f"a value of type {getattr(hint, '__name__', hint)}", shown(value))
-    return value  # a whole number where a float may be stays one: identities are made of what JSON says
+    return value  # a whole number for a float field stays one: identities are made from the JSON
 
 
 def _canonical(values: dict[str, Any]) -> bytes:

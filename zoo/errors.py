@@ -1,7 +1,7 @@
-"""What can go wrong with a zoo. Standard library only.
+"""Errors of a zoo. Standard library only.
 
-ZooError            the caller's: a name, a folder or a model that cannot be what it is asked to be
-+-- ZooDamaged      what is stored is not what was stored
+ZooError            the caller's: an invalid name, folder or model
++-- ZooDamaged      a stored file was altered
 +-- StorageError    the machine's: the disk is full, read-only, or does not permit it
 """
 
@@ -23,11 +23,11 @@ _REMEDIES = {
 
 
 class ZooError(CheckpointError):
-    """One sentence for the person who asked; the zoo is as it was."""
+    """An error of the caller, in one sentence for the person who asked; the zoo is unchanged."""
 
 
 class ZooDamaged(ZooError):
-    """A stored file is not as it was written."""
+    """A stored file was altered."""
 
     def __init__(self, path: Path, expected: str, found: str) -> None:
         super().__init__(f"{path} is damaged: expected {expected}, found {found}; run 'blockwright zoo verify'")
@@ -35,7 +35,7 @@ class ZooDamaged(ZooError):
 
 
 class StorageError(ZooError):
-    """The file system refuses."""
+    """The file system refuses an operation."""
 
     @classmethod
     def of(cls, error: OSError, root: Path) -> StorageError:

@@ -1,16 +1,16 @@
-"""Where things lie in the folder of a zoo, and which names are possible.
+"""Layout of a zoo's folder, and valid names.
 
-    zoo.json                     what makes the folder a zoo: the version of its schema
+    zoo.json                     marks the folder as a zoo: the version of its schema
     tensors/3f/3f...safetensors  one raw tensor each, named by the hash of type, shape and bytes
     components/9a....json        kind, configuration and tensors by role of a component, named by its identity
-    deltas/d1....json            the same of what an adapter changes of a component
-    profiles/5b....json          what a device does with components, named by the hash of its content
+    deltas/d1....json            the same for the delta of an adapter
+    profiles/5b....json          device profiles of components, named by the hash of their content
     files/7c...                  tokenizers, chat templates and configurations, named by the hash of their bytes
     chains/NAME/chain.json       an application: its components in order, base, defaults; beside it links to its files
-    tmp/                         what a writer is making
-    lock                         held by whoever writes
+    tmp/                         files that a writer is making
+    lock                         held by the writer
 
-No name or hash of a file's content becomes a path without a check here.
+No name or hash from a file becomes a path without a check here.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .errors import ZooError
 SCHEMA = 1
 CHAIN = "chain.json"
 OWN = frozenset({"zoo.json", "tensors", "components", "deltas", "files", "profiles", "chains", "tmp", "lock"})
-TENSOR_NAME = "tensor"  # in each file, of its only one
-ALIGNMENT = 64  # of a tensor's bytes in its file
+TENSOR_NAME = "tensor"  # the name of the only tensor in each file
+ALIGNMENT = 64  # alignment of a tensor's bytes in its file
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _HEX = re.compile(r"[0-9a-f]+")
 
 
 def check_name(name: str) -> None:
-    """Refuses what cannot name an application: it becomes a folder and a model id."""
+    """Refuse a name that an application cannot have: it becomes a folder and a model id."""
     if not _NAME.fullmatch(name):
         raise ZooError(
             f"an application cannot be called {shown(name)}; give at most 100 letters, digits, '.', '_' and '-', "
@@ -46,12 +46,12 @@ def check_name(name: str) -> None:
 
 
 def data_offset(dtype: str, shape: Sequence[int]) -> int:
-    """Where the bytes of a stored tensor begin."""
+    """Return the offset of the bytes of a stored tensor."""
     return len(tensor_header(dtype, shape))
 
 
 def tensor_header(dtype: str, shape: Sequence[int]) -> bytes:
-    """What stands before the bytes of a stored tensor: safetensors' length and header, padded so that they are aligned."""
+    """Return the bytes before a stored tensor: safetensors' length and header, padded for alignment."""
     entry = {"dtype": dtype, "shape": list(shape), "data_offsets": [0, tensor_bytes(dtype, shape)]}
     text = json.dumps({TENSOR_NAME: entry}, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
@@ -64,7 +64,7 @@ def tensor_bytes(dtype: str, shape: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths below ``root``. Raises ZooError for names and hashes that are none."""
+    """Paths below ``root``. Raises ZooError for invalid names and hashes."""
 
     root: Path
 
@@ -116,7 +116,7 @@ class Layout:
         return self.profiles / f"{_hex(hash, 32)}.json"
 
     def chain(self, name: str) -> Path:
-        """The folder of an application, which ``open_source`` takes, too."""
+        """Return the folder of an application, which ``open_source`` accepts, too."""
         check_name(name)
         return self.chains / name
 

@@ -1,6 +1,7 @@
-"""Device profiles of applications (``blockwright profile``), named by the hash of what was measured.
+"""Device profiles of applications (``blockwright profile``), named by the hash of their content.
 
-One is of components, not of a name: it stays good under other names, and goes with the last application that has them.
+A profile belongs to components, not to a name: it stays valid under other names, and is deleted with the last application
+that has them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from .zoo import Zoo
 
 @dataclass(frozen=True, slots=True)
 class StoredProfile:
-    """``components``: identities of the chain that was measured, in hexadecimal digits; ``profile``: the document."""
+    """A stored profile.
+
+    ``components`` are the identities of the measured chain, in hexadecimal digits. ``profile`` is the document.
+    """
 
     path: Path
     components: tuple[str, ...]
@@ -28,10 +32,10 @@ class StoredProfile:
 def add_profile(
     root: Path, name: str, profile: dict[str, Any], *, waiting: Waiting | None = None, step: Step | None = None
 ) -> Path:
-    """Store it for what application ``name`` consists of; its file. Raises ZooError."""
+    """Store a profile for the components of application ``name``. Return its file. Raises ZooError."""
     with writing(root, waiting=waiting, step=step) as disk:
         document = encode({"components": list(Zoo(root).chain(name).components), "profile": profile})
-        disk.folder(disk.layout.profiles)  # a zoo of before there were any has none
+        disk.folder(disk.layout.profiles)  # an older zoo lacks the folder
         path = disk.layout.profile(_hash(document))
         disk.write(path, [document])
         disk.sync()
@@ -39,14 +43,14 @@ def add_profile(
 
 
 def profiles_of(zoo: Zoo, name: str) -> list[StoredProfile]:
-    """Those that fit what the application consists of."""
+    """Return the profiles that fit the application's components."""
     components = zoo.chain(name).components
     found = [read_profile(path) for path in sorted(zoo.layout.profiles.glob("*.json"))]
     return [profile for profile in found if profile.components == tuple(components)]
 
 
 def read_profile(path: Path) -> StoredProfile:
-    """Raises ZooDamaged for what is not as it was stored."""
+    """Read a profile. Raises ZooDamaged if it was altered."""
     values = read_document(path)
     components, profile = values.get("components"), values.get("profile")
     if _hash(path.read_bytes()) != path.stem or not isinstance(components, list) or not isinstance(profile, dict):

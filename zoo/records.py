@@ -1,4 +1,4 @@
-"""What a zoo knows of a component and of an application, as its JSON files say it. Reads; writes nothing."""
+"""Records of components and applications in a zoo's JSON files. Reads; writes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIGS[DELTA] = DeltaConfig
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """``hash``: of type, shape and bytes (``gpu/weights/identity.py``), in hexadecimal digits."""
+    """A stored tensor. ``hash`` is over type, shape and bytes (``gpu/weights/identity.py``), in hexadecimal digits."""
 
     hash: str
     dtype: str
@@ -36,7 +36,10 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class StoredComponent:
-    """``id``: in hexadecimal digits; ``tensors``: by role. With a ``DeltaConfig`` it is what an adapter changes of one."""
+    """A stored component or delta. ``id`` is in hexadecimal digits; ``tensors`` are by role.
+
+    With a ``DeltaConfig`` it is the delta of an adapter for one component.
+    """
 
     id: str
     config: ComponentConfig | DeltaConfig
@@ -54,11 +57,11 @@ class StoredComponent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredChain:
-    """An application.
+    """A stored application.
 
-    base: the application that it is made from, which may be gone by now; "": none. components: identities in order, in
-    hexadecimal digits. deltas: of each component, "" where an adapter changes nothing; none: of no component. files: name ->
-    hash. source: what it was added from.
+    ``base`` is the application that it is made from, which may have been removed since; "" for none. ``components`` are
+    identities in order, in hexadecimal digits. ``deltas`` has one entry for each component, "" where an adapter changes
+    nothing; it is empty if there is no delta. ``files`` maps names to hashes. ``source`` is where it was added from.
     """
 
     application: str
@@ -79,7 +82,7 @@ def stored_tensor(ref: TensorRef, hash: bytes) -> StoredTensor:
 
 
 def read_component(path: Path) -> StoredComponent:
-    """Of a component or a delta. Raises ZooDamaged, OSError."""
+    """Read a component or a delta. Raises ZooDamaged and OSError."""
     values = read_document(path)
     if (id := values.get("id")) != path.stem:
         raise ZooDamaged(path, f"component {path.stem}", shown(id))
@@ -101,7 +104,7 @@ def read_component(path: Path) -> StoredComponent:
 
 
 def read_chain(folder: Path) -> StoredChain:
-    """The application in a folder of a zoo. Raises ZooDamaged, OSError."""
+    """Read the application in a folder of a zoo. Raises ZooDamaged and OSError."""
     path = folder / CHAIN
     chain = from_fields(StoredChain, read_document(path), path)
     if chain.application != folder.name:
@@ -115,7 +118,7 @@ def read_chain(folder: Path) -> StoredChain:
 
 
 def _check_hashes(path: Path, hashes: Iterable[str], digits: int) -> None:
-    """What becomes the name of a file is one."""
+    """Check that these are hashes, because they become names of files."""
     for hash in hashes:
         if not is_hash(hash, digits):
             raise ZooDamaged(path, f"hashes of {digits} hexadecimal digits", shown(hash))

@@ -1,7 +1,7 @@
-"""Takes an application out of a zoo, and deletes what no application needs any more.
+"""Removing an application from a zoo, and garbage collection of everything that no application needs.
 
-An application that somebody serves is held (``source.Hold``) and cannot be removed, so what a server may read again is never
-deleted. ``gc`` and all other writers take turns, so what is being added is not garbage.
+An application that is being served is held (``source.Hold``) and cannot be removed, so files that a server may read again
+are never deleted. ``gc`` and all other writers exclude each other, so a model that is being added is not garbage.
 """
 
 from __future__ import annotations
@@ -26,24 +26,27 @@ _OURS = re.compile(r"[0-9a-f]{64}(\.safetensors)?|[0-9a-f]{32}\.json")
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """What ``gc`` deleted: files, and their bytes."""
+    """The number of files that ``gc`` deleted, and their bytes."""
 
     files: int
     nbytes: int
 
 
 def remove(root: Path, name: str, *, waiting: Waiting | None = None, step: Step | None = None) -> None:
-    """Its tensors stay until ``gc``. Raises ZooError where there is no such application, or while it is served."""
+    """Remove an application. Its tensors stay until ``gc``.
+
+    Raises ZooError if there is no such application, or while it is served.
+    """
     with writing(root, waiting=waiting, step=step) as disk:
         folder = disk.layout.chain(name)
         if not folder.is_dir():
-            Zoo(root).folder(name)  # which says what there is
+            Zoo(root).folder(name)  # raises an error that lists the applications
         with _alone(folder):
             disk.remove_chain(name)
 
 
 def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) -> Freed:
-    """Delete what no application needs. Raises ZooDamaged when it cannot be known what one needs."""
+    """Delete everything that no application needs. Raises ZooDamaged if an application's needs cannot be read."""
     with writing(root, waiting=waiting, step=step) as disk:
         zoo, layout = Zoo(root), disk.layout
         chains = zoo.chains().values()
@@ -53,7 +56,7 @@ def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) 
         files = {layout.file(hash) for chain in chains for hash in chain.files.values()}
         profiles = sorted(layout.profiles.glob("*.json"))
         alive = {chain.components for chain in chains}
-        garbage = [  # who names before what is named, so that a document never names what is gone
+        garbage = [  # documents before what they name, so that none ever names a deleted file
             *(path for path in profiles if not _useful(path, alive)),
             *_others(layout.components, components),
             *_others(layout.deltas, deltas),
@@ -64,7 +67,10 @@ def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) 
 
 
 def _useful(profile: Path, alive: Collection[tuple[str, ...]]) -> bool:
-    """Whether an application consists of what it is of. A damaged one is nobody's: it can only be measured again."""
+    """Return whether an application has the profile's components.
+
+    A damaged profile counts as useless: it can only be measured again.
+    """
     try:
         return read_profile(profile).components in alive
     except ZooDamaged:
@@ -72,7 +78,7 @@ def _useful(profile: Path, alive: Collection[tuple[str, ...]]) -> bool:
 
 
 def _others(folder: Path, needed: Collection[Path]) -> list[Path]:
-    """Files with names of ours that nobody needs; what somebody else put there stays."""
+    """Return unneeded files with names of ours. Foreign files stay."""
     return [path for path in sorted(folder.iterdir()) if path not in needed and _OURS.fullmatch(path.name)]
 
 
@@ -86,7 +92,7 @@ def _delete(disk: Disk, paths: list[Path]) -> Freed:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """While nobody holds the application; what has no document can be held by nobody."""
+    """Hold the application exclusively. A folder without a document cannot be held, so it is free."""
     try:
         fd = open_regular(folder / CHAIN)
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""Opens whatever can be served: a folder or hub id in Hugging Face format, an application of a zoo (``ZOO/chains/NAME``), or
-an adapter over one of these.
+"""Opening of sources: a Hugging Face folder or hub id, an application of a zoo (``ZOO/chains/NAME``), or an adapter over
+one.
 
-The one place that knows all. None reads a tensor; of a zoo the identities are known, too.
+The one module that knows all of them. None of them reads a tensor when opened; for an application of a zoo the identities
+are known, too.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from .records import StoredChain, StoredTensor, read_chain, read_component
 
 
 class Hold:
-    """Keeps an application of a zoo from being removed, for as long as this lives or its process does."""
+    """A hold on an application of a zoo. It cannot be removed as long as this object lives, and its process."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ZooError while somebody removes it."""
+        """Take the hold. Raises ZooError if the application is being removed."""
         self._fd = -1
         try:
             self._fd = open_regular(folder / CHAIN)
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # between the two it may have been moved away
+            # It may have been moved away between the two calls.
             there = os.path.samestat(os.fstat(self._fd), os.stat(folder / CHAIN))
         except (BlockingIOError, FileNotFoundError):
             there = False
@@ -47,22 +48,22 @@ class Hold:
 
 
 def open_source(source: str | Path, base: str | Path = "") -> Checkpoint:
-    """With a ``base``, which is a source too: the variant of it that the adapter in folder ``source`` makes.
+    """Open a source. With ``base``, another source, return its variant by the adapter in folder ``source``.
 
-    Raises CheckpointError (of a zoo: ZooError) when it cannot be served.
+    Raises CheckpointError (ZooError for a zoo) if it cannot be served.
     """
     if base:
         return open_adapter(source, open_source(base))
     try:
         folder = Path(source).expanduser().absolute()
         stored = (folder / CHAIN).is_file()
-    except (OSError, RuntimeError, ValueError):  # no name of a file: the checkpoint's reader says why
+    except (OSError, RuntimeError, ValueError):  # not a valid file name: the checkpoint's reader reports why
         stored = False
     return open_chain(folder) if stored else Checkpoint.open(source)
 
 
 def open_chain(folder: Path) -> Checkpoint:
-    """The application in a folder of a zoo, which cannot be removed until what is returned is dropped."""
+    """Open the application in a folder of a zoo. It cannot be removed until the result is dropped."""
     layout = Layout(folder.parent.parent)
     check_name(folder.name)
     if folder.parent.name != layout.chains.name or folder.is_symlink() or folder.parent.is_symlink():
@@ -86,19 +87,20 @@ def open_chain(folder: Path) -> Checkpoint:
             parts.append(part(layout.component(id)))
             if chain.deltas and chain.deltas[i]:
                 deltas[i] = part(layout.delta(chain.deltas[i]))
-        generation = read_generation(CheckpointFiles(folder), chain.model)  # the document's may be of an earlier release
+        # the document's values may be of an earlier release
+        generation = read_generation(CheckpointFiles(folder), chain.model)
         return Checkpoint(folder, chain.model, generation, parts, deltas=deltas, known=known, hold=hold)
     except OSError as error:
         raise ZooError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from None
 
 
 def is_variant(folder: Path) -> bool:
-    """Whether a folder holds an adapter, also one of a zoo, and not a whole model. Raises ZooError."""
+    """Return whether a folder holds an adapter, possibly one of a zoo, and not a whole model. Raises ZooError."""
     return is_adapter(folder) or ((folder / CHAIN).is_file() and any(read_chain(folder).deltas))
 
 
 def check_links(layout: Layout, chain: StoredChain) -> None:
-    """The folder holds what its document says and leads nowhere else."""
+    """Check that the folder holds what its document says and that its links lead nowhere else. Raises ZooDamaged."""
     folder = layout.chain(chain.application)
     for name, hash in chain.files.items():
         expected = link_text(layout, layout.file(hash))
@@ -110,7 +112,7 @@ def check_links(layout: Layout, chain: StoredChain) -> None:
 
 
 def place(layout: Layout, tensor: StoredTensor) -> TensorRef:
-    """Where a tensor lies. Raises ZooDamaged when its file is not there, or is of another type, shape or size."""
+    """Return the place of a tensor. Raises ZooDamaged if its file is missing, or has another type, shape or size."""
     path = layout.tensor(tensor.hash)
     expected = TensorRef(
         str(path), TENSOR_NAME, tensor.dtype, tensor.shape, data_offset(tensor.dtype, tensor.shape), tensor.nbytes

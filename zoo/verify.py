@@ -1,6 +1,6 @@
-"""Reads everything in a zoo again and compares it with what was stored: every byte of every file counts.
+"""Verification of a zoo: reads everything again and compares every byte of every file with its hash.
 
-Needs no lock. What a writer adds or deletes meanwhile is no fault: only what an application that is still there names must
+Needs no lock. Files that a writer adds or deletes meanwhile are no fault: only what a still existing application names must
 be there.
 """
 
@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]  # bytes hashed, bytes in all
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A file that is not as it was stored, and the applications that cannot be trusted therefore."""
+    """An altered file, and the applications that cannot be trusted because of it."""
 
     path: Path
     expected: str
@@ -38,7 +38,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """faults: in the order of documents, tensors, files. nbytes: of the tensors' files."""
+    """The result of a verification.
+
+    ``faults`` are in the order of documents, tensors, files. ``nbytes`` counts the tensors' files.
+    """
 
     faults: tuple[Fault, ...]
     chains: int
@@ -47,7 +50,7 @@ class Verified:
 
 
 def verify(root: Path, progress: Progress | None = None) -> Verified:
-    """Raises ZooError when the folder is no zoo at all."""
+    """Verify a zoo. Raises ZooError if the folder is not a zoo at all."""
     layout = Layout(root)
     if not layout.mark.is_file():
         raise ZooError(f"{root} is not a zoo: it has no {layout.mark.name}; name the folder of a zoo")
@@ -55,14 +58,15 @@ def verify(root: Path, progress: Progress | None = None) -> Verified:
 
 
 class _Verification:
-    """One run. Who needs a file is collected on the way: chains, then components, then tensors and files."""
+    """One run. The users of each file are collected on the way: chains, then components, then tensors and files."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.faults: list[Fault] = []
-        self.needed: dict[Path, set[str]] = defaultdict(set)  # by which applications
-        self.read: dict[Path, tuple[int, int, int] | None] = {}  # folders of applications as they were
-        self.claims: dict[Path, StoredTensor] = {}  # what components say of them
+        self.needed: dict[Path, set[str]] = defaultdict(set)  # file -> applications that need it
+        # folders of applications, with their stamps when they were read
+        self.read: dict[Path, tuple[int, int, int] | None] = {}
+        self.claims: dict[Path, StoredTensor] = {}  # the tensors as components describe them
 
     def run(self, progress: Progress) -> Verified:
         chains = self._chains()
@@ -138,7 +142,7 @@ class _Verification:
             raise ZooDamaged(path, f"the hash {path.name}", "a link" if path.is_symlink() else found)
 
     def _check(self, path: Path, look: Callable[[Path], object], users: Iterable[str]) -> None:
-        """Look at a file; again if somebody replaced it meanwhile. One that is deleted is no fault here."""
+        """Check a file, and again if it was replaced meanwhile. A deleted one is no fault here."""
         while True:
             before = stamp(path)
             try:
@@ -151,7 +155,7 @@ class _Verification:
                     return None
 
     def _missing(self) -> None:
-        """What is needed by applications that have been there all the time."""
+        """Report missing files that are needed by applications that have existed all the time."""
         for path, users in sorted(self.needed.items()):
             if not path.exists():
                 folders = [self.layout.chain(name) for name in users]

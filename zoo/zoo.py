@@ -1,7 +1,7 @@
-"""A zoo, a content-addressed store of models, as its readers see it: applications, their components, and what they share.
+"""Zoo, a content-addressed store of models, as its readers see it: applications, their components, and what they share.
 
-Reads JSON alone, without a lock: what an application names is there before it, and is not deleted while it is there. Changes
-are made by ``add.py`` and ``remove.py``, tensors are checked by ``verify.py``.
+Reads JSON alone, without a lock: the files that an application names exist before it, and are not deleted while it exists.
+``add.py`` and ``remove.py`` make changes, ``verify.py`` checks tensors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """An application in bytes of raw tensors. owned: what no other application of the zoo needs."""
+    """Sizes of an application in bytes of raw tensors. ``owned`` counts the ones that no other application needs."""
 
     application: str
     base: str
@@ -36,13 +36,13 @@ class Listing:
 
     @property
     def shared(self) -> float:
-        """From 0 to 1."""
+        """The shared fraction, 0 to 1."""
         return 1 - self.owned / self.nbytes if self.nbytes else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ListedBlock:
-    """Components ``first`` .. ``last`` (exclusive) of an application, and who else has them at the same depth."""
+    """Components ``first`` .. ``last`` (exclusive) of an application, and the other applications with them at this depth."""
 
     block: Block
     first: int
@@ -51,7 +51,7 @@ class ListedBlock:
 
 
 class Zoo:
-    """The zoo in folder ``root``. Raises ZooError when that is none."""
+    """The zoo in folder ``root``. Raises ZooError if the folder is not a zoo."""
 
     def __init__(self, root: str | Path) -> None:
         self.layout = Layout(Path(root))
@@ -59,11 +59,11 @@ class Zoo:
         self._parts: dict[Path, StoredComponent] = {}
 
     def names(self) -> list[str]:
-        """Of all applications."""
+        """Return the names of all applications."""
         return sorted(folder.name for folder in self.layout.chains.iterdir() if (folder / CHAIN).is_file())
 
     def folder(self, name: str) -> Path:
-        """Where an application lies: what a server is told to serve it from. Raises ZooError when there is none."""
+        """Return the folder of an application, from which a server can serve it. Raises ZooError if there is none."""
         folder = self.layout.chain(name)
         if not (folder / CHAIN).is_file():
             there = ", ".join(self.names()) or "none"
@@ -74,15 +74,15 @@ class Zoo:
         return self._settled(lambda: read_chain(self.folder(name)))
 
     def chains(self) -> dict[str, StoredChain]:
-        """All applications."""
+        """Return all applications."""
         return self._settled(lambda: {name: read_chain(self.layout.chain(name)) for name in self.names()})
 
     def component(self, id: str) -> StoredComponent:
-        """Raises ZooDamaged for one that is not there."""
+        """Return a component. Raises ZooDamaged if it is missing."""
         return self._read(self.layout.component(id))
 
     def delta(self, id: str) -> StoredComponent:
-        """Raises ZooDamaged for one that is not there."""
+        """Return a delta. Raises ZooDamaged if it is missing."""
         return self._read(self.layout.delta(id))
 
     def _read(self, path: Path) -> StoredComponent:
@@ -91,7 +91,7 @@ class Zoo:
         return self._parts[path]
 
     def tensors(self, chain: StoredChain) -> dict[str, StoredTensor]:
-        """Those that an application needs, each once, by hash."""
+        """Return the tensors that an application needs, each once, by hash."""
         parts = (*map(self.component, chain.components), *map(self.delta, filter(None, chain.deltas)))
         return {tensor.hash: tensor for part in parts for tensor in part.tensors.values()}
 
@@ -113,7 +113,7 @@ class Zoo:
         ]
 
     def blocks(self, name: str) -> list[ListedBlock]:
-        """How an application is cut: only where the applications of the zoo differ."""
+        """Return the blocks of an application. It is cut only where the applications of the zoo differ."""
         return self._settled(lambda: self._blocks(name))
 
     def _blocks(self, name: str) -> list[ListedBlock]:
@@ -128,8 +128,10 @@ class Zoo:
         return found
 
     def nearest(self, tensors: Mapping[str, StoredTensor], besides: str) -> str:
-        """The application that shares most bytes with these tensors, among equals one that adds least to them; "": none
-        does. No adapter: it is made of another one itself."""
+        """Return the application that shares most bytes with these tensors, the smallest one among equals; "" for none.
+
+        Adapters are left out, because each is made from another application itself.
+        """
         best, least = "", (0, 0)
         for name, chain in self.chains().items():
             if name == besides or any(chain.deltas):
@@ -142,7 +144,7 @@ class Zoo:
         return best
 
     def _settled(self, read: Callable[[], T]) -> T:
-        """What is read of several files, once more if an application came or went meanwhile and took some along."""
+        """Return the result of a read of several files, repeated if applications were added or removed during it."""
         while True:
             before = [stamp(self.layout.chain(name)) for name in self.names()]
             try:

@@ -1,7 +1,7 @@
-"""The actor that runs batches, one in each process with a gateway; of all that share a store only one does it at a time.
+"""Batches actor: runs batches from a store. One in each process with a gateway; only one at a time works on a store.
 
-Looks at the store a few times a second (batches are made and cancelled by any process), asks the state machine what follows,
-and does it in tasks: one for each batch that is checked, run or written. Owns nothing that its death would lose.
+Polls the store a few times a second (any process may create or cancel batches), asks the state machine for the next actions,
+and does them in tasks: one for each batch that is checked, run or written. Owns nothing that its death would lose.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from .port import Answered, BatchDesk, BatchEnding, LineJob, LoadedBatch, NotNow
 from .state import BatchesState
 
 log = logging.getLogger(__name__)
-LOOK = 0.25  # seconds between looks at the store
-TELL = 4  # looks between two words on how far batches are
-ROOM = "free some space below batch_dir"  # the remedy where the store cannot be written
+LOOK = 0.25  # seconds between polls of the store
+TELL = 4  # polls between two progress reports of the batches
+ROOM = "free some space below batch_dir"  # the remedy if the store cannot be written
 MOST = 4  # batches that run at a time, each of another account
 
 
 class Batches(Actor):
-    """See the module. ``now``: seconds of the epoch."""
+    """Batches actor (see the module). ``now``: seconds of the epoch."""
 
     def __init__(self, desk: BatchDesk, now: Callable[[], float] = time.time) -> None:
         self._desk, self._now = desk, now
@@ -53,8 +53,8 @@ class Batches(Actor):
         self._loaded: dict[str, LoadedBatch] = {}
         self._drivers: dict[str, dict[str, FeedDriver]] = {}  # by batch and application
         self._tasks: dict[str, asyncio.Task[BatchEvent]] = {}  # by batch
-        self._waits: dict[str, str] = {}  # batch -> why what was done last about it has to be done again
-        self._trouble = ""  # why the store could not be used when it was looked at last
+        self._waits: dict[str, str] = {}  # batch -> why its last step has to be repeated
+        self._trouble = ""  # why the last poll of the store failed, or ""
         self._looks = 0
         self._stopping = False
         self._timer: Timer | None = None
@@ -74,7 +74,7 @@ class Batches(Actor):
 
     @endpoint
     async def look(self) -> None:
-        """What the store has for whoever runs batches."""
+        """Poll the store and act on the batches found there, if this process has the claim on it."""
         if not self._desk.claim():
             return
         try:
@@ -107,12 +107,12 @@ class Batches(Actor):
                     self._begin(batch, partial(self._write, batch, ending))
 
     def _begin(self, batch: str, work: Callable[[], Coroutine[Any, Any, BatchEvent]]) -> None:
-        """What is done about a batch, one thing after the other; its end is an event."""
+        """Start a task for a batch. A batch has one task at a time, and the task's end is an event."""
         task = self._tasks[batch] = asyncio.create_task(work())
         task.add_done_callback(partial(self._over, batch))
 
     def _over(self, batch: str, task: asyncio.Task[BatchEvent]) -> None:
-        """Told of a task that is stopped before its first turn, too."""
+        """Handle the end of a task, even of one that was stopped before its first turn."""
         if self._stopping:
             return
         if self._tasks.get(batch) is task:
@@ -137,7 +137,7 @@ class Batches(Actor):
         self._desk.waits({"": self._trouble} if self._trouble else self._state.turns() | self._waits)
 
     def _wait(self, batch: str, why: str) -> None:
-        """Keep the reason, and warn of it once, however often it is met."""
+        """Keep the reason why a batch waits. Warn of it once, however often it recurs."""
         log.log(logging.INFO if batch in self._waits else logging.WARNING, "batch %s waits: %s", batch, why)
         self._waits[batch] = without_folders(why, ())
 
@@ -161,7 +161,7 @@ class Batches(Actor):
         return BatchEnded(batch)
 
     async def _order(self, batch: str) -> None:
-        """Make its drivers. What was loaded, with all prompts, is kept no longer."""
+        """Make the batch's drivers. The loaded lines, with all prompts, are released."""
         loaded = self._loaded.pop(batch)
         for application, jobs in loaded.jobs.items():
             if any(job.line not in loaded.known for job in jobs):
@@ -190,7 +190,10 @@ class Batches(Actor):
 
 
 def _feed(seed: str, jobs: Sequence[LineJob], known: Mapping[int, int]) -> OfflineFeed:
-    """Of a batch's lines for one application. ``seed``: of the draw of samples, the same after a restart."""
+    """Return the feed of a batch's lines for one application.
+
+    ``seed`` seeds the draw of samples, so that it is the same after a restart.
+    """
     drawn = random.Random(seed)
     return OfflineFeed(
         [job.request for job in jobs],

@@ -1,7 +1,8 @@
-"""Runs one offline job: asks what workers take, lets the feed choose, has what it chose answered, and tells it what came.
+"""Feed driver: runs one offline job on the gateway.
 
-A shell around ``policies/offline/feed.py``. Knows nothing of lines, files or stores: who drives says how a request is
-answered, and ``answer`` returns when its result is kept.
+Reads what workers accept, lets the feed choose requests, has them answered, and reports the results to the feed. A shell
+around ``policies/offline/feed.py``. Knows nothing of lines, files or stores: the owner of the driver passes a function that
+answers a request and returns when its result is kept.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from ...transport.clock import Clock
 from ..gateway.port import Credit, GatewayPort
 from .port import Answered, NotNow
 
-# Until workers have measured their own (BlendServe's example: Llama-3.1-8B on an A100). Densities are compared with each
-# other alone, so that it matters little.
+# Used until workers have measured their own costs (BlendServe's example: Llama-3.1-8B on an A100). Densities are only
+# compared with each other, so the values matter little.
 NOMINAL = Costs.of_model(parameters=8.0e9, hidden=4096, layers=32, kv_width=1024, compute=312e12, bandwidth=2.039e12)
 
 
@@ -27,11 +28,11 @@ Answering = Callable[[PlacedRequest, Callable[[], None]], Awaitable[Answered]]
 
 
 class FeedDriver:
-    """One job of one application. ``run`` once.
+    """The driver of one job of one application. ``run`` may be called once.
 
-    ``answer``: called for many requests at once, each with a function that it calls in the same turn of the loop in which it
-    hands the sequences to the gateway: until then they are no part of what the gateway counts. After NotNow
-    nothing is placed for so long; what else it raises ends the job, and ``run`` raises it.
+    ``answer`` is called for many requests at once. Each call gets a function that it must call in the same turn of the loop
+    in which it hands the sequences to the gateway; until then the gateway does not count them. After NotNow nothing is
+    placed until its time has passed. Any other exception ends the job, and ``run`` raises it.
     """
 
     def __init__(self, port: GatewayPort, application: str, feed: OfflineFeed, answer: Answering, clock: Clock) -> None:
@@ -44,10 +45,13 @@ class FeedDriver:
         self._error: BaseException | None = None
         self._began = clock.now()
         self._not_before = self._began
-        self.waits = ""  # why what was sent last could not be answered; empty: it was
+        self.waits = ""  # why the last request sent could not be answered; empty if it was
 
     async def run(self) -> None:
-        """Until every request is done, or ``stop`` was called and what ran then has ended. Being cancelled cancels that."""
+        """Run until every request is done, or until ``stop`` was called and the requests running then have ended.
+
+        Cancelling it cancels the running requests.
+        """
         self._began = self._clock.now()
         try:
             while self._error is None and not self._feed.over and not (self._stopping and not self._running):
@@ -55,7 +59,7 @@ class FeedDriver:
                 grown = asyncio.ensure_future(self._port.credit_grown())
                 waking = asyncio.ensure_future(self._wake.wait())
                 try:
-                    await asyncio.sleep(0)  # so that both wait, and no credit grows unseen
+                    await asyncio.sleep(0)  # so that both wait, and no growth of credit is missed
                     self._place()
                     if not self._feed.over:
                         await asyncio.wait((grown, waking), return_when=asyncio.FIRST_COMPLETED)
@@ -68,7 +72,7 @@ class FeedDriver:
             await self._end()
 
     def stop(self, *, cancel: bool = False) -> None:
-        """Nothing more is placed. ``cancel``: what runs is ended, at the next sweep, and counts as not done."""
+        """Place nothing more. With ``cancel``, running requests end at the next sweep and count as not done."""
         self._stopping = True
         if cancel:
             for task in self._running.values():
@@ -83,11 +87,11 @@ class FeedDriver:
         return "no worker has room for it now: requests that somebody waits for come first"
 
     def progress(self) -> FeedProgress:
-        """Now."""
+        """Return the current progress."""
         return self._feed.progress(self._clock.now() - self._began)
 
     def _place(self) -> None:
-        """Give every worker what it takes now."""
+        """Give every worker the requests that it accepts now."""
         if self._stopping:
             return
         feed, credits = self._feed, self._port.credits(self._application)
@@ -101,19 +105,20 @@ class FeedDriver:
         if self._clock.now() < self._not_before:
             return
         given = -1
-        while given < len(self._running):  # again: who has nothing left takes of those that had no room for all of theirs
+        # again: an idle worker may take from others that lacked capacity for all of theirs
+        while given < len(self._running):
             given = len(self._running)
             for credit in credits:
                 if credit.worker in feed.workers:
                     self._give(credit)
-        self._begin_errand()  # a worker that has nothing left is to be given of another's
+        self._begin_errand()  # an idle worker is to be given part of another's requests
 
     def _begin_errand(self) -> None:
         if self._errand is None and (errand := self._feed.errand()) is not None:
             self._errand = asyncio.create_task(self._run_errand(errand))
 
     def _give(self, credit: Credit) -> None:
-        """To one worker, what it has room for."""
+        """Give one worker as many requests as its credit allows."""
         coming = [one for one in self._unsent.values() if one.worker == credit.worker]
         rows = credit.rows - sum(one.sequences for one in coming)
         positions = credit.positions - sum(one.positions for one in coming)
@@ -135,7 +140,10 @@ class FeedDriver:
             self._error = self._error or error
 
     def _ended(self, request: int, task: asyncio.Task[None]) -> None:
-        """Not the task's own last lines: one that is cancelled before its first turn never runs any."""
+        """Clean up after a request's task.
+
+        The task cannot do it in its own last lines: one that is cancelled before its first turn never runs any.
+        """
         if task.cancelled():
             self._feed.given_back(request)
         self._sent(request)
@@ -146,7 +154,7 @@ class FeedDriver:
         self._unsent.pop(request, None)
 
     async def _run_errand(self, errand: Callable[[], Arrangement]) -> None:
-        """In a thread: of a large job it takes seconds, in which others are served."""
+        """Run the feed's rearrangement in a thread. A large job takes seconds, in which others must be served."""
         try:
             self._feed.adopt(await asyncio.to_thread(errand))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What is told of a batch that runs, beyond what clients of such APIs know: under our own key. Pure."""
+"""Progress of a running batch, shown under our own key beyond the fields of such APIs. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from ...policies.offline.job_account import FeedProgress
 
 
 def figures_of(progress: Mapping[str, FeedProgress], waits: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """``progress``: by model; ``waits``: why what was sent last could not be answered. Plain data: sums over the models, and
-    what there is of each."""
+    """Return sums over the models, and each model's progress, as plain data.
+
+    ``progress`` is by model. ``waits`` says why the last request sent could not be answered.
+    """
     seconds = [one.remaining_seconds for one in progress.values()]
     known = [one for one in seconds if one is not None]
     return {

@@ -1,4 +1,4 @@
-"""Events that the state machine of batches takes and effects that it asks for. Values only; ids are batches'."""
+"""Events and effects of the batches' state machine. Values only; ids are batch ids."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .port import BatchEnding, OpenBatch
 
 @dataclass(frozen=True, slots=True)
 class BatchesSeen:
-    """All open batches of the store, in the order in which they were made."""
+    """All open batches of the store, in order of creation."""
 
     batches: tuple[OpenBatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchChecked:
-    """Its lines are checked, and what is left of them can run."""
+    """A batch with checked lines; the remaining ones can run."""
 
     batch: str
 
 
 @dataclass(frozen=True, slots=True)
 class BatchEnded:
-    """Nothing of it runs or is left to do: all lines are answered, or it was stopped, or has failed as a whole."""
+    """A batch with nothing running or left to do: all lines are answered, it was stopped, or it failed as a whole."""
 
     batch: str
     failed: bool = False
@@ -31,14 +31,14 @@ class BatchEnded:
 
 @dataclass(frozen=True, slots=True)
 class BatchWritten:
-    """Its files are there, and it has its last status."""
+    """A batch with its files written and its final status."""
 
     batch: str
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStuck:
-    """What was asked for could not be done now."""
+    """A batch for which the last requested step could not be done now."""
 
     batch: str
 
@@ -48,28 +48,28 @@ BatchEvent = BatchesSeen | BatchChecked | BatchEnded | BatchWritten | BatchStuck
 
 @dataclass(frozen=True, slots=True)
 class LoadBatch:
-    """Check its lines."""
+    """Order to check a batch's lines."""
 
     batch: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunBatch:
-    """Answer its lines."""
+    """Order to answer a batch's lines."""
 
     batch: str
 
 
 @dataclass(frozen=True, slots=True)
 class StopBatch:
-    """End what runs of it, at the next sweep; ``BatchEnded`` follows."""
+    """Order to end a batch's running requests at the next sweep; ``BatchEnded`` follows."""
 
     batch: str
 
 
 @dataclass(frozen=True, slots=True)
 class WriteBatch:
-    """Write its files with what there is."""
+    """Order to write a batch's files with the results so far."""
 
     batch: str
     ending: BatchEnding

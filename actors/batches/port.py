@@ -1,7 +1,7 @@
-"""What the runner of batches asks of files, store and lines, which are ``api/``'s. Values and protocols only.
+"""Port of the batch runner: the interface to files, store and lines, which ``api/`` implements. Values and protocols only.
 
-A *batch* is a file of requests (lines, from 0) that are answered when there is room. It belongs to the store, not to a
-gateway: whoever runs it may die at any moment, and another one goes on.
+A *batch* is a file of requests (lines, from 0) that are answered when there is capacity. It belongs to the store, not to a
+gateway: the process that runs it may die at any moment, and another one goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..gateway.port import GatewayPort
 
 
 class BatchEnding(Enum):
-    """Why nothing more of a batch is computed."""
+    """The reason why no more of a batch is computed."""
 
     COMPLETED = auto()
     CANCELLED = auto()
@@ -24,7 +24,7 @@ class BatchEnding(Enum):
 
 
 class NotNow(Exception):
-    """There is no room, or nobody to answer, at this moment: ask again after so many seconds. Nothing was computed."""
+    """There is no capacity now, or no worker to answer. Retry after ``retry_after`` seconds. Nothing was computed."""
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
@@ -33,8 +33,11 @@ class NotNow(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenBatch:
-    """``account``: whose turn it is to run one; ``expires_at``: seconds of the epoch; ``ending``: its files are to be
-    written, with what there is; None: it is to be run."""
+    """A batch that is not final yet.
+
+    ``account`` is the account that the batch's turn counts for. ``expires_at`` is in seconds of the epoch. ``ending`` None
+    means that the batch is to be run; otherwise its files are to be written with the results so far.
+    """
 
     id: str
     account: str
@@ -44,7 +47,7 @@ class OpenBatch:
 
 @dataclass(frozen=True, slots=True)
 class LineJob:
-    """A line that is to be answered: its number in the file, and what an order may know of it."""
+    """A line to be answered: its number in the file, and what the order of the job may depend on."""
 
     line: int
     request: OfflineRequest
@@ -52,8 +55,10 @@ class LineJob:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A request has its answer, or its error, and the result is kept. ``output_tokens``: of all choices, 0 of an error;
-    ``cached``: of the prompt."""
+    """A request with its answer or error stored.
+
+    ``output_tokens`` counts all choices, and is 0 for an error. ``cached`` counts prompt tokens.
+    """
 
     output_tokens: int
     cached: int = 0
@@ -61,49 +66,62 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """The lines that can be answered, or were, by application; ``known``: new tokens of those that were, by line."""
+    """The lines of a batch that can be answered, or were, by application.
+
+    ``known`` has the number of new tokens of each answered line.
+    """
 
     jobs: Mapping[str, Sequence[LineJob]] = field(default_factory=dict)
     known: Mapping[int, int] = field(default_factory=dict)
 
 
 class BatchDesk(Protocol):
-    """See the module. Every method but ``claim`` and ``resign`` may raise OSError: the disk is full, say. Then nothing has
-    changed, and it may be asked again."""
+    """The store as the batch runner sees it (see the module).
+
+    Every method but ``claim`` and ``resign`` may raise OSError, for instance if the disk is full. Nothing has changed then,
+    and the call may be repeated.
+    """
 
     @property
     def port(self) -> GatewayPort: ...
 
     @property
     def figures(self) -> Mapping[str, dict[str, Any]]:
-        """What was told last of each batch that runs in this process."""
+        """The last figures stored for each batch that runs in this process."""
 
     def claim(self) -> bool:
-        """Whether this process is the one that runs batches, of all that share the store; it stays so until ``resign`` or
-        its end."""
+        """Try to become the one process that runs batches, among all that share the store. Return whether it is.
+
+        The claim lasts until ``resign`` or the end of the process.
+        """
 
     def resign(self) -> None:
-        """Another process may. Idempotent."""
+        """Let another process run batches. Idempotent."""
 
     async def seen(self) -> list[OpenBatch]:
-        """Those that somebody has to work on, in the order in which they were made. Expired files go."""
+        """Return the batches that need work, in order of creation. Delete expired files."""
 
     async def load(self, batch: str) -> LoadedBatch | None:
-        """Check the lines of a batch: those that are no requests get their errors. None: it has failed as a whole."""
+        """Check the lines of a batch and store the errors of invalid ones. Return None if it failed as a whole."""
 
     async def answer(self, batch: str, line: int, home: str, side: str, sent: Callable[[], None]) -> Answered:
-        """Answer a line and store what came of it. Returns when both are done. Raises NotNow; leaving it ends it. ``sent``:
-        called in the turn of the loop in which the gateway gets it."""
+        """Answer a line and store its result. Return when both are done.
+
+        Raises NotNow. Cancelling the call ends the request. ``sent`` is called in the turn of the loop in which the gateway
+        receives the request.
+        """
 
     async def write(self, batch: str, ending: BatchEnding) -> None:
-        """Nothing more is computed: write the files, with what there is, and give the batch its last status. ``ending``:
-        COMPLETED, EXPIRED, or CANCELLED; a cancel that came before is not undone."""
+        """Write the files with the results so far, and give the batch its final status. Nothing more is computed.
+
+        ``ending`` is COMPLETED, EXPIRED or CANCELLED. An earlier cancel is not undone.
+        """
 
     async def tell(self, batch: str, figures: dict[str, Any]) -> None:
-        """Show this of a batch under our own key."""
+        """Show these figures of a batch under our own key."""
 
     def waits(self, reasons: Mapping[str, str]) -> None:
-        """Show from now on, under our own key, that these batches wait, and why; the others do not. "": all."""
+        """Show under our own key, from now on, why these batches wait, and that the others do not. The key "" means all."""
 
     def reason(self, batch: str) -> str:
         """Return why a batch waits, as far as this process knows; empty where it does not."""

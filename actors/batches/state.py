@@ -1,8 +1,8 @@
-"""Which batches are checked, run, stopped and written, and when: a state machine without a store or a clock.
+"""State machine of batches: decides when each batch is checked, run, stopped and written. No store and no clock.
 
-What a batch is lies in the store; this is what one runner does about it. A batch is checked, waits for its turn, runs, and
-is written; whose turn it is ``policies/offline/batch_turns.py`` says. Cancel and expiry stop it wherever it is, and keep
-what is done. What could not be done is tried again after a while.
+The store keeps what a batch is; this machine keeps what one runner does about it. A batch is checked, waits for its turn,
+runs, and is written. ``policies/offline/batch_turns.py`` decides the turns. Cancel and expiry stop a batch at any stage and
+keep the finished results. A step that could not be done is tried again after a while.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from .port import BatchEnding, OpenBatch
 
 
 class BatchStage(Enum):
+    """The stage of a batch in this runner."""
+
     QUEUED = auto()  # nothing is done about it yet, or for now
     LOADING = auto()
-    WAITING = auto()  # for its turn
+    WAITING = auto()  # waits for its turn
     RUNNING = auto()
     STOPPING = auto()
     WRITING = auto()
@@ -39,24 +41,24 @@ class BatchStage(Enum):
 
 @dataclass(slots=True)
 class BatchWork:
-    """What this runner does about one batch. ``again``: when to try once more what could not be done, if that is so."""
+    """The work of this runner on one batch. ``again`` is when to repeat a step that could not be done."""
 
     batch: OpenBatch
     stage: BatchStage
     ending: BatchEnding = BatchEnding.COMPLETED
     again: float | None = None
-    tries: int = 0  # that failed
+    tries: int = 0  # failed tries
 
 
 class BatchesState:
-    """See the module."""
+    """State machine of batches (see the module)."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.works: dict[str, BatchWork] = {}  # in the order in which batches were made
+        self.works: dict[str, BatchWork] = {}  # in order of the batches' creation
 
     def handle(self, event: BatchEvent, now: float) -> list[BatchEffect]:
-        """``now``: seconds of the epoch."""
+        """Handle an event and return the effects. ``now``: seconds of the epoch."""
         effects = list(self._take(event, now))
         effects += self._tries(now)
         effects += self._turns()
@@ -85,7 +87,7 @@ class BatchesState:
             case BatchStuck():
                 work.again = again(work.tries, now)
                 work.tries += 1
-                if work.stage is not BatchStage.WRITING:  # what was stored stays; the rest is looked at anew
+                if work.stage is not BatchStage.WRITING:  # stored results stay; the rest is checked again
                     work.stage = BatchStage.QUEUED
 
     def _see(self, batch: OpenBatch, now: float) -> Iterator[BatchEffect]:
@@ -105,7 +107,7 @@ class BatchesState:
 
     @staticmethod
     def _over(batch: OpenBatch, now: float) -> BatchEnding | None:
-        """How it ends, if nothing of it is to be computed any more."""
+        """Return how the batch ends, or None if it may still compute."""
         return batch.ending or (BatchEnding.EXPIRED if now >= batch.expires_at else None)
 
     @staticmethod
@@ -119,7 +121,7 @@ class BatchesState:
                 yield self._write(work)
 
     def _loads(self, now: float) -> Iterator[BatchEffect]:
-        """Who is checked next: what cannot be checked now keeps nobody from it."""
+        """Check the next batches. One that cannot be checked now does not block the others."""
         ready = [work for work in self._in(BatchStage.QUEUED) if due(work.again, now)]
         for batch in next_to_prepare(_accounts(ready), (work.batch.account for work in self._in(*_AHEAD)), self._most):
             work = self.works[batch]
@@ -147,5 +149,5 @@ _AHEAD = (BatchStage.LOADING, BatchStage.WAITING, BatchStage.RUNNING, BatchStage
 
 
 def _accounts(works: list[BatchWork]) -> list[tuple[str, str]]:
-    """Batch and account of each."""
+    """Return (batch, account) of each."""
     return [(work.batch.id, work.batch.account) for work in works]

@@ -1,7 +1,7 @@
 """The actor of one deployed block, on its worker's node.
 
-Owns the block's life, knows who holds it and when it is of no use any more, and has the worker load and unload it. Nothing
-that a sweep waits for passes here, and no message comes for each use: the counts are asked for when somebody wants them.
+Owns the block's life: it knows the holders and when the block is no longer of use, and has the worker load and unload it.
+Nothing that a sweep waits for passes here, and no message is sent for each use: the counts are fetched when needed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ ANSWER: Any = BlockLoaded | NoCapacity
 
 
 class BlockRefused(Exception):
-    """The worker cannot load it; its sentence."""
+    """The worker's refusal to load a block; its sentence."""
 
 
 class BlockActor(Actor):
-    """See the module. worker: what computes here. blocks: who started this, counts its use, and ends it when it is gone."""
+    """The actor of one block (see the module).
+
+    worker: the worker that computes here. blocks: the actor that started this one, counts its use, and ends it when it is
+    gone.
+    """
 
     def __init__(self, name: str, worker: Ref, blocks: Ref) -> None:
         self._name, self._worker, self._blocks = name, worker, blocks
         self._life = BlockLife()
         self._components = self._nbytes = 0
-        self._idle = 0.0  # seconds without use after which the controller wants to know; 0: it does not
+        self._idle = 0.0  # seconds without use until the controller is told; 0: never
         self._timer: Timer | None = None
 
     async def on_stop(self) -> None:
@@ -42,7 +46,7 @@ class BlockActor(Actor):
 
     @endpoint(concurrent=True)
     async def load(self, block: LoadBlock) -> BlockLoaded | NoCapacity:
-        """Make it resident for one more application. Raises BlockRefused; then nothing is counted."""
+        """Make the block resident for one more application. Raises BlockRefused; then nothing is counted."""
         self._life.begin(block.holder)
         try:
             loaded: BlockLoaded | NoCapacity = await self._worker.load(block, timeout=LOAD_TIMEOUT, returns=ANSWER)
@@ -63,14 +67,14 @@ class BlockActor(Actor):
 
     @endpoint(concurrent=True)
     async def unload(self, holder: str, ids: list[bytes]) -> int:
-        """An application needs it no more; bytes of the worker's pool that become free."""
+        """Release an application's hold; return the bytes of the worker's pool that become free."""
         last = self._life.release(holder)
         freed: int = await self._worker.unload(holder, ids, self._name if last else "", returns=int)
         return freed
 
     @endpoint(urgent=True)
     async def ended(self) -> None:
-        """The last open plan that may have named it has ended."""
+        """Note that the last open plan that may have named it has ended."""
         if self._life.ended():
             self._blocks.gone.cast(self._name)
 
@@ -82,7 +86,7 @@ class BlockActor(Actor):
         return BlockStatus(self._name, self._life.stage, holders, self._components, self._nbytes, last.use, unused)
 
     def _look_at(self, time: float) -> None:
-        """When it may have been unused for so long; a use on the way costs nothing."""
+        """Check at ``time`` whether it has been unused for long enough; uses on the way cost nothing."""
         if self._idle and self._timer is None:
             self._timer = self.node.clock.call_at(time, partial(self.node.post, self.ref.address, self._look))
 
@@ -94,6 +98,6 @@ class BlockActor(Actor):
         now = self.node.clock.now()
         if now >= last.at + self._idle:
             self._blocks.idle.cast(list(self._life.holders))
-            self._look_at(now + self._idle)  # should nothing come of it
+            self._look_at(now + self._idle)  # in case nothing comes of it
         else:
             self._look_at(last.at + self._idle)

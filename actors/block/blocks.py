@@ -1,7 +1,7 @@
-"""The deployed blocks of a worker: starts an actor for each when it is loaded, counts its use, ends it when it is gone.
+"""The supervisor of a worker's deployed blocks: starts an actor for each loaded block, counts its use, ends it when gone.
 
-Supervises them: one that ends by a fault ends this actor, and with it the worker's process, since nobody would know any more
-what is loaded. The worker tells of all blocks with one message, which costs work for those that are in use, and no message.
+A block that ends by a fault ends this actor, and with it the worker's process, since it would no longer be known what is
+loaded. The worker reports on all blocks in one message, which costs work for used blocks only, and no further message.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class Deployed:
     """A block with an actor."""
 
     ref: Ref
-    ids: frozenset[bytes]  # of components and deltas
+    ids: frozenset[bytes]  # ids of components and deltas
     last: LastUse
     places: dict[str, BlockPlace] = field(default_factory=dict)  # by application that it was loaded for
-    busy: int = 0  # loads under way
+    busy: int = 0  # loads in progress
 
 
 class Blocks(Actor):
-    """See the module. ``controller``: its address."""
+    """The blocks of one worker (see the module). ``controller``: its address."""
 
     def __init__(self, controller: str) -> None:
         self._controller = controller
         self._deployed: dict[str, Deployed] = {}  # by actor
         self._of: dict[str, dict[str, Deployed]] = {}  # application -> its blocks, by actor
-        self._used: dict[str, Deployed] = {}  # those that somebody passed when last counted
+        self._used: dict[str, Deployed] = {}  # blocks in use when last counted
         self._changing = asyncio.Lock()
-        self._serial = 0  # of what the controller asked last
+        self._serial = 0  # serial of the controller's last call
 
     async def on_start(self) -> None:
         self._worker = self.node.ref(f"{self.node.name}/worker")
@@ -80,7 +80,7 @@ class Blocks(Actor):
 
     @endpoint(concurrent=True)
     async def unload(self, holder: str, ids: list[bytes], serial: int) -> int:
-        """An application needs these components no more; bytes of the worker's pool that become free."""
+        """Release components of an application; return the bytes of the worker's pool that become free."""
         return cast(int, await self._once(serial, partial(self._unload, holder, ids)))
 
     async def _unload(self, holder: str, ids: list[bytes]) -> int:
@@ -100,7 +100,7 @@ class Blocks(Actor):
 
     @endpoint(concurrent=True)
     async def gone(self, name: str) -> None:
-        """A block is held by nobody, and no open plan names it: its actor ends, unless it is being loaded again."""
+        """End the actor of a block without holders that no open plan names, unless it is being loaded again."""
         async with self._changing:
             one = self._deployed.get(name)
             if one is not None and not one.busy and not one.places:
@@ -110,7 +110,7 @@ class Blocks(Actor):
 
     @endpoint
     async def report(self, queues: list[RouteQueue]) -> None:
-        """worker: everybody who is here, at each of its heartbeats. The controller hears of blocks that are pressed."""
+        """Take the worker's report of all queues, sent with each heartbeat; tell the controller of pressed blocks."""
         now, counted = self.node.clock.now(), Queues(queues)
         used = {name: one for application in counted.of for name, one in self._of.get(application, {}).items()}
         for one in (one for name, one in self._used.items() if name not in used):
@@ -127,7 +127,7 @@ class Blocks(Actor):
 
     @endpoint
     async def idle(self, applications: list[str]) -> None:
-        """A block that was deployed for a burst was not used for a while."""
+        """Tell the controller of a block deployed for a burst that was not used for a while."""
         self.node.ref(self._controller).idle.cast(self.node.name, self.node.incarnation, applications)
 
     @endpoint(concurrent=True)
@@ -136,22 +136,25 @@ class Blocks(Actor):
 
     @endpoint(concurrent=True)
     async def statuses(self, most: int) -> list[BlockStatus]:
-        """Of so many blocks at most, those with the longest queues first, by their actors."""
+        """Return the statuses of at most ``most`` blocks, the longest queues first, from their actors."""
         found = sorted(self._deployed.values(), key=lambda one: (-one.last.use.pressure, -one.last.at))[:most]
         asked = [one.ref.status(returns=BlockStatus) for one in found]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return [answer for answer in answers if isinstance(answer, BlockStatus)]
 
     async def _once(self, serial: int, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """The controller asks one thing after the other, each under the next serial, and again while it hears nothing: that
-        is the same work, which goes on or is over, and has the same answer."""
+        """Do the work of a serial once; a repeated call gets the same answer.
+
+        The controller makes one call after the other, each under the next serial, and repeats it while it gets no answer:
+        that is the same work, which is in progress or done.
+        """
         if serial > self._serial:
             self._serial, self._answer = serial, asyncio.create_task(work())
             self._answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
         return await asyncio.shield(self._answer)
 
     async def _deploy(self, block: LoadBlock) -> tuple[str, Deployed]:
-        """The actor of a block, which is about to load."""
+        """Return the actor of a block that is about to load."""
         ids = [*block.ids, *filter(None, block.deltas)]
         name = "block-" + hashlib.blake2b(b"".join([*block.ids, b"/", *block.deltas]), digest_size=6).hexdigest()
         async with self._changing:

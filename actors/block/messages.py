@@ -1,4 +1,4 @@
-"""What the blocks of a worker say of themselves."""
+"""Messages about the use and the status of a worker's blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...policies.cluster.scaling import BlockUse
 
 @dataclass(frozen=True, slots=True)
 class LastUse:
-    """Who passes a block, and when somebody did last, by the node's clock."""
+    """The use of a block, and the time of the last use by the node's clock."""
 
     use: BlockUse
     at: float
@@ -24,6 +24,6 @@ class BlockStatus:
     stage: BlockStage
     holders: list[str]  # applications
     components: int
-    nbytes: int  # that its loads have added to the worker's parameters
+    nbytes: int  # bytes that its loads have added to the worker's parameters
     use: BlockUse
     unused: float  # seconds since a sequence passed or waited

@@ -1,10 +1,10 @@
-"""A dispatcher: asks the candidates' predictors what they know, and lets a policy choose the route of a request.
+"""The dispatcher actor: asks the predictors of all candidates, and lets a policy choose a request's route.
 
-Stateless but for counts of its own (requests so far, and where they went in the last minute), so that there may be several
+Stateless except for its own counts (requests so far, and their targets in the last minute), so that there may be several
 and each may be lost. After the global scheduler of Da and Kalyvianaki's Block, which forwards requests; here the gateway
 owns them and is only advised. It is in the predictors' process, so that asking them takes no message. The reasons are in
-docs/decisions/prediction.md. The comparison is ``policies/prediction/dispatching.py``'s. A predictor that is late or dead
-costs at most the setting ``dispatch_timeout``.
+docs/decisions/prediction.md. ``policies/prediction/dispatching.py`` compares the candidates. A predictor that is late or
+dead costs at most the setting ``dispatch_timeout``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MINUTE = 60.0
 
 
 class Dispatcher(Actor):
-    """See the module. ``number``: among all dispatchers; each draws in its own way."""
+    """A dispatcher (see the module). ``number``: among all dispatchers; each has its own random sequence."""
 
     def __init__(self, settings: Settings, number: int) -> None:
         self._name, self._policy = settings.dispatch, POLICIES[settings.dispatch]
@@ -42,15 +42,15 @@ class Dispatcher(Actor):
             settings.dispatch_timeout,
         )
         self._random = Random(f"dispatcher {number}")
-        self._number = 0  # of the next request, for round robin
-        self._sent: dict[str, deque[float]] = {}  # home -> when requests were sent there in the last minute
+        self._number = 0  # number of the next request, for round robin
+        self._sent: dict[str, deque[float]] = {}  # home -> times of requests sent there in the last minute
 
     @endpoint
     async def choose(self, ask: Ask) -> Chosen:
-        """A route for an attempt, if anything is known of any; the predictor of its home hears that it is on its way.
+        """Return a route for an attempt, if anything is known of any; the predictor of its home is told of it.
 
-        One after the other: of several that come at once each is forecast beside those before it. Asked together they would
-        all go where it was quiet when they came.
+        Requests are handled one after the other, so that each forecast includes the requests before it. Handled together,
+        all would go to the worker that was idle when they came.
         """
         routes, number = list(ask.routes), self._number
         self._number += 1
@@ -71,7 +71,7 @@ class Dispatcher(Actor):
         return said(route=route, reason=reason, candidates=candidates, loads=loads, rank=place, ranked=ranked)
 
     def _drawn(self, count: int) -> Sequence[int]:
-        """Power of k."""
+        """Return the places of the candidates to compare (power of k)."""
         if not 0 < self._choices < count:
             return range(count)
         return drawn(count, [self._random.random() for _ in range(self._choices)])
@@ -80,13 +80,13 @@ class Dispatcher(Actor):
         return choose(self._name, candidates, self._random.random(), number=number, targets=self._targets)
 
     def _rank(self, everyone: Sequence[Candidate], route: str, number: int) -> tuple[int, int]:
-        """Of a route among all that answered, and how many these are."""
+        """Return the rank of a route among all that answered, and their number."""
         loads = self._choose(everyone, number).loads
         index = next(i for i, candidate in enumerate(everyone) if candidate.route == route)
         return rank(loads, index), len(loads)
 
     async def _look(self, ask: Ask, routes: Sequence[str], unanswered: Counter[str]) -> dict[str, Candidate]:
-        """What is known of each route whose predictor answers in time; all are asked at once."""
+        """Return the candidate of each route whose predictor answers in time; all are asked at once."""
         if not self._policy.looks:
             return {route: self._blank(ask, route) for route in routes}
         answers = await asyncio.gather(*[self._ask(ask, route) for route in routes], return_exceptions=True)
@@ -107,7 +107,7 @@ class Dispatcher(Actor):
         return known
 
     async def _ask(self, ask: Ask, route: str) -> Candidate | None:
-        """Of the predictor of the route's home; None where that has no picture of its worker."""
+        """Ask the predictor of the route's home; return None if it has no replica of its worker."""
         target, kind = replace(ask.submission, route=route), Candidate | None
         query = Query(target, route, forecast=bool(self._policy.fallback), delays=self._policy.delays)
         returns: Any = kind
@@ -116,7 +116,7 @@ class Dispatcher(Actor):
         return answer
 
     def _blank(self, ask: Ask, route: str) -> Candidate:
-        """A route of which nothing is known but what was sent there."""
+        """Return a candidate of which only the requests sent there are known."""
         home, *others = ask.routes[route]
         return Candidate(route=route, home=home, sent_last_minute=self._sent_to(home)).of_one(1 + len(others))
 
@@ -127,7 +127,7 @@ class Dispatcher(Actor):
         return len(sent)
 
     def _place(self, submission: Submission, route: str, home: str) -> None:
-        """Everybody who asks from now on finds it there."""
+        """Record a request, so that later forecasts include it."""
         self._sent_to(home)
         self._sent.setdefault(home, deque()).append(self.node.clock.now())
         if self._policy.looks:

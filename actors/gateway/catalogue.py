@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...policies.nearest import suggestion
 from ...policies.requests.admission import admit
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.routing_table import RoutingTable
@@ -92,8 +93,8 @@ class Catalogue:
         """Return the refusal for a model that is not served or no longer served, else None."""
         if model in self._table.models:
             return None
-        served = ", ".join(self._table.models)
-        return RequestRefused(Refusal.UNKNOWN_MODEL, f"model {model!r} does not exist; there are: {served}")
+        there = suggestion(model, [*self._table.models], repr)
+        return RequestRefused(Refusal.UNKNOWN_MODEL, f"model {model!r} does not exist; {there}")
 
     def unfit(self, generation: Generation) -> RequestRefused | None:
         """Return the refusal for a sequence that no worker could ever hold, else None."""

@@ -1,9 +1,9 @@
-"""The cluster's memory actor, at the head: watches KV demand, and has the controller drop parameters and restore them.
+"""The cluster's memory actor, at the head: watches KV demand, and has the controller drop and restore parameters.
 
-While a worker has something to do, or a group is no replica, it asks the memory actors of all workers every ``PERIOD``
-seconds; at rest no timer runs, and a heartbeat that tells of work wakes it. What follows from the readings is decided by
-``policies/overload/coordinator.py``, one for each model; who holds what the controller says, which also has the last word on
-whether an order is possible now. Owns the readings and the coordinators; what it forgets with its end it is told again.
+While a worker is busy, or a group is no replica, it asks the memory actors of all workers every ``PERIOD`` seconds; at
+rest no timer runs, and a heartbeat that reports work wakes it. ``policies/overload/coordinator.py`` decides by the
+readings, one coordinator for each model. The controller reports the groups, and has the last word on whether an order is
+possible now. Owns the readings and the coordinators; what is lost with its end is reported to it again.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ..cost_file import read_costs
 from .orders import ModelMemory, order_of
 
 log = logging.getLogger("blockwright.memory")
-ASK_SECONDS = 1.0  # of a worker that is late: its group is left out
-SHOWN = 600  # readings of each worker: a minute
-EVEN = Coefficients(read=1.0)  # where nobody has measured: stages take time by their bytes
+ASK_SECONDS = 1.0  # timeout of a worker; the group of a late one is left out
+SHOWN = 600  # readings kept of each worker: a minute
+EVEN = Coefficients(read=1.0)  # without a measurement, stages take time by their bytes
 
 
 class ClusterMemory(Actor):
-    """See the module. ``controller``: its address."""
+    """The memory actor of a cluster (see the module). ``controller``: its address."""
 
     def __init__(self, settings: Settings, controller: str) -> None:
         self._rules = OverloadRules(
@@ -62,12 +62,12 @@ class ClusterMemory(Actor):
 
     @endpoint(urgent=True)
     async def view(self) -> dict[str, Any]:
-        """Readings of the last minute with load, by worker, oldest first, ``at`` in seconds since the epoch."""
+        """Return the readings of the last minute with load, by worker, oldest first, ``at`` in seconds since the epoch."""
         behind = time.time() - self.node.clock.now()
         shown = {name: [one | {"at": round(one["at"] + behind, 3)} for one in seen] for name, seen in self._shown.items()}
         return {"readings": shown}
 
-    # looks -----------------------------------------------------------------------------------------------------------
+    # periodic readings ---------------------------------------------------------------------------------------------
 
     def _beat(self, peer: PeerInfo) -> None:
         if not self._looking and (peer.payload.get("running") or peer.payload.get("waiting")):
@@ -80,7 +80,7 @@ class ClusterMemory(Actor):
         )
 
     async def _look(self) -> None:
-        """One look, and another one soon while there is something to see."""
+        """Take one reading, and another one soon while there is something to see."""
         try:
             again = await self._looked()
         except RuntimeFault as fault:  # the controller is busy, or ends
@@ -110,19 +110,19 @@ class ClusterMemory(Actor):
     async def _ask(self, order: MemoryOrder) -> None:
         why: str = await self.node.ref(self._controller).change_parameters(order, timeout=ASK_SECONDS, returns=str)
         if why:
-            if self._refusals.news(why, self.node.clock.now()):  # it may be refused at every look
+            if self._refusals.news(why, self.node.clock.now()):  # it may be refused at every reading
                 log.info("the controller does not carry out %s: %s", order, why)
-            self._told = MemoryGroups(-1, self._told.groups, self._told.chains)  # asked for anew
+            self._told = MemoryGroups(-1, self._told.groups, self._told.chains)  # requested anew
 
     async def _read(self, told: MemoryGroups) -> dict[str, PoolReading]:
-        """Of all workers that are in groups, and answer."""
+        """Return the readings of all workers that are in groups and answer."""
         names = [member.worker for group in told.groups for member in group.members]
         asked = [self.node.ref(f"{name}/memory").reading(timeout=ASK_SECONDS, returns=PoolReading) for name in names]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return {name: a for name, a in zip(names, answers, strict=True) if isinstance(a, PoolReading)}
 
     def _adopt(self, now: float, readings: Mapping[str, PoolReading]) -> None:
-        """What the controller has told last, of workers whose budgets are known."""
+        """Adopt the controller's last report, for workers whose budgets are known."""
         for name in self._told.chains.keys() - self._models.keys():
             self._models[name] = ModelMemory(name, self._rules, self._costs, self._most)
         for name in self._models.keys() - self._told.chains.keys():

@@ -1,6 +1,6 @@
-"""The memory actor of a worker's node: answers for its budget what parameters and KV take, what is free, what waits for it.
+"""The memory actor of a worker's node: reports the worker's parameters, KV, free memory, and waiting requests.
 
-Asks the worker, beside which it lives, when somebody asks it; at rest it does nothing.
+It asks the worker, on the same node, when it is asked itself; at rest it does nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ...runtime.actor.endpoint import endpoint
 
 
 class NodeMemory(Actor):
-    """See the module."""
+    """The memory actor of one worker (see the module)."""
 
     async def on_start(self) -> None:
         self._worker = self.node.ref(f"{self.node.name}/worker")

@@ -1,4 +1,4 @@
-"""What the cluster's memory actor makes of readings for its policy, and of the policy's decisions for the controller."""
+"""Conversions of the cluster's memory actor: from readings to its policy, and from the policy's decisions to orders."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ModelMemory:
         return MemoryCoordinator(self._rules, planner, components, [], size)
 
     def adopt(self, now: float, told: MemoryGroups, readings: Mapping[str, PoolReading]) -> None:
-        """The groups as the controller has them; a worker's budget is known once it has answered."""
+        """Adopt the groups as the controller reports them; a worker's budget is known once it has answered."""
         self._budgets.update((name, reading.budget) for name, reading in readings.items())
         mine = [one for one in told.groups if one.application == self._application]
         known = [one for one in mine if all(member.worker in self._budgets for member in one.members)]
@@ -66,7 +66,7 @@ class ModelMemory:
 
 
 def order_of(application: str, decision: Decision, readings: Mapping[str, DemandReading]) -> MemoryOrder:
-    """``readings``: of all groups, for the reason that people are told."""
+    """Return the order for a decision. ``readings``: of all groups, for the reason shown to people."""
     match decision:
         case BeginDrop(drop):
             why = "; ".join(f"{name} {one.used} of {one.total} pages, {one.waiting} wait" for name, one in readings.items())

@@ -1,9 +1,9 @@
-"""A predictor: keeps a replica of one worker's sweep machine, and answers what would come of a request there.
+"""The predictor actor: keeps a replica of one worker's sweep machine and forecasts requests there.
 
-One for each worker, all of a host in one process. It follows the worker's event feed as long as the worker lives, and its
-next life from the start. Every figure is of ``policies/prediction``; here are the stream, the clock, and other predictors,
-which are asked for their workers' machines where a route goes on over them. It is on the host of its workers: times of the
-feed are by the clock that it has, too.
+There is one for each worker, and all of a host are in one process. It follows the worker's event feed while the worker
+lives, and its next life from the start. Every figure is computed in ``policies/prediction``; here are the stream, the
+clock, and the calls to other predictors, which provide their workers' machines if a route crosses them. It runs on its
+worker's host, so that both have the same clock.
 """
 
 from __future__ import annotations
@@ -35,33 +35,36 @@ from ..worker.feed_format import read_batch
 from .messages import Query, predictor_of
 
 log = logging.getLogger(__name__)
-RETRY = 0.1  # seconds until a feed that ended is asked for again, if its worker does not come before
-HOST_SECONDS = 0.5  # that another predictor may take
-KEPT = 512  # times of forecasts
+RETRY = 0.1  # seconds until an ended feed is requested again, if its worker does not come before
+HOST_SECONDS = 0.5  # timeout of another predictor
+KEPT = 512  # forecast times kept
 
 
 class Predictor(Actor):
-    """See the module. ``board``: where whoever tells of this process finds its ``figures``, by worker. ``links``: between
-    workers; None: nobody knows, and what they tell each other is taken to be there at once."""
+    """A predictor (see the module).
+
+    board: the place where this process publishes its ``figures``, by worker. links: between workers; None: unknown, and
+    their messages count as instant.
+    """
 
     def __init__(
         self, worker: str, board: dict[str, Callable[[], dict[str, float]]], links: LinkTimes | None = None
     ) -> None:
         self._worker, self._board, self._links = worker, board, links
         self._replica: Replica | None = None
-        self._learned = Learned()  # also from lives before: they compute on the same device
+        self._learned = Learned()  # kept over lives, which compute on the same device
         self._in_flight = InFlight()
-        self._known = 0  # incarnation of the worker that was followed last
+        self._known = 0  # incarnation of the worker followed last
         self._feeds = self._disagreements = self._batches = self._forecasts = 0
         self._lag = self._seconds = 0.0
         self._last: deque[float] = deque(maxlen=KEPT)
         self._again = asyncio.Event()
 
     async def on_start(self) -> None:
-        self._now = asyncio.get_running_loop().time  # what workers tell their machines
+        self._now = asyncio.get_running_loop().time  # the clock that workers give their machines
         self._board[self._worker] = self.figures
         self._deafen = self.node.on_arrival(self._again.set)
-        # In a context of its own: the deadline of whoever asked for the start must not end it.
+        # In a context of its own: the deadline of the caller that started it must not end it.
         self._task = asyncio.get_running_loop().create_task(self._follow(), context=contextvars.Context())
 
     async def on_stop(self) -> None:
@@ -69,19 +72,21 @@ class Predictor(Actor):
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    # what it is asked ------------------------------------------------------------------------------------------------
+    # calls
 
     @endpoint
     async def ask(self, query: Query) -> Candidate | None:
-        """The load of the worker, and a forecast of the request there where one is wanted and can be made. None while there
-        is no replica that has the route."""
+        """Return the load of the worker, with a forecast of the request there if one is wanted and possible.
+
+        None while there is no replica with that route.
+        """
         route = self._replica.route(query.route) if self._replica is not None else None
         if route is None:
             return None
         others = [await self._present_of(hop.worker) for hop in route.route.hops[1:]] if query.forecast else []
         self._in_flight.leave(query.submission.request)  # this is a new attempt
         replica, now = self._replica, self._now()
-        if replica is None:  # it is not what the worker is, as was found meanwhile
+        if replica is None:  # the replica was found to differ meanwhile
             return None
         in_flight = self._in_flight.waiting(now)
         home = replica.present(now) if query.forecast else None
@@ -93,17 +98,17 @@ class Predictor(Actor):
 
     @endpoint
     async def placed(self, submission: Submission) -> None:
-        """A dispatcher has sent a request there."""
+        """Note that a dispatcher has sent a request there."""
         self._in_flight.place(submission, self._now())
 
     @endpoint(concurrent=True)
     async def present(self) -> Any:
-        """For a predictor of the same process: a copy of its worker as it is now, None where there is none."""
+        """Return a copy of its worker as it is now, for a predictor of the same process; None if there is none."""
         present = self._replica.present(self._now()) if self._replica is not None else None
         return present and present.fork()
 
     def figures(self) -> dict[str, float]:
-        """Counters since its start, seconds, and what it has now, for the metrics."""
+        """Return counters since its start, seconds, and present values, for the metrics."""
         replica = self._replica
         cuts = quantiles(self._last, n=100) if len(self._last) > 1 else [0.0] * 99
         return {
@@ -139,7 +144,7 @@ class Predictor(Actor):
     # the feed --------------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """The worker's feed, and the next one where it ends."""
+        """Follow the worker's feed, and the next one when it ends."""
         while True:
             self._again.clear()
             try:
@@ -157,12 +162,12 @@ class Predictor(Actor):
             timer.cancel()
 
     async def _read(self) -> None:
-        """Of one life of the worker, or of a part of it."""
+        """Read the feed of one life of the worker, or of a part of it."""
         worker = self.node.ref(f"{self._worker}/worker")
         async with worker.feed(timeout=math.inf, returns=bytes) as batches:
             if worker.incarnation != self._known:
                 self._known = worker.incarnation
-                self._in_flight.forget()  # what was sent to the life before does not come
+                self._in_flight.forget()  # requests sent to the life before do not arrive
             async for batch in batches:
                 self._take(batch)
 

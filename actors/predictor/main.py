@@ -1,5 +1,7 @@
-"""Entry of the process where the predictors of a host are, and the dispatchers: its part of the supervision tree. Loads no
-torch."""
+"""The entry of the process with the predictors and dispatchers of a host: its part of the supervision tree.
+
+It loads no torch.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from ..supervision_tree import dispatchers, inside_predictors
 
 
 async def start(node: Node, settings: Settings) -> None:
-    """In a process of its own."""
+    """Start in a process of its own."""
     set_up(settings.log_format, settings.log_level, node.name)
     await start_in_process(node, settings)
 
 
 async def start_in_process(node: Node, settings: Settings) -> None:
-    """The same beside other nodes in one process (tests). Figures of the predictors go with the node's heartbeats."""
+    """Do the same beside other nodes in one process (tests). Figures of the predictors go with the node's heartbeats."""
     board: dict[str, Callable[[], dict[str, float]]] = {}
     workers = worker_names(settings)
     links = read_links(settings.profile)

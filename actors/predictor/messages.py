@@ -1,4 +1,4 @@
-"""What a predictor is asked and told. Standard library and policies only."""
+"""Messages to predictors. Standard library and policies only."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ...policies.sweep.events import Submission
 
-NODE = "predictors"  # where the predictors of a host are
+NODE = "predictors"  # node of the predictors of a host
 
 
 def predictor_of(worker: str) -> str:
-    """Address of the predictor of a worker."""
+    """Return the address of the predictor of a worker."""
     return f"{NODE}/predictor-{worker}"
 
 
@@ -18,8 +18,8 @@ def predictor_of(worker: str) -> str:
 class Query:
     """dispatcher -> predictor of a route's home: what if ``submission`` came there now, on the route of this id?
 
-    forecast: when its first and last token would be is wanted, too; delays: and what the others would lose, which takes
-    twice as long.
+    forecast: whether its first and last token are to be forecast. delays: whether the delay of others is wanted too, which
+    takes twice as long.
     """
 
     submission: Submission

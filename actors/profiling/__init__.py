@@ -1,1 +1,1 @@
-"""Measures what a device does with a model: sweeps, loads and links, as the cost model wants them."""
+"""Measurements of sweeps, loads and links on a device, as input for the cost model."""

@@ -1,4 +1,4 @@
-"""The other process of ``links.py``: nodes that send back the header of whatever reaches them over a link.
+"""Peer process of ``links.py``: nodes that send back the header of each message that reaches them over a link.
 
     python -m blockwright.actors.profiling.link_peer DIRECTORY
 
@@ -19,7 +19,7 @@ TCP = "tcp://127.0.0.1:0"
 
 
 def echo(node: Node) -> None:
-    """Messages with a header come back, without their buffers; others are load."""
+    """Send each message with a header back, without its buffers. Messages without a header are only load."""
 
     def answer(sender: str, header: bytes, buffers: list[memoryview]) -> None:
         if header:

@@ -1,4 +1,4 @@
-"""Times the channels over which tensors go from worker to worker: shared memory, a socket of this machine, and TCP."""
+"""Timing of the channels between workers: shared memory, a local socket, and TCP."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from ...transport.address import PeerId
 from ...transport.link import Link, Traffic
 from .link_peer import NAME, TCP
 
-CHANNELS = {"shared-memory": False, "socket": False, "tcp": True}  # whether over TCP
+CHANNELS = {"shared-memory": False, "socket": False, "tcp": True}  # True: over TCP
 ROUNDS, SMALL = 200, bytes(1024)
 LARGE, COUNT = 16 << 20, 8
-PATIENCE = 60.0  # seconds until the other process listens
+PATIENCE = 60.0  # seconds to wait until the other process listens
 
 
 async def measure_links(large: int = LARGE) -> dict[str, dict[str, float]]:
-    """By channel: ``latency``, seconds from sending a KiB to its arrival, and ``bandwidth``, bytes per second of large
-    messages, of ``large`` bytes, in a row. Each is the median, or the best of a few."""
+    """Return latency and bandwidth by channel.
+
+    ``latency`` is the median number of seconds from sending a KiB to its arrival. ``bandwidth`` is in bytes per second, the
+    best of a few series of messages of ``large`` bytes each.
+    """
     found = {}
     with tempfile.TemporaryDirectory(prefix="blockwright-") as name:
         directory = Path(name)
@@ -46,7 +49,7 @@ async def measure_links(large: int = LARGE) -> dict[str, dict[str, float]]:
 
 @contextlib.asynccontextmanager
 async def _peer(directory: Path) -> AsyncIterator[tuple[str, str]]:
-    """The other process; the addresses of its nodes."""
+    """Run the other process. Yield the addresses of its nodes."""
     pipe = asyncio.subprocess.PIPE
     module = "blockwright.actors.profiling.link_peer"
     child = await asyncio.create_subprocess_exec(sys.executable, "-m", module, str(directory), stdin=pipe)
@@ -65,7 +68,7 @@ async def _peer(directory: Path) -> AsyncIterator[tuple[str, str]]:
 
 
 async def _latency(node: Node) -> float:
-    """Half of the time until a message has come back."""
+    """Return the median of half the round-trip time."""
     back: asyncio.Queue[float] = asyncio.Queue()
     node.on_link(Traffic.ACTIVATION, lambda sender, header, buffers: back.put_nowait(time.perf_counter()))
     times = []
@@ -77,7 +80,7 @@ async def _latency(node: Node) -> float:
 
 
 async def _bandwidth(link: Link, data: bytes) -> float:
-    """Of three times ``COUNT`` messages the fastest."""
+    """Send ``COUNT`` messages in a row, three times. Return the best rate."""
     best = 0.0
     for _ in range(3):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Makes a device profile: sweeps are timed, the cost model is fitted to a part of them and held against the others."""
+"""Device profile: times sweeps, fits the cost model to some of them, and measures its error on the others."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ DISTURBED = 0.1  # spread of a sweep's repeats from which the machine counts as 
 def profile(
     backend: Backend, checkpoint: Checkpoint, repeats: int, memory: int, tell: Callable[[int, int], None]
 ) -> dict[str, Any]:
-    """The part of the document that is of sweeps and loads. ``memory``: bytes that may be taken; ``tell``: turns done, and
-    turns in all. Raises BackendError, CheckpointError."""
+    """Return the part of the profile document that covers sweeps and loads.
+
+    ``memory`` is the number of bytes that may be used. ``tell`` is called with the turns done and the turns in all. Raises
+    BackendError and CheckpointError.
+    """
     lengths = RowLengths.of(checkpoint.config.max_position)
     bench = SweepBench(backend, checkpoint, lengths, memory)
     known = grid(lengths)
@@ -52,17 +55,17 @@ def profile(
 
 
 def middle(values: Sequence[float]) -> float:
-    """The median of sorted values; of two the lower."""
+    """Return the median of sorted values; the lower of two."""
     return values[(len(values) - 1) // 2]
 
 
 def spread_of(times: Sequence[float]) -> float:
-    """Of a sweep's sorted repeats: the part of the median by which the middle half of them lies apart."""
+    """Return the interquartile range of a sweep's sorted repeats, as a fraction of the median."""
     quarter = len(times) // 4
     return (times[-1 - quarter] - times[quarter]) / middle(times)
 
 
 def loading(loads: Sequence[TimedLoad]) -> dict[str, float]:
-    """``seconds`` for ``components`` of ``bytes`` in memory, and ``bandwidth``, bytes per second."""
+    """Return the seconds to load ``components`` of ``bytes`` in memory, and the bandwidth in bytes per second."""
     seconds, nbytes = sum(load.seconds for load in loads), sum(load.nbytes for load in loads)
     return {"components": len(loads), "bytes": nbytes, "seconds": seconds, "bandwidth": nbytes / seconds}

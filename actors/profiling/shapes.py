@@ -1,7 +1,7 @@
-"""Which sweeps are timed: a grid to fit the cost model to, and sweeps drawn at random that it has never seen.
+"""Shapes of the sweeps to time: a grid for fitting the cost model, and random sweeps that it has never seen.
 
-Batch sizes, token counts, context lengths, prompts beside decoding rows, prompts whose next token is not drawn, the
-chain in several runs, and half of it.
+They cover batch sizes, token counts, context lengths, prompts beside decoding rows, prompts without a draw of the next
+token, the chain in several runs, and half of it.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-ROWS = 48  # of the tables; the first ``LONG_ROWS`` of them hold long sequences
+ROWS = 48  # rows of the tables; the first ``LONG_ROWS`` of them hold long sequences
 LONG_ROWS = 4
-LONG, SHORT = 2048, 640  # tokens of these and of the others, at most
+LONG, SHORT = 2048, 640  # most tokens of these and of the other rows
 SWEEP_TOKENS = 512
 DECODING = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
-CONTEXTS = (0.03, 0.4, 0.9)  # parts of the longest
-RUNS = ("whole", "pieces", "half")  # the chain as it is, its body in several runs, the first of these: as on a pipeline
+CONTEXTS = (0.03, 0.4, 0.9)  # fractions of the longest context
+RUNS = ("whole", "pieces", "half")  # the whole chain; its body in several runs; the first half of these, as on a pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class SweepShape:
-    """Batch rows (row, start, count). ``drawn``: whether prompts end in it; ``runs``: one of ``RUNS``."""
+    """Batch rows (row, start, count). ``drawn``: prompts end in this sweep. ``runs``: one of ``RUNS``."""
 
     batch: tuple[tuple[int, int, int], ...]
     drawn: bool = True
@@ -29,7 +29,7 @@ class SweepShape:
 
 @dataclass(frozen=True, slots=True)
 class RowLengths:
-    """Tokens that rows hold: as many as the model takes."""
+    """Numbers of tokens that rows hold, as far as the model allows."""
 
     long: int
     short: int
@@ -43,18 +43,18 @@ class RowLengths:
         return self.long if row < LONG_ROWS else self.short
 
     def decode(self, rows: int, part: float) -> list[tuple[int, int, int]]:
-        """``rows`` decoding rows, whose contexts are this part of the longest that all of them can have."""
+        """Return ``rows`` decoding rows. Their context is the fraction ``part`` of the longest that all can have."""
         position = int(part * (self.of_row(rows - 1) - 1))
         return [(row, position, 1) for row in range(rows)]
 
     def prompt(self, row: int, count: int, part: float) -> tuple[int, int, int]:
-        """``count`` tokens behind this part of what the row holds."""
+        """Return a prompt row of ``count`` tokens that begins at the fraction ``part`` of the row's length."""
         count = min(count, self.of_row(row))
         return row, int(part * (self.of_row(row) - count)), count
 
 
 def grid(lengths: RowLengths) -> list[SweepShape]:
-    """Some 90 sweeps."""
+    """Return the sweeps to fit to, about 90."""
     decoding = [lengths.decode(rows, part) for rows in DECODING for part in CONTEXTS]
     prompts = [[lengths.prompt(0, count, part)] for count in (16, 32, 48, 64, 96, 128, 192, 256) for part in (0.0, 0.5, 1.0)]
     several = [
@@ -74,7 +74,7 @@ def grid(lengths: RowLengths) -> list[SweepShape]:
 
 
 def held_out(lengths: RowLengths, count: int, seed: int) -> list[SweepShape]:
-    """So many at random: decoding, a prompt, or both together; a third of them in several runs."""
+    """Return ``count`` random sweeps: decoding, a prompt, or both; a third of them in several runs."""
     draw, found = Random(seed), []
     for _ in range(count):
         batch: list[tuple[int, int, int]] = []

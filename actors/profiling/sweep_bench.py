@@ -1,7 +1,7 @@
-"""Times sweeps of a model on an executor of its own, as a worker's device thread runs them.
+"""Sweep benchmark: times sweeps of a model on an executor of its own, as a worker's device thread runs them.
 
-Rows lie in pages at random places and hold KV that was computed; sweeps of all shapes follow each other in random order, so
-that none finds the caches as it left them. Legend of tensors: none here.
+Rows have pages at random places and hold computed KV. Sweeps of all shapes follow each other in random order, so none finds
+the caches as it left them itself. Legend of tensors: none here.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .shapes import ROWS, SWEEP_TOKENS, RowLengths, SweepShape
 
 CHUNK = 64 << 10  # bytes that are mapped at a time
 PAGE = 16  # tokens
-PIECES = 4  # runs that the chain's body is cut into, where it is cut
+PIECES = 4  # number of runs that the chain's body is cut into, where it is cut
 GREEDY = SamplingParams(temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class TimedLoad:
-    """Loading a component: read, hashed and packed."""
+    """The time for loading a component: reading, hashing and packing it."""
 
     kind: str
     nbytes: int
@@ -39,8 +39,11 @@ class TimedLoad:
 
 
 class SweepBench:
-    """A loaded model with full rows, of an adapter what it changes. ``parameters`` and ``kv``: its sizes for the cost model.
-    Raises BackendError where the model and its rows need more than ``memory`` bytes."""
+    """A loaded model with full rows; of an adapter, the parts that it changes.
+
+    ``parameters`` and ``kv`` are its sizes for the cost model. Raises BackendError if the model and its rows need more than
+    ``memory`` bytes.
+    """
 
     def __init__(self, backend: Backend, checkpoint: Checkpoint, lengths: RowLengths, memory: int) -> None:
         self._backend, self._lengths, self._random = backend, lengths, Random(0)
@@ -76,7 +79,10 @@ class SweepBench:
         self._fill(pages, layers, checkpoint.config.vocabulary)
 
     def plan(self, shape: SweepShape) -> SweepPlan:
-        """All rows pass all runs; heads those whose next token is drawn: decoding rows, and prompts where they end."""
+        """Return a plan in which all rows pass all runs, and the head only the rows that draw their next token.
+
+        These are the decoding rows, and the prompts that end in this sweep.
+        """
         row, start, count = (list(column) for column in zip(*shape.batch, strict=True))
         runs = self._whole if shape.runs == "whole" else self._pieces
         runs = runs[: PIECES // 2] if shape.runs == "half" else runs
@@ -89,7 +95,7 @@ class SweepBench:
         return plan
 
     def time(self, shapes: Sequence[SweepShape], repeats: int, tell: Callable[[int, int], None]) -> list[list[float]]:
-        """Seconds of each shape's repeats, sorted; a first turn warms up and does not count."""
+        """Return the sorted seconds of each shape's repeats. A first turn warms up and does not count."""
         found: list[list[float]] = [[] for _ in shapes]
         order = list(range(len(shapes)))
         try:
@@ -101,14 +107,14 @@ class SweepBench:
                         found[i].append(seconds)
                 tell(turn + 1, repeats + 1)
         finally:
-            self._backend.settle()  # a kernel thread that is late still reads memory that goes with this object
+            self._backend.settle()  # a kernel thread that is late still reads memory that is freed with this object
         return [sorted(times) for times in found]
 
     def _map(self, arena: str, nbytes: int) -> None:
         self._executor.map(MapGroup(arena, 0, [next(self._chunks) for _ in range(-(-nbytes // CHUNK))], back=False))
 
     def _load(self, backend: Backend, specs: Sequence[ComponentSpec]) -> Iterator[TimedLoad]:
-        """Components one by one, packed one behind the other, equal tensors once."""
+        """Load components one by one, packed one behind the other, with equal tensors only once."""
         offsets: dict[bytes, int] = {}
         end = 0
         for spec in {spec.name: spec for spec in specs}.values():
@@ -123,7 +129,7 @@ class SweepBench:
             yield TimedLoad(spec.component.kind, end - before, time.perf_counter() - began)
 
     def _compose(self, chain: Sequence[Component]) -> None:
-        """The chain as a worker runs it, head apart; and once more with its body cut."""
+        """Compose the chain as a worker runs it, with the head apart, and again with the body cut into pieces."""
         last = len(chain) - (chain[-1].kind is Kind.HEAD)
         cuts = sorted({last * piece // PIECES for piece in range(PIECES)})
         self._whole = _runs(chain, [0], last)
@@ -133,7 +139,7 @@ class SweepBench:
             self._executor.compose(number, run.components, run.kv_layer)
 
     def _fill(self, pages: Sequence[int], layers: int, vocabulary: int) -> None:
-        """Pages and tokens for every row, and the KV of them."""
+        """Give every row pages and tokens, and compute their KV."""
         slots = list(range(layers * sum(pages)))
         self._random.shuffle(slots)
         for row, count in enumerate(pages):
@@ -148,7 +154,7 @@ class SweepBench:
 
 
 def _runs(chain: Sequence[Component], cuts: Sequence[int], last: int) -> list[Run]:
-    """Of the body, which ends before ``last``, cut there, and of the head."""
+    """Return the runs of the body, which ends before ``last`` and is cut at ``cuts``, and of the head."""
     borders = [*zip(cuts, [*cuts[1:], last], strict=True), *([(last, len(chain))] if last < len(chain) else [])]
     layer = [sum(component.kv is not None for component in chain[:place]) for place in range(len(chain))]
     return [run_of(first, chain[first:end], layer[first]) for first, end in borders]

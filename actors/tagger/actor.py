@@ -1,7 +1,8 @@
-"""The tagger: the one owner of what is learned of answer lengths; lives on the head.
+"""Tagger actor: learns answer lengths for the whole cluster, from one place on the head.
 
-Gateways estimate with a copy (``actors/gateway/tagging.py``), so that no request waits for this actor. About once a second
-each brings what has ended there and takes the model that came of it. What is learned is kept in a folder if one is set.
+Gateways estimate with a copy of its model (``actors/gateway/tagging.py``), so that no request waits for this actor. About
+once a second each gateway sends the requests that have ended there, and gets the updated model. The model is saved in a
+folder if one is set.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from ..config import TRAINED, Settings, SettingsError
 from .model_file import TaggerFile, TaggerFileError, read_tagger, write_tagger
 
 log = logging.getLogger(__name__)
-SAVE_SECONDS = 60.0  # between two looks whether there is something new to keep
+SAVE_SECONDS = 60.0  # between two checks for something new to save
 KEPT = "tagger.json"
 
 
 @dataclass(frozen=True, slots=True)
 class TaggerModel:
-    """What a gateway estimates with. ``version``: of this life of the tagger."""
+    """The model that a gateway estimates with. ``version`` is unique within this life of the tagger."""
 
     version: str
     estimator: dict[str, Any]  # a snapshot
 
 
 def first_tagger(settings: Settings) -> TaggerFile:
-    """What the setting names, before it has learned anything here. Raises SettingsError."""
+    """Return the estimator that the setting names, before it has learned anything here. Raises SettingsError."""
     if not settings.tagger.startswith(TRAINED):
         return TaggerFile(LengthHistory(), settings.tagger)
     try:
@@ -44,13 +45,13 @@ def first_tagger(settings: Settings) -> TaggerFile:
 
 
 class Tagger(Actor):
-    """See the module."""
+    """Tagger actor (see the module)."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._kept = Path(settings.tagger_folder).expanduser() / KEPT if settings.tagger_folder else None
-        self._learned = self._saved = 0  # lessons of this life
-        self._model: TaggerModel | None = None  # of all lessons so far, once somebody has asked
+        self._learned = self._saved = 0  # number of lessons in this life
+        self._model: TaggerModel | None = None  # learned from all lessons so far; None until a gateway has asked
         self._timer: Timer | None = None
 
     async def on_start(self) -> None:
@@ -64,7 +65,7 @@ class Tagger(Actor):
 
     @endpoint
     async def share(self, lessons: list[Lesson], known: str) -> TaggerModel | None:
-        """Learn, and answer with the model unless it is the one that the caller knows by its version."""
+        """Learn from the lessons. Return the model, or None if its version is ``known`` to the caller already."""
         for lesson in lessons:
             self._file.estimator.learn(lesson)
         if lessons or self._model is None:
@@ -74,7 +75,7 @@ class Tagger(Actor):
 
     @endpoint
     async def save(self) -> None:
-        """Keep what was learned, where that is to be kept."""
+        """Save the model if a folder is set and there is something new."""
         if self._kept is None or self._saved == self._learned:
             return
         try:
@@ -84,10 +85,13 @@ class Tagger(Actor):
             log.warning("what the tagger has learned cannot be saved: %s", error)
 
     def _opened(self) -> TaggerFile:
-        """What was kept, or what the setting names. An estimator is no reason for a server to end."""
+        """Return the saved estimator, or the one that the setting names.
+
+        Faults are only logged: a missing estimator is no reason for a server to end.
+        """
         try:
             first = first_tagger(self._settings)
-        except SettingsError as error:  # it was there when the server started
+        except SettingsError as error:  # the file was readable when the server started
             log.warning("the tagger begins with nothing: %s", error)
             first = TaggerFile(LengthHistory(), "history")
         if self._kept is not None and self._kept.exists():

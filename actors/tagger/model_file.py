@@ -1,7 +1,7 @@
-"""The file of a length estimator: what ``blockwright tagger train`` writes and a tagger keeps of its state, as JSON.
+"""File format of a length estimator, as JSON. ``blockwright tagger train`` writes it, and a tagger saves its state in it.
 
-``{"schema": 1, "origin": ..., "figures": {...}, "estimator": a snapshot}``. origin: what the estimator began as, so that a
-tagger goes on from what it kept only while its setting is the same.
+``{"schema": 1, "origin": ..., "figures": {...}, "estimator": a snapshot}``. ``origin`` identifies the initial estimator: a
+tagger continues from its saved state only while its setting is the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TaggerFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TaggerFile:
-    """``figures``: by estimator, of the requests that were held out when it was trained."""
+    """The content of the file. ``figures``: by estimator, for the requests held out in training."""
 
     estimator: LengthLearner
     origin: str = ""
@@ -34,7 +34,7 @@ class TaggerFile:
 
 
 def read_tagger(path: Path) -> TaggerFile:
-    """Raises TaggerFileError."""
+    """Read and check a file. Raises TaggerFileError."""
     try:
         data = path.read_bytes()
         content: Any = json.loads(data)
@@ -52,7 +52,7 @@ def read_tagger(path: Path) -> TaggerFile:
         return TaggerFile(restored(estimator), str(origin), figures)
     except OSError as error:
         raise TaggerFileError(f"{path}: {error.strerror}; give a file that blockwright tagger train has written") from None
-    except (ValueError, OverflowError, RecursionError) as error:  # also of numbers and nesting beyond any measure
+    except (ValueError, OverflowError, RecursionError) as error:  # also raised by absurd numbers and nesting
         raise TaggerFileError(f"{path}: {error}; train it again: blockwright tagger train LOG -o {path}") from None
 
 

@@ -1,8 +1,8 @@
-"""The log of served requests that a tagger is trained on: one line of JSON for each, in files of bounded size.
+"""Log of served requests that a tagger is trained on: one line of JSON each, in files of bounded size.
 
-A line has what ``Features`` have and the length of the answer; no text and no token of a prompt or an answer. A gateway
-writes ``GATEWAY.jsonl`` on a thread of its own; when that reaches half the bound it becomes ``GATEWAY.1.jsonl`` and the one
-before it is deleted. An I/O error ends the log, never the gateway.
+A line has the ``Features`` and the length of the answer; no text and no token of a prompt or an answer. A gateway writes
+``GATEWAY.jsonl`` on a thread of its own. When that file reaches half the bound it becomes ``GATEWAY.1.jsonl``, and the
+previous one is deleted. An I/O error ends the log, never the gateway.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ...policies.prediction.lengths import TERMS, Features, Lesson
 log = logging.getLogger(__name__)
 FORMAT = 1
 SUFFIX = ".jsonl"
-MOST_WAITING = 100  # batches queued for the disk; beyond, the log ends
+MOST_WAITING = 100  # batches queued for the disk; beyond this the log ends
 CLOSE_TIMEOUT = 5.0  # seconds that closing waits for the disk
-MOST = 10**12  # of a count, and seconds: what is more was not written here
-_COUNTS = {"prompt": 0, "max_tokens": 1, "min_tokens": 0, "length": 0, "expected": 0}  # each with its least value
+MOST = 10**12  # largest count or number of seconds; a larger one was not written here
+_COUNTS = {"prompt": 0, "max_tokens": 1, "min_tokens": 0, "length": 0, "expected": 0}  # each with its minimum
 
 
 class RequestLogError(Exception):
@@ -32,7 +32,7 @@ class RequestLogError(Exception):
 
 
 class RequestLog:
-    """See the module. bound: bytes of both files together."""
+    """Writer of one gateway's log (see the module). ``bound``: bytes of both files together."""
 
     def __init__(self, directory: Path, gateway: str, bound: int) -> None:
         self._path, self._bound = directory / f"{gateway}{SUFFIX}", bound
@@ -43,14 +43,14 @@ class RequestLog:
         self._thread.start()
 
     def write(self, lessons: list[Lesson]) -> None:
-        """Returns at once."""
+        """Queue lessons for the disk and return at once."""
         if self._work.qsize() > MOST_WAITING:
             self._give_up("the disk is too slow")
         if not self._over:
             self._work.put((time.time(), lessons))
 
     def close(self) -> None:
-        """Returns when all is written. Idempotent."""
+        """Return when everything is written. Idempotent."""
         self._work.put(None)
         self._thread.join(CLOSE_TIMEOUT)
 
@@ -82,7 +82,7 @@ class RequestLog:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """To be gone on with. A line that was torn when a process was killed is taken away."""
+    """Open a file to append to it. A line torn by a killed process is removed."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
     file.truncate(file.read().rfind(b"\n") + 1)
@@ -91,7 +91,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def line(lesson: Lesson, at: float) -> bytes:
-    """``at``: seconds since 1970."""
+    """Return the line of a lesson. ``at``: seconds since 1970."""
     features = lesson.features
     fields = {
         "format": FORMAT,
@@ -109,9 +109,9 @@ def line(lesson: Lesson, at: float) -> bytes:
 
 
 def read_requests(path: Path) -> list[Lesson]:
-    """What a file, or all gateways' files in a folder, tell, in the order of their ends; without a last line that was torn.
+    """Read the lessons of one file, or of all gateways' files in a folder, in the order in which the requests ended.
 
-    Raises RequestLogError.
+    A torn last line is left out. Raises RequestLogError.
     """
     try:
         files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
@@ -142,7 +142,7 @@ def _parsed(text: bytes, where: str) -> tuple[float, Lesson]:
         for number, term in enumerate(fields["terms"]):
             if type(term) is not int or not 0 <= term < TERMS:
                 raise ValueError(f"terms[{number}] is {term!r:.40}, not a whole number from 0 to {TERMS - 1}")
-    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are the first
+    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
         raise RequestLogError(f"{where}: {error}; delete the line, or name another log") from None
     names = ("application", "prompt", "max_tokens", "min_tokens")
     features = Features(**{name: fields[name] for name in names}, terms=tuple(fields["terms"]))

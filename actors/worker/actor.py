@@ -1,7 +1,8 @@
-"""The worker: the shell around one sweep state machine and one device thread.
+"""Worker actor: the shell around one sweep state machine and one device thread.
 
-Turns messages into events, effects into messages, and keeps the device thread's next plan ready. Two plans are open at most:
-the one that runs and the next, made before the tokens of the first are known. Decides nothing about sequences or memory.
+Turns messages into events and effects into messages, and keeps the device thread's next plan ready. At most two plans are
+open: the one that runs, and the next one, made before the tokens of the first are known. Decides nothing about sequences or
+memory. Open this file to see how the parts of a worker are wired, and which messages it accepts.
 """
 
 from __future__ import annotations
@@ -67,12 +68,16 @@ from .status import status_of
 from .sweep_figures import SweepFigures
 
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
-CHECK_EVERY = 7  # sweeps, where it is verified besides: what is broken stays so, and looking is a third of a tiny sweep
+# in sweeps; also verified this often: a broken invariant stays broken, and a check costs a third of a tiny sweep
+CHECK_EVERY = 7
 
 
 class Worker(Actor):
-    """See the module. ``on_fatal`` is called when the device thread has failed: the process must end. The simulated cluster
-    gives ``open_device`` and ``read_specs``: a device in virtual time, components without files."""
+    """Worker actor (see the module).
+
+    ``on_fatal`` is called when the device thread has failed; the process must end then. The simulated cluster passes
+    ``open_device`` (a device in virtual time) and ``read_specs`` (components without files).
+    """
 
     def __init__(
         self,
@@ -88,20 +93,20 @@ class Worker(Actor):
         self._end, self._open_device, self._read_specs, self._aside = on_fatal, open_device, read_specs, aside
         self.state = SweepState(sweep_config(config, backend.numerics, backend.slot_unit))
         self._slow = slow(config.backend, backend, config.dtype, config.threads)
-        self._machine: Machine = self.state  # what events, plans and commits go through; ``state`` is for reading
+        self._machine: Machine = self.state  # receives events, plans and commits; ``state`` is only read
         self._recorder: EventRecorder | None = None
         self._composed = ComposedRuns(self._do)
         self._watched: dict[str, int] = {}  # other workers and gateways' nodes -> incarnation that is monitored
         self._flights = 0
-        self._queues = False  # somebody was here at the last heartbeat
+        self._queues = False  # there were queues at the last heartbeat
         self._ending = BlockEndings(self.state)
-        self._published = RoutesChanged(0, [], [], [])  # what was taken, as a whole
+        self._published = RoutesChanged(0, [], [], [])  # the routes accepted so far, complete
         self._pumping = False
         self._idle_check: asyncio.TimerHandle | None = None
-        self._expiry: asyncio.TimerHandle | None = None  # for a sequence that expires while nothing else happens
+        self._expiry: asyncio.TimerHandle | None = None  # plans when a sequence expires while nothing else happens
         self._figures = SweepFigures(self.state.config.costs)
         self._credit = OfflineCredit(self.state)
-        self._reported: list[Effect] = []  # performed, and gateways were not told yet
+        self._reported: list[Effect] = []  # performed, but not reported to gateways yet
 
     async def on_start(self) -> None:
         config, chunk = self.config, self.state.config.memory_chunk
@@ -136,13 +141,13 @@ class Worker(Actor):
             self._recorder.close()
 
     def _on_fatal(self, error: BaseException) -> None:
-        """The device thread or the state machine has failed: the process ends here."""
+        """End the process: the device thread or the state machine has failed."""
         if self._recorder is not None:
             self._recorder.break_off()
         self._end(error)
 
     def _heartbeat(self) -> dict[str, object]:
-        """Ours goes out: time also to look at those of others."""
+        """Return this worker's heartbeat payload. Also process the heartbeats that other workers have sent."""
         for worker, answer in self._peers.heartbeats(self.node.peers()):
             self._answer(worker, answer)
         queues = self.state.queues()
@@ -159,11 +164,11 @@ class Worker(Actor):
         }
 
     def _pass_by(self, machine: Machine) -> None:
-        """What stands before the state machine from now on."""
+        """Route all further calls through ``machine``, which stands before the state machine."""
         self._machine = machine
 
     def _apply(self, event: Event) -> None:
-        """Something has happened: the machine takes note now, and plans soon."""
+        """Apply an event now, and plan soon."""
         self._machine.apply(event, self._loop.time())
         self._wake()
 
@@ -181,13 +186,16 @@ class Worker(Actor):
 
     @endpoint
     async def export(self, wanted: Export) -> None:
-        """Send pages of a sequence to other workers; what came of it is news for the gateway."""
+        """Send pages of a sequence to other workers. The outcome is reported to the gateway as news."""
         self._watch(wanted.gateway.partition("/")[0])
         self._apply(wanted)
 
     @endpoint
     async def hold(self, wanted: HoldPages) -> bool:
-        """A sequence ends here, and its pages stay for its next attempt; whether those that are to come have room."""
+        """End a sequence here, but keep its pages for its next attempt.
+
+        Return whether there is capacity for the pages that are still to come.
+        """
         self._watch(wanted.gateway.partition("/")[0])
         self._apply(wanted)
         return self.state.room(wanted.request)
@@ -215,7 +223,7 @@ class Worker(Actor):
 
     @endpoint
     async def peer(self, report: PeerReport) -> None:
-        """What another worker has to say, in its order."""
+        """Apply another worker's messages, in the order in which they were sent."""
         self._watch(report.worker)
         taken, answer = self._peers.accept(report)
         if answer is not None:
@@ -227,7 +235,7 @@ class Worker(Actor):
         getattr(self.node.ref(f"{worker}/worker"), answer[0]).cast(f"{self.config.name}/worker", answer[1])
 
     def _flight(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
-        """Hidden states have come: the device keeps them until a plan takes them, or tells it to forget them."""
+        """Hand arriving hidden states to the device. It keeps them until a plan uses them or drops them."""
         flight: Flight = decode(Flight, unpack(header))
         self._flights += 1
         local = Flight(flight.home, self._flights, flight.width, flight.rows)
@@ -235,7 +243,7 @@ class Worker(Actor):
         self._apply(local)
 
     def _watch(self, node: str) -> None:
-        """Hear of the end of a node's current life, once."""
+        """Monitor a node's current incarnation, once."""
         incarnation = self.node.current_incarnation(node)
         if node != self.node.name and incarnation and self._watched.get(node) != incarnation:
             self._watched[node] = incarnation
@@ -251,15 +259,15 @@ class Worker(Actor):
 
     @endpoint(concurrent=True)
     async def load(self, block: LoadBlock) -> BlockLoaded | NoCapacity:
-        """Make components resident between sweeps; on failure, or without room, none of them."""
+        """Make components resident between sweeps: all of them, or none if loading fails or memory is short."""
         return await self._block_loader.load(block, self.state.parts.memory)
 
     @endpoint
     async def unload(self, holder: str, ids: list[bytes], block: str = "") -> int:
-        """``holder`` needs these components no more; bytes of the pool that become free. ``block``: an actor here that wants
-        to know when the last plan that names them has ended, or "".
+        """Release ``holder``'s claim on these components. Return the bytes of the pool that become free.
 
-        In line with the other messages: the routes that named the components are withdrawn by one that came before.
+        ``block`` is an actor on this worker to notify when the last plan that names the components has ended, or "". The
+        call stays in line with other messages, because an earlier message withdrew the routes that named the components.
         """
         before = self.state.parts.memory.free_bytes
         self._loader.release(holder, ids)
@@ -269,7 +277,7 @@ class Worker(Actor):
 
     @endpoint
     async def parameters(self, wanted: ParametersWanted) -> None:
-        """Send packed tensors to another worker, those of them that are here."""
+        """Send packed tensors to another worker, as far as they are resident here."""
         self._parameters.send(wanted)
 
     @endpoint(urgent=True)
@@ -280,7 +288,7 @@ class Worker(Actor):
         self._composed.prepare(update.chains)
         for worker in sorted({hop.worker for route in update.planned for hop in route.hops}):
             self._watch(worker)
-        self._perform()  # what was unloaded before must be forgotten before runs are composed anew
+        self._perform()  # unloaded components must be forgotten before runs are composed anew
         self._apply(update)
         routes = self.state.parts.routes
         self._composed.retain(routes.runs, {local.delta for local in routes.planned()})
@@ -290,7 +298,7 @@ class Worker(Actor):
                 self._composed.attach(routes.number(run), run, local)
 
     def _do(self, operation: Callable[[Executor], object]) -> None:
-        """An operation that must succeed: its failure ends the worker."""
+        """Run an operation that must succeed on the device. A failure ends the worker."""
 
         def settled(future: asyncio.Future[object]) -> None:
             if not future.cancelled() and (error := future.exception()) is not None:
@@ -301,21 +309,26 @@ class Worker(Actor):
     # sweeps ----------------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Plan soon, once for all that happens in this turn of the loop."""
+        """Plan soon, once for everything that happens in this turn of the loop."""
         if not self._pumping:
             self._pumping = True
             self._loop.call_soon(self._guarded, self._pump)
 
     def _guarded(self, turn: Callable[..., None], *args: object) -> None:
-        """A fault of the state machine must not leave a worker that looks alive and does nothing."""
+        """Run ``turn``; end the worker if it fails.
+
+        A fault of the state machine must not leave a worker that looks alive and does nothing.
+        """
         try:
             turn(*args)
         except Exception as error:
             self._on_fatal(error)
 
     def _pump(self, swept: float = 0.0) -> None:
-        """Perform effects, then plan, then perform those of the plan: in this order the device learns of them. ``swept``:
-        seconds that the sweep took of which there is to report."""
+        """Perform effects, plan, and perform the plan's effects. The device learns of them in this order.
+
+        ``swept`` is the duration in seconds of the sweep that is to be reported.
+        """
         self._pumping = False
         state = self.state
         self._perform()
@@ -335,7 +348,7 @@ class Worker(Actor):
         self._await_deadline()
 
     def _await_deadline(self) -> None:
-        """Plan when the next sequence expires, should nothing happen before."""
+        """Arm a timer that plans when the next sequence expires, in case nothing happens before."""
         if self._expiry is not None:
             self._expiry.cancel()
         due = self.state.next_deadline
@@ -344,7 +357,7 @@ class Worker(Actor):
             self._expiry = self._loop.call_later(max(0.0, due - self._loop.time()), self._wake)
 
     def _swept(self, swept: Swept) -> None:
-        """A plan has run: take note, pass hidden states on, tell gateways, plan the next."""
+        """Commit a plan that has run, forward hidden states, report to gateways, and plan the next sweep."""
         self._machine.commit(swept.plan, swept.result, self._loop.time())
         self._ending.tell()
         for event in self._figures.swept(swept.plan, swept.result, self.state):
@@ -355,7 +368,7 @@ class Worker(Actor):
         self._pump(swept.result.seconds)
 
     def _perform(self) -> None:
-        """Perform effects. What is meant for a worker that is not there (yet) ends as if it had been lost."""
+        """Perform effects. Messages for a worker that is not up (yet) are handled as if it had been lost."""
         while effects := self.state.take_effects():
             self._reported += effects
             for effect in effects:
@@ -376,14 +389,14 @@ class Worker(Actor):
                     self._apply(PeerLost(worker))
 
     def _report(self, seconds: float = 0.0) -> None:
-        """Tell gateways what this turn has brought, one message each."""
+        """Report to gateways the news of this turn, one message each."""
         reported, self._reported = self._reported, []
         for gateway, report in self._reports.make(reported, self.state.number, self._credit.tell, seconds):
             self.node.ref(gateway).tokens.cast(report)
 
     @endpoint
     async def feed(self) -> AsyncIterator[bytes]:
-        """All that the machine is told and plans from now on, behind a snapshot: see ``event_feed``."""
+        """Stream a snapshot and then all events and plans of the state machine (see ``event_feed``)."""
         async with aclosing(self._feed.follow()) as batches:
             async for batch in batches:
                 yield batch

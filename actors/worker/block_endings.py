@@ -1,4 +1,7 @@
-"""Blocks that were unloaded while plans that name them are open: their actors hear when the last of these has ended."""
+"""Notice to unloaded blocks that the last open plan which names them has ended.
+
+A block's actor may outlive its unloading by a few plans. Open this file to see when it hears that it can end.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,19 @@ from ...runtime.actor.ref import Ref
 
 
 class BlockEndings:
-    """``state``: whose plans they are; they end in order."""
+    """Unloaded blocks that wait for open plans. ``state`` is the sweep machine; its plans end in order."""
 
     def __init__(self, state: SweepState) -> None:
         self._state = state
         self._waiting: list[tuple[int, Ref]] = []  # the last plan that may name a block, and the block's actor
 
     def await_plans(self, block: Ref) -> None:
-        """All that are open now may name it."""
+        """Notify ``block`` when all plans that are open now have ended, since each of them may name it."""
         self._waiting.append((self._state.number, block))
         self.tell()
 
     def tell(self) -> None:
-        """A plan may have ended."""
+        """Notify blocks of the end of their last plan. Called whenever a plan may have ended."""
         oldest = self._state.number - self._state.open_plans
         while self._waiting and self._waiting[0][0] <= oldest:
             self._waiting.pop(0)[1].ended.cast()

@@ -1,4 +1,7 @@
-"""Blocks come: what was read of them before is not read again, what the device cannot do with them is the load's error."""
+"""Block loading: reading component specs, loading the components, and rehearsing them on the device.
+
+Specs that were read before are not read again. A failure of the rehearsal is the load's error.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,21 @@ from .messages import BlockLoaded, LoadBlock, NoCapacity, WorkerConfig
 Rehearse = Callable[[LoadBlock, Sequence[ComponentSpec]], Awaitable[None]]
 
 log = logging.getLogger(__name__)
-KEPT = 256  # blocks; some 100 KB each
+KEPT = 256  # blocks; about 100 KB each
 
 
 class KnownSpecs:
-    """The last blocks that were read, by holder and place, and which of them the device has composed before."""
+    """Cache of the specs of recently read blocks, by holder and first component.
+
+    Also records which of them the device has already composed.
+    """
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, int], tuple[LoadBlock, list[ComponentSpec]]] = OrderedDict()
         self._proven: set[tuple[str, int]] = set()
 
     def find(self, block: LoadBlock) -> list[ComponentSpec] | None:
-        """Those of an equal block."""
+        """Return the specs of an equal block, or None."""
         key = block.holder, block.first
         if key not in self._known or self._known[key][0] != block:
             return None
@@ -46,7 +52,7 @@ class KnownSpecs:
             self._proven.discard(oldest)
 
     def prove(self, block: LoadBlock) -> None:
-        """The device can compose it."""
+        """Record that the device can compose the block."""
         self._proven.add((block.holder, block.first))
 
     def proven(self, block: LoadBlock) -> bool:
@@ -54,7 +60,7 @@ class KnownSpecs:
 
 
 class BlockLoader:
-    """Loads blocks with a worker's component loader. ``rehearse``: see ``ComposedRuns``."""
+    """Loader of blocks, on top of a worker's component loader. ``rehearse``: see ``ComposedRuns``."""
 
     def __init__(
         self, config: WorkerConfig, backend: Backend, loader: ComponentLoader, rehearse: Rehearse, read: ReadSpecs
@@ -64,10 +70,13 @@ class BlockLoader:
         self._specs = KnownSpecs()
 
     async def load(self, block: LoadBlock, memory: WorkerMemory) -> BlockLoaded | NoCapacity:
-        """All components, or none on failure or without room. ``memory``: the worker's, to be read."""
+        """Load all components; on failure or without capacity, none.
+
+        ``memory`` is the worker's memory, which is only read here.
+        """
         loop = asyncio.get_running_loop()
         began, source = loop.time(), block.source
-        block = replace(block, source="")  # the same block, wherever it comes from
+        block = replace(block, source="")  # the same block, wherever it is loaded from
         if (specs := self._specs.find(block)) is None:
             specs = await self._read(block, self._config.page_size, self._kv_dtype)
             self._specs.keep(block, specs)

@@ -1,7 +1,8 @@
-"""What is resident comes one by one: the sweep machine says where its tensors go, the device packs them there, step by step.
+"""Component loader: makes components resident in short steps between sweeps.
 
-A step is short and sweeps come before the next, so that running requests wait for one at most. A load may name another
-worker: what that has in its memory comes from there (``parameters.py``), and the device reads what then still lacks.
+The sweep machine decides where each packed tensor goes; the device packs it there. Steps are short and sweeps run between
+them, so running requests wait for one step at most. A load may name another worker as its source: what that worker has in
+memory is fetched from there (``parameters.py``), and the device reads the rest from files.
 """
 
 from __future__ import annotations
@@ -30,18 +31,21 @@ from .device_thread import Device
 from .messages import LoadBlock, NoCapacity, WorkerConfig
 from .parameters import Fetch, ParameterCarrier
 
-ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, type of KV
+ReadSpecs = Callable[[LoadBlock, int, str], Awaitable[list[ComponentSpec]]]  # block, page size, data type of KV
 
 
 async def read_specs(block: LoadBlock, page_size: int, kv_dtype: str) -> list[ComponentSpec]:
-    """The components of a block and their deltas, from their checkpoint's files. Raises CheckpointError, OSError."""
+    """Read the specs of a block's components and deltas from the checkpoint's files.
+
+    Raises CheckpointError and OSError.
+    """
     checkpoint = await asyncio.to_thread(open_source, block.checkpoint, block.base)
     specs = checkpoint.specs_with_ids(page_size, kv_dtype, block.ids, block.first, block.hashes, block.deltas)
     return [needed for spec in specs for needed in spec.loads()]
 
 
 def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> NoCapacity:
-    """The answer to whoever wanted the load."""
+    """Return the answer to the party that asked for the load."""
     owned = {name: owned for name, (owned, _) in memory.residence.bytes_by_holder().items()}
     message = (
         f"it needs {binary_size(shortage.need)} for parameters on worker {config.name}, but other parameters, running "
@@ -53,7 +57,7 @@ def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> N
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a load has added, in bytes, how much of it from another worker, and why not all."""
+    """The bytes that a load has added, how many of them came from another worker, and why not all did."""
 
     added: int
     fetched: int = 0
@@ -80,24 +84,27 @@ class Loading:
 
 
 class ComponentLoader:
-    """Owns the loads under way. ``apply`` gives an event to the sweep machine."""
+    """Owner of the loads under way. ``apply`` passes an event to the sweep machine."""
 
     def __init__(
         self, device: Device, backend: Backend, apply: Callable[[Event], None], parameters: ParameterCarrier
     ) -> None:
         self._device, self._backend, self._apply, self._parameters = device, backend, apply, parameters
-        self._number = 0  # of the last load
+        self._number = 0  # the last load's number
         self._waiting: dict[int, Loading] = {}
         self._loads: dict[bytes, asyncio.Future[None]] = {}  # by component: under way, or done and not forgotten
 
     def stop(self) -> None:
-        """The worker ends, and its device with it."""
+        """Cancel all loads. The worker ends, and its device with it."""
         for load in self._loads.values():
             load.cancel()
 
     async def load(self, specs: Sequence[ComponentSpec], holder: str, source: str = "") -> LoadResult | Shortage:
-        """All of these, or none. ``source``: a worker from which to get what it has of them. Raises ValueError where one of
-        them is being loaded for this holder already: the end of either would release what both need."""
+        """Load all of these components, or none. ``source`` is a worker to fetch them from, as far as it has them.
+
+        Raises ValueError if one of them is already being loaded for this holder: the end of either load would release what
+        both need.
+        """
         mine = {spec.name: spec for spec in specs}
         if any(other.holder == holder and not mine.keys().isdisjoint(other.specs) for other in self._waiting.values()):
             raise ValueError(f"components of {holder} are being loaded already; wait for that")
@@ -124,14 +131,14 @@ class ComponentLoader:
         return loading.result
 
     def release(self, holder: str, components: Sequence[bytes]) -> None:
-        """``holder`` needs these no more."""
+        """Release the claim of ``holder`` on these components."""
         self._apply(ComponentsReleased(list(components), holder))
 
     def placed(self, effect: ComponentsPlaced) -> None:
-        """Components have their places, mapped by a plan that the device was given."""
+        """Begin to load components. A plan, already given to the device, has mapped their places."""
         loading = self._waiting.get(effect.load)
         if loading is None or loading.placed.done():
-            return  # who waited is gone, and its release is on the way
+            return  # the caller is gone, and its release is on the way
         new = [(id, places) for id, places in zip(effect.components, effect.places, strict=True) if id not in self._loads]
         wanted = []
         for id, places in new:
@@ -147,13 +154,16 @@ class ComponentLoader:
         loading.placed.set_result(loads)
 
     def refused(self, effect: ComponentsRefused) -> None:
-        """There is no room."""
+        """End a load for which there is no capacity."""
         loading = self._waiting.get(effect.load)
         if loading is not None and not loading.placed.done():
             loading.placed.set_result(effect.shortage)
 
     def forget(self, component: bytes) -> None:
-        """Nobody needs a component: its loading, if it goes on, ends before the next step, and nobody waits for it."""
+        """Cancel the loading of a component that no holder needs any more.
+
+        A load that is under way ends before its next step; no caller waits for it.
+        """
         load = self._loads.pop(component, None)
         if load is not None:
             load.cancel()
@@ -172,13 +182,16 @@ class ComponentLoader:
 
         def ended(load: asyncio.Future[None]) -> None:
             if not load.cancelled() and load.exception() is not None and self._loads.get(spec.name) is load:
-                del self._loads[spec.name]  # whoever needs it next tries again
+                del self._loads[spec.name]  # the next load that needs it tries again
 
         self._loads[spec.name] = load
         load.add_done_callback(ended)
 
     async def _complete(self, ready: asyncio.Future[None], operation: Callable[[Executor], Iterator[None]]) -> None:
-        """Once all has come that will, have the device read what lacks: its steps follow those that write what came."""
+        """Wait for the fetch to settle, then have the device read what is still missing.
+
+        Its steps follow the writes of the fetched tensors.
+        """
         await ready
         await self._device.call_in_steps(operation)
 

@@ -1,4 +1,7 @@
-"""What the device was told of besides plans: KV layouts, runs of components composed once, and what it may forget."""
+"""State of the device apart from plans: KV layouts, composed runs, attached deltas, and when each is dropped.
+
+Each is set up once and kept until it is forgotten. Open this file when a plan names a run that the device does not know.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,20 @@ from .messages import LoadBlock
 
 
 class ComposedRuns:
-    """Runs that the device has composed, by number. ``do`` gives it an operation that must succeed, in order."""
+    """The runs that the device has composed, by number.
+
+    ``do`` passes the device an operation that must succeed, in order.
+    """
 
     def __init__(self, do: Callable[[Callable[[Executor], object]], None]) -> None:
         self._do = do
-        self._layouts: set[KvLayout] = set()  # that have arenas
-        self._length = self._layers = 0  # of the largest tables that were asked for
+        self._layouts: set[KvLayout] = set()  # layouts that have arenas
+        self._length = self._layers = 0  # size of the largest tables requested so far
         self._runs: dict[int, Run] = {}
-        self._attached: dict[tuple[int, int], dict[int, bytes]] = {}  # run, number of deltas -> delta ids by place
+        self._attached: dict[tuple[int, int], dict[int, bytes]] = {}  # (run, number of the deltas) -> delta ids by place
 
     def prepare(self, chains: Sequence[Chain]) -> None:
-        """The device has arenas for the KV of these models, and tables for their longest sequences."""
+        """Make sure that the device has arenas for these chains' KV and tables for their longest sequences."""
         lengths = [(chain.max_length, sum(c.kv is not None for c in chain.components)) for chain in chains]
         for layout in self._new_layouts(c.kv for chain in chains for c in chain.components):
             self._do(partial(_add_layout, layout=layout))
@@ -34,7 +40,10 @@ class ComposedRuns:
             self._do(lambda ex: deque(ex.grow(length, layers), maxlen=0))
 
     async def rehearse(self, device: Device, block: LoadBlock, specs: Iterable[ComponentSpec]) -> None:
-        """The same for what was loaded, before it is published, and as one run: what cannot be is the load's error."""
+        """Prepare a loaded block and compose it as one run, before it is published.
+
+        A failure here becomes the load's error.
+        """
         for layout in self._new_layouts(spec.component.kv for spec in specs):
             try:
                 await device.call(partial(_add_layout, layout=layout))
@@ -58,20 +67,23 @@ class ComposedRuns:
         return new
 
     def _too_small(self, lengths: Iterable[tuple[int, int]]) -> bool:
-        """Whether tables for so many tokens and layers each are larger than any that were asked for."""
+        """Return whether tables of these lengths and layer counts exceed all requested before.
+
+        The larger sizes are recorded.
+        """
         former = self._length, self._layers
         for length, layers in lengths:
             self._length, self._layers = max(self._length, length), max(self._layers, layers)
         return former != (self._length, self._layers)
 
     def compose(self, number: int, run: Run) -> None:
-        """Once: what was composed under this number stays until one of its components is forgotten."""
+        """Compose a run, once per number. It stays until one of its components is forgotten."""
         if number not in self._runs:
             self._runs[number] = run
             self._do(lambda ex: ex.compose(number, run.components, run.kv_layer))
 
     def attach(self, number: int, run: Run, local: LocalRoute) -> None:
-        """A route's deltas in a composed run. Once, as above."""
+        """Attach a route's deltas to a composed run, once."""
         inside = {d - run.depth: id for d, id in local.deltas if run.depth <= d < run.depth + len(run.components)}
         key = number, local.delta
         if inside and key not in self._attached:
@@ -79,13 +91,13 @@ class ComposedRuns:
             self._do(lambda ex: ex.attach(*key, inside))
 
     def forget(self, component: bytes, tensors: Sequence[bytes]) -> None:
-        """Nobody holds a component or a delta: the device has no use for it, its packed tensors and what has it inside."""
+        """Drop a component or delta that no holder needs, with its packed tensors and the runs that contain it."""
         self._detach([key for key, inside in self._attached.items() if component in inside.values()])
         self._drop([number for number, run in self._runs.items() if component in run.components])
         self._do(partial(_unload, component_id=component, tensors=tensors))
 
     def retain(self, runs: Container[int], deltas: Container[int]) -> None:
-        """Numbers of what planned routes have: no plan will name the others again."""
+        """Drop all runs and deltas but these, the ones of planned routes. No plan will name the others again."""
         self._detach([key for key in self._attached if key[1] not in deltas])
         self._drop([number for number in self._runs if number not in runs])
 

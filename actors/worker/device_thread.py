@@ -1,7 +1,8 @@
-"""The one thread of a worker that touches tensors: plans and control operations, in the order in which they were given.
+"""Device thread: the one thread of a worker that touches tensors.
 
-The event loop puts the next plan here while one runs, so that the thread goes on without waiting for the loop. Results
-return to the loop as callbacks. The thread never touches a socket and decides nothing.
+Runs plans and control operations in the order in which they were given. The event loop queues the next plan while one runs,
+so the thread continues without waiting for the loop. Results return to the loop as callbacks. The thread never touches a
+socket and decides nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """A plan has run; ``departed`` are the hidden states of its departures, in their order."""
+    """A plan that has run. ``departed`` are the hidden states of its departures, in their order."""
 
     plan: SweepPlan
     result: SweepResult
@@ -41,7 +42,7 @@ LayOut = Callable[[str, memoryview], memoryview | Slot]
 
 
 class Device(Protocol):
-    """What a worker asks of its device: ``DeviceThread``, or a simulated one under virtual time."""
+    """The interface between a worker and its device: ``DeviceThread``, or a simulated device under virtual time."""
 
     def stop(self) -> None: ...
 
@@ -60,7 +61,7 @@ OpenDevice = Callable[[WorkerConfig, Backend, int, OnSwept, OnFatal, LayOut], De
 def start_device(
     config: WorkerConfig, backend: Backend, chunk: int, on_swept: OnSwept, on_fatal: OnFatal, lay_out: LayOut
 ) -> DeviceThread:
-    """A device thread that runs, with the executor that a worker's configuration asks for."""
+    """Start and return a device thread with an executor built from the worker's configuration."""
     executor = Executor(
         backend,
         rows=config.max_rows,
@@ -79,16 +80,18 @@ def start_device(
 
 @dataclass(slots=True)
 class Stepwise:
-    """An operation that takes a step at a time."""
+    """An operation that runs one step at a time."""
 
     operation: Callable[[Executor], Iterator[None]]
     future: asyncio.Future[None]
-    steps: Iterator[None] | None = None  # None: not begun
+    steps: Iterator[None] | None = None  # None: not started
 
 
 class DeviceThread:
-    """Owns the executor from ``start`` to ``stop``. ``on_swept`` and ``on_fatal`` run on the loop, ``lay_out``
-    (of ``Outbox``) on the thread."""
+    """Owner of the executor from ``start`` to ``stop``.
+
+    ``on_swept`` and ``on_fatal`` run on the event loop, ``lay_out`` (of ``Outbox``) on the thread.
+    """
 
     def __init__(
         self,
@@ -102,19 +105,20 @@ class DeviceThread:
         self._on_swept, self._on_fatal, self._lay_out = on_swept, on_fatal, lay_out
         self._loop = asyncio.get_running_loop()
         self._work: deque[Callable[[], None]] = deque()
-        self._stepwise: deque[Stepwise] = deque()  # begun one after the other; the thread's alone
+        self._stepwise: deque[Stepwise] = deque()  # run one after the other; used by the thread only
         self._ready = threading.Condition()
         self._stopped = False
-        self._last = 0.0  # seconds that the last sweep took
+        self._last = 0.0  # duration of the last sweep in seconds
         self._due = float("inf")  # monotonic time from which the running sweep counts as late
-        self._progress, self._progress_at = -1, 0.0  # the executor's, and the monotonic time at which it was first seen
+        # the executor's progress, and the monotonic time at which it was first seen
+        self._progress, self._progress_at = -1, 0.0
         self._thread = threading.Thread(target=self._run, name="device", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """After what has been given. A kernel that does not return is left behind after ``timeout`` seconds."""
+        """Stop after the work given so far. After ``timeout`` seconds a kernel that does not return is left behind."""
         with self._ready:
             self._stopped = True
             self._ready.notify()
@@ -123,8 +127,8 @@ class DeviceThread:
     def lateness(self) -> float:
         """Return the seconds since the running sweep was last seen to compute something; 0 when none runs.
 
-        A pace is not counted. A sweep of a large model may take long: only one that stands still is late. What ``lateness``
-        has seen of its progress counts, so it is asked with every heartbeat.
+        A pace is not counted. A sweep of a large model may take long: only one that stands still is late. Progress is only
+        what ``lateness`` itself has seen, so it is called with every heartbeat.
         """
         now, progress = time.monotonic(), self._executor.progress()
         if progress != self._progress:
@@ -136,7 +140,7 @@ class DeviceThread:
         self._give(lambda: self._sweep(plan))
 
     def call(self, operation: Callable[[Executor], T]) -> asyncio.Future[T]:
-        """Run an operation on the executor after all work given before. Its error is the future's."""
+        """Run an operation on the executor after all work given before. The future carries its error."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def work() -> None:
@@ -151,9 +155,10 @@ class DeviceThread:
         return future
 
     def call_in_steps(self, operation: Callable[[Executor], Iterator[None]]) -> asyncio.Future[None]:
-        """Run an operation after all work given before, a step at a time: what is given meanwhile comes before the next.
+        """Run an operation one step at a time, after all work given before.
 
-        Of several such operations one is under way at a time. To cancel the future ends it before its next step.
+        Work given meanwhile runs before the next step. Only one such operation is under way at a time. Cancelling the future
+        ends the operation before its next step.
         """
         stepwise = Stepwise(operation, self._loop.create_future())
         self._give(lambda: self._begin(stepwise))
@@ -165,7 +170,7 @@ class DeviceThread:
             self._step()
 
     def _step(self) -> None:
-        """One step, and further ones within the time slice."""
+        """Run one step, and more within the time slice."""
         end = time.monotonic() + time_slice(self._last)
         while self._stepwise:
             current = self._stepwise[0]
@@ -177,7 +182,7 @@ class DeviceThread:
             self._give(self._step)
 
     def _advance(self, current: Stepwise) -> bool:
-        """Take a step; whether it was the last."""
+        """Run one step. Return whether it was the last."""
         try:
             if current.steps is None:
                 current.steps = current.operation(self._executor)
@@ -199,7 +204,7 @@ class DeviceThread:
         try:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
-            self._stopped = True  # the loop is closed: nobody wants results any more
+            self._stopped = True  # the loop is closed: results are no longer wanted
 
     def _run(self) -> None:
         while True:
@@ -228,7 +233,7 @@ class DeviceThread:
         if self._pace is not None and rest > 0:
             time.sleep(rest)
         self._due, self._last = float("inf"), time.monotonic() - began
-        if self._pace is not None:  # what logs and fits are to learn is how long sweeps of this worker take
+        if self._pace is not None:  # logs and fits are to learn how long this worker's sweeps really take
             result.seconds = self._last
         self._post(self._on_swept, Swept(plan, result, departed))
 

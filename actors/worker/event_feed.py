@@ -1,8 +1,8 @@
-"""Event feed: what this worker's sweep machine is told and plans, for whoever keeps a replica of it (``actors/predictor``).
+"""Event feed: everything that this worker's sweep machine is told and plans, streamed to replicas (``actors/predictor``).
 
-Stands before the machine only while somebody listens. A call costs the event loop one small object; what has come in
-``TOGETHER`` seconds travels as one message. Who reads too slowly holds nobody up: beyond ``MOST_WAITING`` entries nothing
-more is kept for it, and it begins anew with a snapshot.
+Stands before the machine only while there is a subscriber. A call costs the event loop one small object; entries of
+``TOGETHER`` seconds travel as one message. A slow subscriber never blocks the worker: beyond ``MOST_WAITING`` entries it is
+dropped to a fresh snapshot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .feed_format import write_batch
 TOGETHER = 0.004  # seconds
 MOST_WAITING = 4096  # entries kept for a subscriber; a sweep makes two, and each request one
 
-Aside = Callable[[Callable[[], bytes]], Awaitable[bytes]]  # runs what takes long, beside the event loop
+Aside = Callable[[Callable[[], bytes]], Awaitable[bytes]]  # runs slow work beside the event loop
 
 
 class _Subscriber:
@@ -36,10 +36,10 @@ class _Subscriber:
 
 
 class EventFeed:
-    """A ``Machine`` that forwards every call to ``machine`` and tells of it.
+    """A ``Machine`` that forwards every call to ``machine`` and streams it to subscribers.
 
-    state: the machine's. stand: told what stands before it from now on. costs: what sweeps cost as far as is known, None:
-    not yet. aside: for snapshots.
+    ``state`` is the machine's state. ``stand`` is called with the machine that all further calls must go through. ``costs``
+    returns the known costs of sweeps, or None while they are unknown. ``aside`` runs the encoding of snapshots.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class EventFeed:
         self._machine.commit(plan, result, now)
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
-        """Batches, the first of which begins with a snapshot; for ever."""
+        """Yield batches without end. The first one is a snapshot."""
         subscriber = _Subscriber()
         self._subscribers.add(subscriber)
         self._stand(self)

@@ -41,10 +41,13 @@ class EventLogError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Who wrote the file. ``part`` counts the files of one life of the worker from 1; ``written``: seconds since 1970."""
+    """The writer of the file, and its place in the log.
+
+    ``part`` counts the files of one life of the worker from 1; ``written`` is in seconds since 1970.
+    """
 
     format: int = FORMAT
-    version: str  # of blockwright
+    version: str  # blockwright's version
     worker: str
     incarnation: int
     part: int
@@ -61,7 +64,10 @@ def _getter(kind: type) -> tuple[int, Callable[[Any], Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Types unknown to MessagePack. Instead of ``codec.encode``, which inspects every list and takes twice as long."""
+    """Convert types that MessagePack does not know.
+
+    Used instead of ``codec.encode``, which inspects every list and takes twice as long.
+    """
     if isinstance(value, frozenset | set):
         return sorted(value)
     kind: type = type(value)
@@ -70,12 +76,12 @@ def plain(value: Any) -> Any:
 
 
 def encode_header(header: Header) -> bytes:
-    """Start of a file: magic and header record."""
+    """Return the start of a file: magic and header record."""
     return MAGIC + _record(msgpack.packb(asdict(header)))
 
 
 def entry_encoder() -> Callable[[Entry], bytes]:
-    """A function that encodes records; not thread-safe. It raises TypeError for types that cannot be encoded."""
+    """Return a function that encodes records. It is not thread-safe, and raises TypeError for unknown types."""
     pack = msgpack.Packer(default=plain).pack
     return lambda entry: _record(pack(entry))
 
@@ -92,7 +98,10 @@ def _check(length: int) -> int:
 
 
 def is_event_log(path: Path) -> bool:
-    """By its first bytes. Of a pipe nothing is read: whoever reads it wants all. Raises OSError."""
+    """Return whether a file begins like an event log.
+
+    Nothing is read from a pipe, since its reader will want all of it. Raises OSError.
+    """
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -100,9 +109,10 @@ def is_event_log(path: Path) -> bool:
 
 
 class EventLog:
-    """One file. Iterating yields (byte offset, entry) after ``began``; afterwards ``torn`` is known.
+    """One event log file, opened for reading.
 
-    Raises EventLogError when opened or iterated; OSError.
+    Iterating yields (byte offset, entry) after ``began``; afterwards ``torn`` is known. Opening and iterating raise
+    EventLogError and OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,7 +120,8 @@ class EventLog:
         self._data = path.read_bytes()
         self.size = len(self._data)
         self.torn = 0  # bytes of a partial record at the end
-        if MAGIC.startswith(self._data):  # also an empty file: a worker that was killed as it began has not written more
+        # also true for an empty file: a worker that was killed at its start has written no more
+        if MAGIC.startswith(self._data):
             raise EventLogError(path, self.size, "its header is missing: the file was cut off")
         if not self._data.startswith(MAGIC):
             raise EventLogError(path, 0, f"it begins with {self._data[:8]!r}: no event log of a worker")
@@ -126,8 +137,10 @@ class EventLog:
         return self._rest
 
     def begin(self, restore: Callable[[Began], T]) -> T:
-        """What ``restore`` makes of the state that the log begins with. EventLogError where it fails: the checksum of the
-        state fits, but its form may be that of another release."""
+        """Return the result of ``restore`` on the state that the log begins with.
+
+        Raises EventLogError if ``restore`` fails: the checksum of the state is right, but its form may be another release's.
+        """
         try:
             return restore(self.began)
         except EventLogError:
@@ -137,7 +150,7 @@ class EventLog:
             raise EventLogError(self.path, self.began_at, f"{reason}; blockwright {self.header.version} wrote it") from error
 
     def _records(self) -> Iterator[tuple[int, memoryview]]:
-        """(byte, body) of each."""
+        """Yield (byte offset, body) of each record."""
         data, offset = memoryview(self._data), len(MAGIC)
         while offset < self.size:
             self.torn = self.size - offset

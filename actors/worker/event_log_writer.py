@@ -1,4 +1,4 @@
-"""Writes a worker's event log to files of bounded size, on its own thread.
+"""Event log writer: writes a worker's event log to files of bounded size, on its own thread.
 
 A log has at most two parts, each a file that starts with a snapshot of the machine. When the current part reaches half the
 bound, it becomes the previous part and a new one starts; the part before it is deleted. So the last minutes can always be
@@ -24,20 +24,20 @@ from .event_log_file import Header, encode_header, entry_encoder
 
 log = logging.getLogger(__name__)
 SUFFIX = ".events"
-STARTING = ".starting"  # instead of SUFFIX, until the state that the log begins with is written
-MOST_WAITING = 100  # batches queued for the disk, 10 s of them; beyond, the log ends
+STARTING = ".starting"  # replaces SUFFIX until the state that the log begins with is written
+MOST_WAITING = 100  # batches queued for the disk, worth 10 s; beyond this the log ends
 CLOSE_TIMEOUT = 5.0  # seconds that closing waits for the disk
 
 
 class EventLogWriter:
-    """Files ``WORKER-TIME-INCARNATION.PART.events`` in ``directory``. Keeps the files of the worker's previous life, deletes
-    those of earlier ones.
+    """Writer of the files ``WORKER-TIME-INCARNATION.PART.events`` in ``directory``.
 
-    bound: bytes of both parts together. Raises OSError if the directory cannot be used.
+    Keeps the files of the worker's previous life and deletes older ones. ``bound`` is the size in bytes of both parts
+    together. Raises OSError if the directory cannot be used.
     """
 
     def __init__(self, directory: Path, worker: str, incarnation: int, bound: int) -> None:
-        self._begun = 0  # parts, as known on the event loop
+        self._begun = 0  # parts, as counted on the event loop
         self._full = 0  # set by the thread: number of the part that reached half the bound
         self._directory, self._worker, self._incarnation, self._bound = directory, worker, incarnation, bound
         self._name = f"{worker}-{time.strftime('%Y%m%dT%H%M%S')}-{incarnation}"
@@ -56,11 +56,11 @@ class EventLogWriter:
 
     @property
     def half_full(self) -> bool:
-        """The current part reached half the bound: ``begin`` another."""
+        """True if the current part has reached half the bound, so that ``begin`` is due."""
         return self._full == self._begun
 
     def begin(self, state: SweepState) -> None:
-        """Start another part. ``state``: a copy, after all entries so far; the thread owns it from now on."""
+        """Start another part with ``state``, a copy made after all entries so far. The thread owns it from now on."""
         self._begun += 1
         self._give(partial(self._begin, state))
 
@@ -68,7 +68,7 @@ class EventLogWriter:
         self._give(partial(self._write, entries))
 
     def close(self, state: SweepState | None) -> None:
-        """Flush, then write the digest of ``state`` if given. Idempotent."""
+        """Flush, then write the digest of ``state`` if one is given. Idempotent."""
         if self._thread.is_alive() and not self._over:
             if state is not None:
                 self._give(partial(self._finish, state))
@@ -120,7 +120,7 @@ class EventLogWriter:
         if len(start) > self._bound // 4:
             raise OSError(f"its state has {len(start)} bytes, over a quarter of event_log_size ({self._bound}); raise that")
         self._append(start)
-        new.rename(self._path)  # a process killed before leaves no log, rather than one without a beginning
+        new.rename(self._path)  # a process killed before this leaves no log, rather than one without a beginning
 
     def _finish(self, state: SweepState) -> None:
         self._append(self._encode(Ended(state.digest())))
@@ -131,7 +131,7 @@ class EventLogWriter:
             self._full = self._part
 
     def _append(self, data: bytes) -> None:
-        """Keeps the bound even for a large batch, by deleting the previous part early."""
+        """Append bytes. A large batch keeps the bound too: it deletes the previous part early."""
         assert self._file is not None, "begun before"
         if self._previous_size + self._size + len(data) > self._bound:
             self._drop_previous()
@@ -148,7 +148,7 @@ class EventLogWriter:
 
 
 def _remove_older(directory: Path, worker: str) -> None:
-    """Delete all files but those of the last life."""
+    """Delete all files except the last life's."""
     for path in directory.glob(f"{worker}-*{STARTING}"):
         path.unlink(missing_ok=True)
     found = sorted(directory.glob(f"{worker}-*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)

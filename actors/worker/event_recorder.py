@@ -1,7 +1,7 @@
 """Event recorder: a proxy in front of the sweep machine that logs every call.
 
 A call costs the event loop one small object; encoding and writing happen in batches on the thread of
-``event_log_writer.py``. Events, plans and results are kept by reference until then: nobody mutates them.
+``event_log_writer.py``. Events, plans and results are kept by reference until then, so they must not be mutated.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EventRecorder:
     def plan(self, now: float) -> SweepPlan | None:
         planned = Planned(now)
         self._entries.append(planned)
-        if self._timer is None:  # armed only here: every event and commit is followed by a request for a plan
+        if self._timer is None:  # armed only here, because a request for a plan follows every event and commit
             self._timer = self._loop.call_later(FLUSH_INTERVAL, self._flush)
         try:
             plan = planned.plan = self._state.plan(now)

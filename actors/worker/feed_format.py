@@ -1,4 +1,4 @@
-"""The event feed on its way: batches of entries as bytes, which the runtime passes on without looking into them."""
+"""Wire format of the event feed: batches of entries as bytes, which the runtime forwards without decoding."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .event_log_file import plain
 
 
 def write_batch(entries: Sequence[FeedEntry]) -> bytes:
-    """Raises TypeError for an entry that cannot travel."""
+    """Encode entries. Raises TypeError for an entry of an unknown type."""
     packed: bytes = msgpack.packb(entries, default=plain)
     return packed
 
 
 def read_batch(batch: bytes) -> list[FeedEntry]:
-    """Raises DecodeError."""
+    """Decode a batch. Raises DecodeError."""
     limits = dict.fromkeys(("max_str_len", "max_bin_len", "max_array_len", "max_map_len"), len(batch))
     try:
         entries: list[FeedEntry] = decode(list[FeedEntry], msgpack.unpackb(batch, strict_map_key=False, **limits))

@@ -1,6 +1,6 @@
-"""What a gateway is not told yet because it has much to take: tokens of one request are joined.
+"""News held back for a slow gateway: tokens of one request are joined.
 
-So whoever is slow gets fewer and larger reports, whose number no longer grows with that of the sweeps.
+A slow gateway gets fewer and larger reports, and their number no longer grows with the number of sweeps.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from .messages import GatewayNews
 
 
 def joined(first: TokensEmitted, then: TokensEmitted) -> TokensEmitted:
-    """Of one attempt: what ``first`` says and what ``then`` goes on with."""
+    """Return one event for two consecutive token events of one attempt."""
     return replace(then, position=first.position, tokens=first.tokens + then.tokens, logprobs=first.logprobs + then.logprobs)
 
 
 class HeldNews:
-    """In the order of each request; of different ones none is kept."""
+    """News for one gateway. The order within a request is kept, the order between requests is not."""
 
     def __init__(self) -> None:
         self.news: list[GatewayNews] = []
-        self._last: dict[str, int] = {}  # request -> where its last news stands
+        self._last: dict[str, int] = {}  # request -> index of its last news
 
     def add(self, news: Iterable[GatewayNews]) -> None:
         for one in news:

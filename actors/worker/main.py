@@ -1,4 +1,4 @@
-"""Entry of a worker process: its part of the supervision tree, with the back end that this machine gives it."""
+"""Entry point of a worker process: opens this machine's back end and starts the worker's part of the supervision tree."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ from .messages import WorkerConfig
 
 CONTROLLER = f"{HEAD}/controller"
 log = logging.getLogger(__name__)
-SWITCH_INTERVAL = 1e-4  # seconds: the device thread must not wait 5 ms to get the interpreter back from the loop
+SWITCH_INTERVAL = 1e-4  # seconds; by default the device thread would wait 5 ms to get the interpreter back from the loop
 
 
 async def start(node: Node, config: WorkerConfig) -> None:
-    """Spawn the worker actor. A failed device thread ends the process: its supervisor starts another."""
+    """Spawn the worker actor. If the device thread fails, the process ends and its supervisor starts another."""
     set_up(config.log_format, config.log_level, config.name)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    torch.set_num_threads(max(1, config.threads))  # else as many as there are cores, which wait for one another
+    torch.set_num_threads(max(1, config.threads))  # by default one per core, and these would wait for one another
     try:
         backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
         here = {"worker": (config, backend, _end), "blocks": (CONTROLLER,)}
         await start_inside(node, inside_worker(overload=config.overload), here)
-    except (BackendError, OSError, MemoryError) as error:  # of this machine: another life would fare no better
+    except (BackendError, OSError, MemoryError) as error:  # faults of this machine: another life would fare no better
         await node.ref(CONTROLLER).unfit(config.name, node.incarnation, str(error) or "there is not enough memory")
-        await asyncio.Event().wait()  # whoever was told ends this process
+        await asyncio.Event().wait()  # the controller, told just before, ends this process
 
 
 async def start_in_process(node: Node, config: WorkerConfig) -> None:
-    """The same beside other workers in one process (tests): a failed device thread is raised in the loop."""
+    """Spawn the worker actor beside others in one process (for tests).
+
+    A failed device thread raises its error in the event loop.
+    """
     backend = open_backend(config.backend, config.dtype, config.threads, config.instruction_set)
 
     def fail(error: BaseException) -> None:

@@ -1,8 +1,8 @@
-"""What a worker accepts and says. Standard library and policies only.
+"""Messages of the worker: everything that it accepts and sends. Imports the standard library and policies only.
 
 Tokens: one ``SweepReport`` per sweep and gateway holds everything that this gateway must know of the sweep. Reports of one
-worker incarnation to one gateway are numbered from 1 (``serial``); the worker keeps them until they are acknowledged and
-sends them again when asked, so that a lost message is noticed (by the next serial, or the one in the heartbeat) and mended.
+worker incarnation to one gateway are numbered from 1 (``serial``). The worker keeps them until they are acknowledged and
+sends them again on request. A lost message is noticed by the next serial, or by the one in the heartbeat, and sent again.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted 
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """worker -> gateway. ``news``: in the order in which the sweep machine said it. ``offline``: what the worker takes of
-    offline requests after it; None: as it said last. ``seconds``: that the sweep took of which it tells; 0: of none."""
+    """worker -> gateway: the news of one sweep.
+
+    ``news`` is in the order in which the sweep machine emitted it. ``offline`` is how many offline requests the worker now
+    accepts; None means no change. ``seconds`` is the duration of the sweep that is reported; 0 means none.
+    """
 
     worker: str
     incarnation: int
@@ -61,7 +64,7 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True)
 class PeerReport:
-    """worker -> worker, numbered as sweep reports are: one that is lost would leave a lease waiting or held for ever."""
+    """worker -> worker. Numbered like sweep reports, because a lost one would leave a lease waiting or held for ever."""
 
     worker: str
     incarnation: int
@@ -71,13 +74,13 @@ class PeerReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """Everything a worker process is started with (the rest comes in messages)."""
+    """Everything that a worker process is started with. The rest comes in messages."""
 
     name: str
     device: str = "cpu"
     dtype: str = "float32"
     backend: str = "auto"  # "auto" | "native" | "torch"
-    instruction_set: str = ""  # the best that native kernels may use; "": whatever the processor has
+    instruction_set: str = ""  # the best that native kernels may use; "": the processor's best
     threads: int = 1
     memory: int = 1 << 30  # bytes for parameters and KV
     page_size: int = 16
@@ -85,7 +88,7 @@ class WorkerConfig:
     sweep_tokens: int = 512  # most tokens in one sweep
     max_rows: int = 256  # sequences that own memory at a time
     max_length: int = 4096  # tokens of the longest sequence
-    kv_layers: int = 64  # of the longest chain
+    kv_layers: int = 64  # layers with KV of the longest chain
     prefix_cache: bool = True
     tenant_weights: dict[str, int] = field(default_factory=dict)
     tenant_kv_share: dict[str, float] = field(default_factory=dict)
@@ -93,10 +96,10 @@ class WorkerConfig:
     on_demand: bool = False
     offline_delay: float = 0.03
     offline_sweep: float = 0.02
-    pace: Coefficients | None = None  # times that sweeps are held to
-    profile: Coefficients | None = None  # what sweeps are expected to cost
+    pace: Coefficients | None = None  # simulated pace: sweeps are not let finish faster than this
+    profile: Coefficients | None = None  # expected costs of sweeps
     check: bool = False  # verify the memory invariant after every seventh sweep, not only when idle
-    overload: bool = False  # it has a memory actor
+    overload: bool = False  # parameter dropping is on: the worker has a memory actor
     event_log: str = ""  # folder of the event log; "": none
     event_log_size: int = 64 << 20  # bytes
     log_format: str = "text"  # "text" | "json"
@@ -104,7 +107,7 @@ class WorkerConfig:
 
 
 def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepConfig:
-    """The numbers of its sweep machine."""
+    """Return the configuration of the worker's sweep machine."""
     return SweepConfig(
         worker=config.name,
         numerics=numerics,
@@ -129,44 +132,48 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepCo
 class LoadBlock:
     """controller -> worker: make components ``first`` .. ``last`` (exclusive) of a checkpoint resident.
 
-    ``ids`` are their component ids (of variants those of the components that they share) and ``hashes`` those of their raw
-    tensors by role, which were computed once, at the head; what is already resident is only counted again.
+    ``ids`` are their component ids; a variant uses the ids of the components that it shares. ``hashes`` are the hashes of
+    their raw tensors by role, computed once, at the head. A component that is already resident is only reference-counted
+    again.
     """
 
     checkpoint: str
     first: int
     last: int
     ids: list[bytes]
-    holder: str  # who needs them (an application); the same holder may unload
+    holder: str  # the application that needs them; the same holder may unload
     hashes: list[dict[str, bytes]] = field(default_factory=list)
-    base: str = ""  # of an adapter: the checkpoint that it changes
-    deltas: list[bytes] = field(default_factory=list)  # of an adapter: ids of the components', empty where there is none
+    base: str = ""  # for an adapter: the checkpoint that it changes
+    # for an adapter: delta ids of the components, empty where there is none
+    deltas: list[bytes] = field(default_factory=list)
     idle: float = 0.0  # seconds without use after which the controller wants to know; 0: never
-    length: int = 0  # tokens of its longest sequence
-    layers: int = 0  # with KV, of the whole chain
-    source: str = ""  # a worker that may have them in its memory, to come from there; what does not is read
+    length: int = 0  # tokens of the model's longest sequence
+    layers: int = 0  # layers with KV in the whole chain
+    source: str = ""  # a worker that may have them in memory and is asked first; the rest is read from files
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLoaded:
-    new_bytes: int  # of packed tensors that this call added
+    """The result of a ``LoadBlock``."""
+
+    new_bytes: int  # bytes of packed tensors that this call added
     seconds: float
-    fetched: int = 0  # bytes of these that came from the source that was named
+    fetched: int = 0  # bytes of these that came from the named source
     unfetched: str = ""  # why not all of them did
 
 
 @dataclass(frozen=True, slots=True)
 class ParametersWanted:
-    """worker -> worker: send these pieces of packed tensors. Answered over the link, by a ``ParametersArrived``."""
+    """worker -> worker: send these pieces of packed tensors. Answered over the link by a ``ParametersArrived``."""
 
     worker: str
-    number: int  # unique in the life of who asks
+    number: int  # unique in the life of the asking worker
     pieces: list[TensorPiece]
 
 
 @dataclass(frozen=True, slots=True)
 class ParametersArrived:
-    """What leads the bytes of a ``ParametersWanted``, piece by piece. Bytes of ``missing`` tensors mean nothing."""
+    """Header of the bytes that answer a ``ParametersWanted``, piece by piece. Bytes of ``missing`` tensors are void."""
 
     number: int
     missing: list[bytes]
@@ -174,17 +181,17 @@ class ParametersArrived:
 
 @dataclass(frozen=True, slots=True)
 class NoCapacity:
-    """There is no room for the block; nothing was changed for it."""
+    """The answer to a ``LoadBlock`` that does not fit. Nothing was changed for it."""
 
     message: str
     lacking: int  # bytes that must become free first
-    never: bool  # it would not fit if nothing else were here
-    owned: dict[str, int]  # application -> bytes of packed tensors that go with it
+    never: bool  # it would not fit even if nothing else were loaded
+    owned: dict[str, int]  # application -> bytes of packed tensors that would be freed with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """A worker as ``/admin/cluster`` and the dispatcher see it."""
+    """The state of a worker for ``/admin/cluster`` and the dispatcher."""
 
     name: str
     incarnation: int
@@ -193,7 +200,7 @@ class WorkerStatus:
     numerics: str
     budget: int  # bytes
     parameters: int
-    kv: int  # of pages that sequences list
+    kv: int  # bytes of pages that sequences list
     free: int
     components: list[bytes]
     waiting: int
@@ -202,10 +209,12 @@ class WorkerStatus:
     sweep_age: float  # seconds for which the running sweep, beyond its pace, has computed nothing; 0 when idle
     counters: dict[str, float]
     kv_by_tenant: dict[str, int]  # bytes
-    served_by_tenant: dict[str, int]  # cost of the tokens computed for it: see ``policies/sweep/fair_share.py``
-    kv_cap_hits: dict[str, int]  # times that something of a tenant gave way because of its cap
+    served_by_tenant: dict[str, int]  # cost of the tokens computed for each: see ``policies/sweep/fair_share.py``
+    kv_cap_hits: dict[str, int]  # times that something of a tenant yielded because of its cap
     parameters_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes owned, bytes shared
-    left_alone: dict[str, int] = field(default_factory=dict)  # to KV, once an application alone has parameters here
-    kv_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)  # bytes listed, of these shared
-    cached: int = 0  # bytes of KV that only the prefix cache keeps: it gives way
-    slow: str = ""  # why the native kernels do not compute, where nobody asked for others
+    # bytes left to KV if this application alone had parameters here
+    left_alone: dict[str, int] = field(default_factory=dict)
+    # bytes listed, and how many of these are shared
+    kv_by_application: dict[str, tuple[int, int]] = field(default_factory=dict)
+    cached: int = 0  # bytes of KV that only the prefix cache keeps; evicted when memory is needed
+    slow: str = ""  # why native kernels are not used, unless other ones were asked for

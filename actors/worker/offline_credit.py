@@ -1,4 +1,7 @@
-"""What a worker tells gateways of the offline requests that it takes: in heartbeats, and in reports while it has any."""
+"""Offline credit: how many offline requests a worker accepts, as sent to gateways.
+
+Heartbeats always carry it; reports carry it while offline sequences are present.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,19 @@ from ...policies.sweep.state import SweepState
 
 
 class OfflineCredit:
-    """See the module. ``state``: the worker's, read alone."""
+    """The credit that each gateway was last sent. ``state`` is the worker's, and is only read."""
 
     def __init__(self, state: SweepState) -> None:
         self._state = state
-        self._blends: set[str] = set()  # gateways that had a report while offline sequences were here
-        self._told: dict[str, list[OfflineCapacity]] = {}  # what they know, if no heartbeat was lost: else until the next
+        self._blends: set[str] = set()  # gateways that had a report while offline sequences were present
+        # the credit last sent to each gateway; a lost heartbeat is made good by the next one
+        self._told: dict[str, list[OfflineCapacity]] = {}
 
     def tell(self, gateway: str) -> list[OfflineCapacity] | None:
-        """For a report: what has changed while offline sequences are here, and once more."""
+        """Return the credit for a report, or None if there is no change to send.
+
+        Changes are reported while offline sequences are present, and once more after they are gone.
+        """
         if self._state.parts.queue.offline:
             self._blends.add(gateway)
         elif gateway in self._blends:
@@ -30,7 +37,7 @@ class OfflineCredit:
         return rooms
 
     def beat(self, costs: Coefficients | None) -> dict[str, object]:
-        """Of a heartbeat. ``costs``: of sweeps, where they are known."""
+        """Return the heartbeat's fields. ``costs`` are the costs of sweeps, if known."""
         rooms = self._state.offline_capacities()
         self._told = dict.fromkeys(self._told, rooms)
         return encode_capacities(rooms, costs)

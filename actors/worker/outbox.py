@@ -1,7 +1,7 @@
-"""Where what leaves a worker is written: into memory that the next worker reads, if there is some.
+"""Outgoing tensor buffers, written into memory shared with the next worker if there is some.
 
-Owns the links that this worker has used. ``lay_out`` runs on the device thread, so that the event loop moves no large bytes;
-``send`` runs on the loop.
+Owns the links that this worker has used. ``lay_out`` runs on the device thread, so that the event loop moves no large
+buffers; ``send`` runs on the loop.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class Outbox:
-    """See the module."""
+    """Outgoing links and their buffers (see the module)."""
 
     def __init__(self, node: ActorNode) -> None:
         self._node = node
-        self._links: dict[str, Link] = {}  # by worker; of its last life
+        self._links: dict[str, Link] = {}  # by worker; to its last known life
 
     def lay_out(self, worker: str, hidden: memoryview) -> memoryview | Slot:
-        """The hidden states as they are to be sent: in a slot of shared memory, or as they are."""
+        """Return the hidden states in a slot of shared memory, or unchanged if there is none."""
         link = self._links.get(worker)
         slot = link.slot(len(hidden)) if link is not None and len(hidden) >= SHARE_LEAST else None
         if slot is None:
@@ -36,7 +36,7 @@ class Outbox:
         return slot
 
     def room(self, worker: str, size: int) -> bytearray | Slot:
-        """Memory to write so many bytes to that are to be sent."""
+        """Return a buffer of ``size`` bytes for data to be sent."""
         link = self._links.get(worker)
         slot = link.slot(size) if link is not None and size >= SHARE_LEAST else None
         return bytearray(size) if slot is None else slot
@@ -44,7 +44,7 @@ class Outbox:
     def send(
         self, worker: str, header: bytes, body: memoryview | bytes | bytearray | Slot, kind: Traffic = Traffic.ACTIVATION
     ) -> Transfer:
-        """Raises NodeDown and the transport's errors where the worker is gone or does not read."""
+        """Send a buffer to a worker. Raises NodeDown and the transport's errors if it is gone or does not read."""
         link = self._links[worker] = self._node.link(worker)
         return link.send(kind, header, [body])
 
@@ -55,5 +55,5 @@ class Outbox:
             try:
                 self.send(departure.worker, header, hidden)
             except Exception as error:
-                # The receiver is gone or unreachable. Its end is declared by the head, and the rows go back then.
+                # The receiver is gone or unreachable. The head will declare its end, and the rows go back then.
                 log.warning("hidden states for %s could not be sent: %s", departure.worker, error)

@@ -1,6 +1,6 @@
-"""KV pages on their way to and from other workers, as bytes: copied by the device, carried by the links.
+"""Page carrier: moves KV pages between workers as bytes, copied by the device and carried by the links.
 
-What is sent, and what becomes of what comes, is decided by the sweep machine (``policies/sweep/migration.py``).
+The sweep machine decides which pages are sent and how arriving pages are used (``policies/sweep/migration.py``).
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ log = logging.getLogger(__name__)
 
 
 class PageCarrier:
-    """See the module. ``apply``: tells the sweep machine; ``do``: an operation of the device that must succeed; ``fail``:
-    told what the device could not do; ``watch``: another worker's end is to be heard of."""
+    """KV page transfers of one worker (see the module).
+
+    ``apply`` passes an event to the sweep machine. ``do`` runs a device operation that must succeed. ``fail`` is called with
+    an error of the device. ``watch`` monitors another worker.
+    """
 
     def __init__(
         self,
@@ -39,10 +42,10 @@ class PageCarrier:
     ) -> None:
         self._device, self._outbox, self._apply, self._do, self._fail = device, outbox, apply, do, fail
         self._watch = watch
-        self._number = 0  # of the last that came
+        self._number = 0  # the last arrival's number
 
     def perform(self, effect: SendPages | MoveSlots) -> None:
-        """Have the device copy the slots before any later plan; those that are to be sent leave then."""
+        """Have the device copy the slots before any later plan. Pages that are to be sent leave after the copy."""
         if isinstance(effect, MoveSlots):
             self._do(lambda ex: ex.pages.move(effect.arena, effect.slots, effect.targets))
             return
@@ -68,7 +71,7 @@ class PageCarrier:
             self._apply(PagesUnsent(effect.batch))
 
     def arrived(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
-        """The device keeps them until a plan writes them, or tells it to forget them."""
+        """Hand arriving pages to the device. It keeps them until a plan writes them or drops them."""
         pages: PagesArrived = decode(PagesArrived, unpack(header))
         self._number += 1
         number = self._number

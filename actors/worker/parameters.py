@@ -1,7 +1,7 @@
-"""Parameters on their way to and from other workers: packed tensors that one has in memory and another is to have.
+"""Parameter carrier: copies packed tensors from one worker's memory to another's.
 
-They go in the lowest class of the links, behind hidden states and KV. The device copies them out and in, in slices between
-sweeps. The source keeps no account of anything: who wants parameters asks for a batch after the other, and reads from the
+Transfers have the lowest class of the links, behind hidden states and KV. The device copies tensors out and in, in slices
+between sweeps. The source keeps no state: the fetching worker asks for one batch after the other, and reads from the
 checkpoint what does not come (``policies/cluster/parameter_fetch.py``).
 """
 
@@ -24,11 +24,12 @@ from .messages import ParametersArrived, ParametersWanted
 from .outbox import Outbox
 
 log = logging.getLogger(__name__)
-WantedTensors = Sequence[tuple[bytes, Sequence[tuple[PackedTensor, int]]]]  # of each component, with their places
+# per component: its tensors, each with its offset in the pool
+WantedTensors = Sequence[tuple[bytes, Sequence[tuple[PackedTensor, int]]]]
 
 
 class Fetch:
-    """What one load gets from one source. ``ready``: by component, done when nothing more will come for it."""
+    """A load's transfer from one source. ``ready``: by component, done when nothing more will come for it."""
 
     def __init__(self, source: str, wanted: WantedTensors, batch: int) -> None:
         loop = asyncio.get_running_loop()
@@ -36,30 +37,34 @@ class Fetch:
         self.plan = ParameterFetch([(component, [tensor for tensor, _ in tensors]) for component, tensors in wanted], batch)
         self.places = {tensor.id: offset for _, tensors in wanted for tensor, offset in tensors}
         self.ready: dict[bytes, asyncio.Future[None]] = {component: loop.create_future() for component, _ in wanted}
-        self.writes: dict[bytes, list[asyncio.Future[None]]] = {}  # by component, given to the device
+        self.writes: dict[bytes, list[asyncio.Future[None]]] = {}  # by component; already given to the device
         self.timer: asyncio.TimerHandle | None = None
 
     @property
     def lacking(self) -> str:
-        """Why not everything came, if it did not."""
+        """The reason why not everything came, or ""."""
         missing = len(self.plan.missing)
         return self.plan.reason or (f"{self.source} has not got {missing} of the tensors" if missing else "")
 
 
 class ParameterCarrier:
-    """See the module. ``watch``: has ``lost`` told of a worker's end; ``batch``: bytes."""
+    """Parameter transfers of one worker (see the module).
+
+    ``watch`` has ``lost`` called when a worker ends. ``memory`` is the worker's pool in bytes, from which the size of a
+    batch follows.
+    """
 
     def __init__(self, node: ActorNode, device: Device, outbox: Outbox, watch: Callable[[str], None], memory: int) -> None:
         self._node, self._device, self._outbox, self._watch, self._batch = node, device, outbox, watch, batch_bytes(memory)
         self._loop = asyncio.get_running_loop()
-        self._number = 0  # of the last batch that was asked for
+        self._number = 0  # the last requested batch's number
         self._fetches: list[Fetch] = []
-        self._copying = self._writing = 0  # bytes that the device is to read or write
-        self._transfers: list[Transfer] = []  # that may be under way
+        self._copying = self._writing = 0  # bytes that the device has yet to read or write
+        self._transfers: list[Transfer] = []  # transfers that may be under way
         self._sums = {"sent_parameter_bytes": 0.0, "fetched_parameter_bytes": 0.0, "unfetched_loads": 0.0}
 
     def counters(self) -> dict[str, float]:
-        """Sums of this worker's life, and the bytes beside the pool that hold parameters on their way now."""
+        """Return sums over this worker's life, and the bytes outside the pool held by transfers now."""
         self._transfers = [one for one in self._transfers if not one.done and one.fault is None]
         staged = self._copying + self._writing + sum(one.size for one in self._transfers)
         return {**self._sums, "staged_parameter_bytes": float(staged)}
@@ -67,7 +72,7 @@ class ParameterCarrier:
     # out -------------------------------------------------------------------------------------------------------------
 
     def send(self, wanted: ParametersWanted) -> None:
-        """Have the device copy pieces of tensors; then they leave."""
+        """Have the device copy pieces of tensors, then send them."""
         self._watch(wanted.worker)
         size, missing = sum(piece.last - piece.first for piece in wanted.pieces), list[bytes]()
         room = self._outbox.room(wanted.worker, size)
@@ -103,14 +108,14 @@ class ParameterCarrier:
     # in --------------------------------------------------------------------------------------------------------------
 
     def fetch(self, source: str, wanted: WantedTensors) -> Fetch:
-        """Begin to get tensors from a worker. What comes is written at their places, which must be mapped."""
+        """Begin to fetch tensors from a worker. They are written at their places, which must be mapped."""
         fetch = Fetch(source, wanted, self._batch)
         self._fetches.append(fetch)
         self._go_on(fetch)
         return fetch
 
     def arrived(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
-        """A batch has come, or word that there is nothing."""
+        """Write a batch that has arrived, or handle the notice that the source has none of it."""
         batch: ParametersArrived = decode(ParametersArrived, unpack(header))
         for fetch in [one for one in self._fetches if one.source == sender]:
             stretches = fetch.plan.arrived(batch.number, set(batch.missing))
@@ -141,7 +146,7 @@ class ParameterCarrier:
         self._go_on(fetch)
 
     def _go_on(self, fetch: Fetch) -> None:
-        """Ask for more, tell who has all, and look again if nothing is heard."""
+        """Request further batches, complete the components that have everything, and arm the stall timer."""
         while pieces := fetch.plan.ask(self._number + 1):
             self._number += 1
             if not self._node.current_incarnation(fetch.source):
@@ -166,13 +171,13 @@ class ParameterCarrier:
         self._go_on(fetch)
 
     def lost(self, worker: str) -> None:
-        """A worker has died: what it has not sent is read."""
+        """Give up on a worker that has died. The missing rest is read from files."""
         for fetch in [one for one in self._fetches if one.source == worker]:
             fetch.plan.give_up(f"{worker} died")
             self._go_on(fetch)
 
     def drop(self, component: bytes) -> None:
-        """Nobody needs a component any more: nothing is written for it from now on, whatever comes."""
+        """Stop fetching a component that no holder needs. Nothing is written for it from now on."""
         for fetch in [one for one in self._fetches if component in one.ready]:
             fetch.plan.drop(component)
             fetch.ready[component].cancel()

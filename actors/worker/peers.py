@@ -1,8 +1,8 @@
-"""What other workers have told this one, in the order of each, and what must be said again.
+"""Peer reports: ordered, acknowledged delivery of other workers' messages.
 
-Owns a sequence of reports for the current life of each other worker. Casts between nodes come at most once; of a lease that
-is asked for, granted or returned in one that was lost, home or host would wait for ever. So peers number what they say as
-they do for gateways, acknowledge, and ask again for what the next number or a heartbeat shows to be missing.
+Owns a report sequence for the current life of each other worker. Casts between nodes are delivered at most once. If one that
+asks for, grants or returns a lease were lost, home or host would wait for ever. So peers number their reports as they do for
+gateways, acknowledge them, and ask again for any that the next number or a heartbeat shows to be missing.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from ...runtime.actor.actor import PeerInfo
 from ..report_sequence import ReportSequence
 from .messages import PeerReport
 
-Answer = tuple[str, int]  # the endpoint of the other worker ("ack" | "replay"), the serial
+Answer = tuple[str, int]  # endpoint of the other worker ("ack" | "replay"), serial
 
 
 class Peers:
-    """See the module. ``address``: of this worker's actor, under which others number what they tell it."""
+    """Reports received from other workers (see the module).
+
+    ``address`` is this worker's actor; other workers number their reports to it.
+    """
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._sequences: dict[str, ReportSequence] = {}  # worker -> reports of its current life
-        self._seen: dict[str, float | None] = {}  # worker -> when the last heartbeat that was looked at came
+        self._seen: dict[str, float | None] = {}  # worker -> arrival time of the last heartbeat that was processed
 
     def accept(self, report: PeerReport) -> tuple[bool, Answer | None]:
-        """Whether this is the next report of that worker, and what to answer."""
+        """Return whether this is the worker's next report, and the answer to send."""
         sequence = self._sequence(report.worker, report.incarnation)
         if sequence.accept(report.serial):
             due = sequence.due()
@@ -34,7 +37,7 @@ class Peers:
         return False, None if first is None else ("replay", first)
 
     def heartbeats(self, peers: Mapping[str, PeerInfo]) -> list[tuple[str, Answer]]:
-        """What to answer to the heartbeats that have come since the last look, by worker."""
+        """Return the answers to heartbeats received since the last call, by worker."""
         answers: list[tuple[str, Answer]] = []
         for name, peer in peers.items():
             serial = peer.payload.get("reports", {}).get(self._address, 0)
@@ -49,11 +52,11 @@ class Peers:
         return answers
 
     def forget(self, worker: str) -> None:
-        """That life of it is over."""
+        """Forget the current life of a worker, which is over."""
         self._sequences.pop(worker, None)
 
     def _sequence(self, worker: str, incarnation: int) -> ReportSequence:
         known = self._sequences.get(worker)
-        if known is None or known.incarnation != incarnation:  # of an earlier life nothing is let in by the node
+        if known is None or known.incarnation != incarnation:  # the node lets in nothing from an earlier life
             known = self._sequences[worker] = ReportSequence(incarnation)
         return known

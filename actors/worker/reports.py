@@ -1,9 +1,9 @@
-"""What a turn of the worker makes it say: to each gateway one numbered report, to each worker few.
+"""Reports of the worker: per turn, one numbered report to each gateway and a few to each other worker.
 
 Pure bookkeeping. A report holds everything that one gateway or worker must know of the turn, and is kept until it is
-acknowledged. Back-pressure: a gateway that has ``WINDOW`` of them to take is told the rest together, once it has taken
-some: else the mailbox of a gateway that is slower than its workers would overflow, and what is lost there be said again on
-top.
+acknowledged. Back-pressure: once a gateway has ``WINDOW`` unacknowledged reports, further news is joined until it has
+acknowledged some. Otherwise the mailbox of a gateway that is slower than its workers would overflow, and the losses would
+have to be sent again on top.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .held_news import HeldNews
 from .messages import GatewayNews, PeerReport, SweepReport
 
 TOGETHER = 64
-WINDOW = 4 * ACKNOWLEDGE_EVERY  # reports that a gateway may have to take; more wait, joined
+WINDOW = 4 * ACKNOWLEDGE_EVERY  # unacknowledged reports per gateway; further news waits, joined
 
 
 class Reports:
-    """Reports of one worker incarnation, by the address of a gateway or another worker."""
+    """The reports of one worker incarnation, by address of a gateway or another worker."""
 
     def __init__(self, worker: str, incarnation: int) -> None:
         self._worker, self._incarnation = worker, incarnation
         self._unacknowledged: dict[str, deque[SweepReport | PeerReport]] = {}
-        self._held: dict[str, HeldNews] = {}  # of gateways that have enough to take
-        self._serials: dict[str, int] = {}  # last serial made
+        self._held: dict[str, HeldNews] = {}  # news for gateways with a full window
+        self._serials: dict[str, int] = {}  # last serial used
 
     def make(
         self,
@@ -37,9 +37,11 @@ class Reports:
         credit: Callable[[str], list[OfflineCapacity] | None],
         seconds: float = 0.0,
     ) -> list[tuple[str, SweepReport]]:
-        """A report for each gateway that ``effects`` concern, or that has room for what it was not told; messages to other
-        workers are not for gateways. ``credit``: what one of them is to know of the offline requests that are taken, asked
-        where there is anything to report. ``seconds``: that the sweep took."""
+        """Return a report for each gateway that ``effects`` concern, or that can take held news now.
+
+        Messages to other workers are not for gateways. ``credit`` returns what a gateway must know of the offline requests
+        that are accepted; it is called only when there is a report. ``seconds`` is the duration of the sweep.
+        """
         news: dict[str, list[GatewayNews]] = {}
         for effect in effects:
             if isinstance(effect, GatewayNews):
@@ -62,8 +64,11 @@ class Reports:
 
     @property
     def last(self) -> dict[str, int]:
-        """The last serial for each address, as heartbeats tell it: that of a report which waits to be made, too, so that who
-        does not get it asks for it, and by that says what it has."""
+        """The last serial for each address, as sent in heartbeats.
+
+        Includes the serial of a report that is still held back. The gateway then asks for it, which also tells how far it
+        is.
+        """
         return {address: serial + (address in self._held) for address, serial in self._serials.items()}
 
     def _report(
@@ -74,7 +79,7 @@ class Reports:
         return report
 
     def for_worker(self, address: str, messages: list[PeerMessage]) -> PeerReport:
-        """A report for another worker."""
+        """Return a new report for another worker."""
         report = PeerReport(self._worker, self._incarnation, self._next(address), messages)
         self._unacknowledged.setdefault(address, deque()).append(report)
         return report
@@ -84,18 +89,18 @@ class Reports:
         return serial
 
     def acknowledge(self, address: str, serial: int) -> None:
-        """All reports up to ``serial`` have arrived."""
+        """Drop the reports up to ``serial``: they have arrived."""
         kept = self._unacknowledged.get(address, deque())
         while kept and kept[0].serial <= serial:
             kept.popleft()
 
     def since(self, address: str, serial: int) -> list[SweepReport | PeerReport]:
-        """Reports from ``serial`` on, for who has all before."""
+        """Return the reports from ``serial`` on. All earlier ones have arrived."""
         self.acknowledge(address, serial - 1)
         return [report for report in self._unacknowledged.get(address, ()) if report.serial >= serial]
 
     def forget(self, node: str) -> None:
-        """The gateway or worker of a node is gone."""
+        """Forget the gateway or worker of a node that is gone."""
         for address in [a for a in self._serials if a.partition("/")[0] == node]:
             self._unacknowledged.pop(address, None)
             self._held.pop(address, None)
@@ -103,9 +108,10 @@ class Reports:
 
 
 def by_worker(effects: Iterable[Effect]) -> list[tuple[str, list[PeerMessage]]]:
-    """What other workers are to be told, in order for each: at most ``TOGETHER`` at a time, so that no message is too large.
+    """Return the messages to other workers, in order for each, at most ``TOGETHER`` in one batch.
 
-    Not one message each: a thousand leases asked for in one turn would not fit a mailbox.
+    The limit keeps messages small. One message each would be too many: a thousand leases asked for in one turn would not fit
+    a mailbox.
     """
     batches: list[tuple[str, list[PeerMessage]]] = []
     last: dict[str, list[PeerMessage]] = {}

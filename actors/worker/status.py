@@ -1,4 +1,4 @@
-"""A worker as others see it: the answer to ``status``."""
+"""Assembly of the answer to ``status``: a worker's memory, load and counters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ def status_of(
     figures: dict[str, float],
     slow: str,
 ) -> WorkerStatus:
-    """lateness: see ``Device``; figures: of its sweeps; slow: why it is."""
+    """Return the worker's status.
+
+    ``lateness``: see ``Device``. ``figures`` are counters of its sweeps. ``slow`` is the reason why it computes slowly, or
+    "".
+    """
     memory, kv = state.parts.memory, used_blocks(state.parts.memory, 1)
     counters = {**state.counters, **figures}
     counters |= {"cached_pages": memory.pages.cached, "pages_shared_now": memory.pages.shared_now()}
@@ -43,7 +47,8 @@ def status_of(
         served_by_tenant=dict(state.parts.queue.share.served),
         kv_cap_hits=dict(memory.cap_hits),
         parameters_by_application=memory.residence.bytes_by_holder(),
-        left_alone=memory.left_alone() if config.on_demand else {},  # it looks at every tensor of every application
+        # expensive: it looks at every tensor of every application
+        left_alone=memory.left_alone() if config.on_demand else {},
         kv_by_application=state.kv_by_application(),
         slow=slow,
     )

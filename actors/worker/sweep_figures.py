@@ -1,4 +1,4 @@
-"""What the worker's sweeps were, for ``/metrics``: tokens, seconds, and how far a device profile is from them."""
+"""Sweep metrics of the worker for ``/metrics``: tokens, seconds, and the error of a device profile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class SweepFigures:
-    """Sums of this worker's life."""
+    """Sums over this worker's life."""
 
     def __init__(self, profile: Coefficients | None = None) -> None:
         self._profiled = profile is not None
@@ -24,23 +24,28 @@ class SweepFigures:
 
     @property
     def costs(self) -> Coefficients | None:
-        """What sweeps cost now; None until it is known. Whoever asks wants it to be learned, where there is no profile."""
+        """The current costs of sweeps, or None while they are unknown.
+
+        Reading it starts the fit if there is no profile.
+        """
         if self._costs is None:
             self._costs = OnlineFit()
         return self._costs.coefficients if self._costs.fitted else None
 
     @property
     def learned(self) -> Coefficients | None:
-        """The same, for whoever does not make it be learned by asking."""
+        """The current costs of sweeps, without starting the fit."""
         return self._costs.coefficients if self._costs is not None and self._costs.fitted else None
 
     def planned(self, seconds: float) -> None:
-        """A plan was made, or none was to be made."""
+        """Count the time of a call that made a plan, or found none to make."""
         self._sums["plan_seconds"] += seconds
 
     def swept(self, plan: SweepPlan, result: SweepResult, state: SweepState) -> list[CostsLearned]:
-        """A plan has run. What is news to a machine whose microbatches are made, or whose sweeps are filled with offline
-        rows, by what sweeps cost."""
+        """Record a plan that has run. Return the costs that the state machine should learn, if they are new.
+
+        Only a machine that forms microbatches or fills sweeps with offline rows uses costs.
+        """
         self._note(plan, result)
         costs = self.costs if state.parts.queue.offline or state.parts.looks_ahead else None
         return [] if costs is None or costs == state.config.costs else [CostsLearned(costs)]
@@ -58,11 +63,15 @@ class SweepFigures:
             self._costs.record(plan, result.seconds)
 
     def counters(self) -> dict[str, float]:
-        """``sweeps_up_to_N``: sweeps of at most N tokens that no smaller bound counts; sums; of a profile its errors."""
+        """Return all counters.
+
+        ``sweeps_up_to_N`` counts sweeps of at most N tokens that no smaller bound counts. The errors of the cost fit are
+        included once it is fitted.
+        """
         bounds = [*map(str, BOUNDS), "inf"]
         made = {f"sweeps_up_to_{bound}": float(count) for bound, count in zip(bounds, self._counts, strict=True)}
         costs = self._costs
         if costs is None or not costs.fitted:
             return made | self._sums
-        drift = {"cost_drift": costs.drift} if self._profiled else {}  # from a profile
+        drift = {"cost_drift": costs.drift} if self._profiled else {}  # drift is measured from a profile
         return made | self._sums | drift | {"cost_error": costs.error}

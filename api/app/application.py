@@ -1,6 +1,6 @@
-"""The HTTP application: routes, and what all requests pass through (keys, request ids, errors in one shape).
+"""The HTTP application: its routes, and the steps that all requests pass (keys, request ids, errors in one form).
 
-``make_app`` takes the gateway port and nothing of the cluster behind it, so that tests serve from a fake one.
+``make_app`` needs only the gateway port, not the cluster behind it, so that tests can serve from a fake one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .openapi import document
 from .routes import ADMIN, ENDPOINTS, PUBLIC, Handler
 
 OTLP = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"  # the packages of the extra otlp, for pip
-BODIES = 64 << 20  # bytes of the large bodies that are read at a time
+BODIES = 64 << 20  # bytes for large bodies that are read at the same time
 log = logging.getLogger(__name__)
 
 
@@ -54,8 +54,10 @@ def make_app(
     *,
     stages: Stages | None = None,
 ) -> web.Application:
-    """``stages``: of the start-up. Raises SettingsError for a ``batch_dir`` that cannot be used, and for packages that a
-    setting needs and that are not there."""
+    """Return the application. ``stages``: the stages of the start-up.
+
+    Raise SettingsError for a ``batch_dir`` that cannot be used, and for missing packages that a setting needs.
+    """
     batches = open_store(settings)
     front = Front(
         port=port,
@@ -99,7 +101,10 @@ def make_app(
 
 
 def _spans(settings: Settings) -> Spans | None:
-    """Who is told of requests that are over; nobody where nothing is set. Raises SettingsError without the packages."""
+    """Return the exporter of finished requests, or None if none is configured.
+
+    Raise SettingsError if packages are missing.
+    """
     if not settings.otlp_traces_endpoint:
         return None
     try:
@@ -142,7 +147,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         if (answer := front.cors.preflight(request)) is not None:
             return answer
         if not front.keys.required or request.headers.get("Authorization", "").startswith("Basic "):
-            front.cors.check(request)  # what a browser sends by itself proves nobody's will
+            front.cors.check(request)  # credentials that a browser sends by itself do not prove intent
         request[CALLER] = _authenticate(front, request)
         with _traced(request):
             return await handler(request)
@@ -164,29 +169,32 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _check_framing(request: web.Request) -> None:
-    """A 400 for lengths that a proxy in front may read otherwise; aiohttp's parser has refused most of that."""
+    """Raise a 400 for lengths that a proxy may read differently; aiohttp's parser has refused most of these."""
     coding = request.headers.get("Transfer-Encoding")
     if coding is None or (coding.strip().lower() == "chunked" and request.version >= HttpVersion11):
         return
     error = bad_request(
         f"Transfer-Encoding: {coding[:100]!r} is not supported; send chunked with HTTP/1.1, or Content-Length"
     )
-    error.headers["Connection"] = "close"  # what follows in this connection is unknown
+    error.headers["Connection"] = "close"  # the framing of further bytes is unknown
     raise error
 
 
 def _traced(request: web.Request) -> contextlib.AbstractContextManager[object]:
-    """What is done for the request belongs to the trace that it names, as a span of its own."""
+    """Return a context in which work belongs to the trace that the request names, as a span of its own."""
     try:
         begun = new_span(parse_traceparent(request.headers.get("traceparent", "")))
     except ValueError:
-        return contextlib.nullcontext()  # none, or not one that we know: W3C has it ignored
+        return contextlib.nullcontext()  # missing or malformed: W3C says to ignore it
     request[TRACE] = format_traceparent(begun)
     return trace(request[TRACE])
 
 
 def _authenticate(front: Front, request: web.Request) -> ApiCaller:
-    """A 401 without a valid key, for every path but the health probes (unknown paths included)."""
+    """Return the caller; raise a 401 without a valid key.
+
+    Every path except the health probes needs a key, including unknown paths.
+    """
     caller = front.keys.caller(request.headers.get("Authorization"), own_page=_own_page(request))
     resource = request.match_info.route.resource
     path = resource.canonical if resource is not None else request.path
@@ -199,11 +207,11 @@ def _authenticate(front: Front, request: web.Request) -> ApiCaller:
         return ApiCaller(admin=False)
     found = "is not valid" if "Authorization" in request.headers else "is missing"
     error = ApiError(401, f"the API key {found}; send one in the header Authorization: Bearer KEY", code="invalid_api_key")
-    if "text/html" in request.headers.get("Accept", ""):  # a person who opens a page: the browser asks for the key
+    if "text/html" in request.headers.get("Accept", ""):  # a person opens a page: the browser asks for the key
         error.headers = {"WWW-Authenticate": 'Basic realm="Blockwright: any name, the API key as password"'}
     raise error
 
 
 def _own_page(request: web.Request) -> bool:
-    """Not a browser that another site's page makes ask (all that browsers of today send says so)."""
+    """Return False if a browser was made to ask by a page of another site (all current browsers say so)."""
     return request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")

@@ -1,6 +1,6 @@
-"""JSON Schema of types: a ``TypedDict`` becomes a named schema, which others refer to.
+"""JSON Schema of types: a ``TypedDict`` becomes a named schema, to which others refer.
 
-Pure. Knows the annotations that ``answers.py`` uses, and refuses others.
+Pure. Only the annotations that ``answers.py`` uses are known; others are refused.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _PLAIN: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: 
 
 
 class Schemas:
-    """Collects the named schemas that others refer to."""
+    """A collection of the named schemas."""
 
     def __init__(self) -> None:
         self.named: dict[str, Schema] = {}
 
     def of(self, annotation: Any) -> Schema:
-        """Raises TypeError for an annotation that has no schema here."""
+        """Return the schema of an annotation; raise TypeError if it has none here."""
         if annotation is Any:
             return {}
         if annotation in _PLAIN:

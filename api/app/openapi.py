@@ -30,7 +30,7 @@ _PARAMETER = re.compile(r"\{(\w+)(?::[^}]*)?\}")
 
 
 def document(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
-    """The whole of ``/openapi.json``."""
+    """Return the contents of ``/openapi.json``."""
     schemas, paths = Schemas(), dict[str, dict[str, Any]]()
     for endpoint in endpoints:
         path = paths.setdefault(_PARAMETER.sub(r"{\1}", endpoint.path), {})

@@ -1,6 +1,6 @@
-"""Every endpoint: its handler, and what the reference says of it.
+"""All endpoints: the handler of each, and its text in the reference.
 
-The one list that the application and ``/openapi.json`` share.
+The application and ``/openapi.json`` share this one list.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..openai.field_types import Field
 from ..openai.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, detokenize, tokenize
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})  # besides /admin: what a key may use that may do all
+ADMIN = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})  # besides /admin: the paths for admin keys
 CHANGING = (400, 403, 408, 409, 413, 500, 503)
 STORED = (400, 404, 408, 413, 500, 507)
 GENERATING = (400, 403, 404, 408, 409, 413, 429, 500, 503)
@@ -31,28 +31,31 @@ GENERATING = (400, 403, 404, 408, 409, 413, 429, 500, 503)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """``path`` as aiohttp writes it; ``errors``: statuses with an ``ErrorAnswer``, besides 401 where a key is needed."""
+    """An endpoint.
+
+    ``path``: in aiohttp's form. ``errors``: statuses with an ``ErrorAnswer``, besides 401 if a key is needed.
+    """
 
     method: str
     path: str
     handler: Handler
     text: str
-    fields: tuple[Field, ...] = ()  # of the body
-    takes: str = "application/json"  # the type of the body
+    fields: tuple[Field, ...] = ()  # fields of the body
+    takes: str = "application/json"  # media type of the body
     query: tuple[Field, ...] = ()  # parameters of the query
-    answer: Any = None  # the type of the JSON of a success; None: see ``media``
-    chunk: Any = None  # the type of the events of a stream
+    answer: Any = None  # type of a success's JSON; None: see ``media``
+    chunk: Any = None  # type of a stream's events
     media: str = "application/json"
     errors: tuple[int, ...] = ()
     success: int = 200
-    also: tuple[int, ...] = ()  # further statuses with the same shape as the success
+    also: tuple[int, ...] = ()  # further statuses with the form of the success
 
     @property
     def public(self) -> bool:
         return self.path in PUBLIC
 
 
-PUBLIC = health.PUBLIC  # with keys, everything else needs one; a browser that opens a page is asked for it
+PUBLIC = health.PUBLIC  # with keys, all other paths need one; a browser that opens a page is asked for it
 ENDPOINTS = (
     Endpoint(
         method="GET",

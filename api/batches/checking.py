@@ -1,5 +1,8 @@
-"""The lines of a whole file, checked before any of them runs: what is no request, what its endpoint refuses, and the rest as
-the order of the batch sees it. Stores nothing."""
+"""The check of a batch's whole input file before any of its lines runs.
+
+The result has the lines that are not requests, the lines that their endpoint refuses, and the rest in the form that the
+batch's order works on. Nothing is stored here.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,21 @@ from .lines import BatchLine, LineRefused, result_line
 from .records import BatchRecord, ResultRecord
 from .results import make_result, result_id
 
-TOGETHER = 500  # results in one transaction
-MOST_ERRORS = 100  # in a batch's own list; its error file has all
+TOGETHER = 500  # results per transaction
+MOST_ERRORS = 100  # errors in a batch's own list; its error file has all of them
 
 
 @dataclass(slots=True)
 class CheckedFile:
-    """``jobs``: what can be answered or was, by application. ``refused``: the outcome of the others."""
+    """A checked file.
+
+    ``jobs``: lines that can be answered or already were, by application. ``refused``: the results of the others.
+    """
 
     jobs: dict[str, list[LineJob]] = field(default_factory=dict)
     refused: list[ResultRecord] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
-    requests: int = 0  # lines that are requests, whatever their endpoint says of them
+    requests: int = 0  # lines that are requests, refused by their endpoint or not
 
     @property
     def none_is_a_request(self) -> bool:
@@ -39,8 +45,10 @@ class CheckedFile:
 
 
 async def check(front: Front, batch: BatchRecord, file: InputFile, answered: Container[int]) -> CheckedFile:
-    """``answered``: lines that have a result. Gives way to others after each line. Raises OSError, and NotNow while no model
-    is there that could be asked."""
+    """Check the lines of a file, yielding to other tasks after each. ``answered``: lines that have a result.
+
+    Raise OSError, and NotNow while no model is loaded that could be asked.
+    """
     found, first_with = CheckedFile(), dict[str, int]()
     caller = ApiCaller(batch.tenant, batch.key)
     for line in range(len(file)):

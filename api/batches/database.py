@@ -1,7 +1,7 @@
-"""The SQLite database of files, batches and results: its tables, how it is opened, and what a full disk raises.
+"""The SQLite database of files, batches and results: its tables, how it is opened, and errors of a full disk.
 
-Several processes share it, each with one connection on one thread. WAL with full synchronisation: what was committed is
-there after kill -9 and after a loss of power, and readers wait for nobody.
+Several processes share it, each with one connection on one thread. WAL with full synchronization: a committed transaction
+survives kill -9 and a loss of power, and readers never wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FORMAT = 1
-BUSY_SECONDS = 30.0  # that a writer waits for another process
+BUSY_SECONDS = 30.0  # seconds that a writer waits for another process
 TABLES = """
 CREATE TABLE files(
     serial INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL, purpose TEXT NOT NULL,
@@ -38,11 +38,11 @@ CREATE TABLE results(
 
 
 class StoreError(Exception):
-    """The folder cannot be used; one sentence with its name and the remedy."""
+    """An unusable folder; one sentence with its name and the remedy."""
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Made where there is none. Used on the thread that opens it. Raises StoreError."""
+    """Open the database, creating it if necessary, for use on the calling thread. Raise StoreError."""
     try:
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
         connection.row_factory = sqlite3.Row
@@ -64,7 +64,7 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing. Raises OSError where there is no room for it, or the disk fails."""
+    """Run the block as one transaction, all or nothing; raise OSError if the disk is full or fails."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         try:

@@ -1,7 +1,7 @@
-"""What the runner of batches asks for: lines checked and answered, results kept, files written. Implements ``BatchDesk``.
+"""The desk: checks and answers lines, stores results and writes files for the batch runner. Implements ``BatchDesk``.
 
-Decides nothing of when. What was answered is kept whatever happens meanwhile, unless the process dies: where the disk is
-full it waits in memory, and nothing new is begun until it is there.
+It makes no decisions about order or time. An answer is never lost unless the process dies: while the disk is full it waits
+in memory, and nothing new is begun until it is stored.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .status import LAST, BatchStatus
 from .store_thread import StoreThread
 
 log = logging.getLogger(__name__)
-AGAIN = 1.0  # seconds until a full disk is tried once more
-TRIES = 300  # after which a line has an error, where that has more room than its answer
+AGAIN = 1.0  # seconds between two attempts to write to a full disk
+TRIES = 300  # attempts, after which a line gets an error if that fits on the disk and its answer does not
 
 
 @dataclass(slots=True)
 class _OpenedBatch:
-    """A batch that is worked on. ``keeping``: results on their way to the disk; ``tries``: to load its models."""
+    """A batch in progress. ``keeping``: tasks that store results. ``tries``: attempts to load its models."""
 
     record: BatchRecord
     file: InputFile
@@ -45,7 +45,7 @@ class _OpenedBatch:
 
 
 class Desk:
-    """See the module. ``now``: seconds of the epoch."""
+    """The desk (see the module). ``now``: returns seconds since the epoch."""
 
     def __init__(self, front: Front, thread: StoreThread, now: Callable[[], float] = time.time) -> None:
         self._front, self._thread, self._store, self._now = front, thread, thread.store, now
@@ -53,9 +53,9 @@ class Desk:
         self._swept = False
         self._opened: dict[str, _OpenedBatch] = {}
         self.figures: dict[str, dict[str, Any]] = {}
-        self.trouble = ""  # why nothing can be stored now
-        self._reasons: dict[str, str] = {}  # batch -> why it waits, as the runner says
-        self._unkept: set[tuple[str, int]] = set()  # batch and line of answers that wait for that
+        self.trouble = ""  # reason nothing can be stored now
+        self._reasons: dict[str, str] = {}  # batch -> reason for its wait, from the runner
+        self._unkept: set[tuple[str, int]] = set()  # (batch, line) of the answers that wait to be stored
 
     @property
     def port(self) -> GatewayPort:
@@ -81,7 +81,7 @@ class Desk:
         return await self._thread.call(self._store.open_batches)
 
     async def load(self, batch: str) -> LoadedBatch | None:
-        """See ``BatchDesk``. What was stored of it before is not computed again."""
+        """Open a batch (see ``BatchDesk``). Results stored earlier are not computed again."""
         record = await self._thread.call(self._store.batch, batch)
         if record is None or record.status not in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
             return None
@@ -109,7 +109,7 @@ class Desk:
         return LoadedBatch(found.jobs, known)
 
     async def answer(self, batch: str, line: int, home: str, side: str, sent: Callable[[], None]) -> Answered:
-        """See ``BatchDesk``. Left while it is stored, it is stored all the same."""
+        """Answer a line (see ``BatchDesk``). A cancellation during the write does not stop the write."""
         if self.trouble:
             raise NotNow(self.trouble, AGAIN)
         opened = self._opened[batch]
@@ -117,7 +117,7 @@ class Desk:
         parsed = await lines.parse_here(opened.file[line], record.endpoint)
         try:
             prepared = await lines.prepare(self._front, ApiCaller(record.tenant, record.key), parsed)
-        except ApiError as error:  # the model has been removed, say
+        except ApiError as error:  # for example, the model has been removed
             found, model = lines.refused(error), ""
         else:
             sent()
@@ -141,14 +141,14 @@ class Desk:
 
     async def tell(self, batch: str, figures: dict[str, Any]) -> None:
         self.figures[batch] = figures
-        with contextlib.suppress(OSError):  # it is told again soon
+        with contextlib.suppress(OSError):  # the next report follows soon
             await self._thread.call(self._store.tell, batch, figures)
 
     def waits(self, reasons: Mapping[str, str]) -> None:
         self._reasons = dict(reasons)
 
     def reason(self, batch: str) -> str:
-        """Return why nothing of a batch goes on, as far as this process knows; empty where it does."""
+        """Return the reason a batch makes no progress, as far as this process knows, or an empty text."""
         if any(of == batch for of, _ in self._unkept):
             return self.trouble
         return self._reasons.get(batch) or self._reasons.get("", "")
@@ -156,7 +156,7 @@ class Desk:
     async def _failed(self, batch: str, code: str, message: str) -> LoadedBatch | None:
         error = {"code": code, "message": message, "param": "input_file_id", "line": None}
         await self._thread.call(self._store.fail, batch, [error], self._now())
-        self._close(batch)  # what was answered stays: the files of such a batch are written next
+        self._close(batch)  # existing answers stay: the files of such a batch are written next
         return None
 
     def _close(self, batch: str) -> None:
@@ -166,7 +166,7 @@ class Desk:
             opened.file.close()
 
     async def _keep(self, result: ResultRecord, custom_id: str) -> None:
-        """Until it is stored; after so many tries its error, if that is what the disk still takes."""
+        """Store a result, retrying until it is stored; after ``TRIES`` attempts store its error instead, if that fits."""
         tries = 0
         while True:
             try:
@@ -190,7 +190,7 @@ class Desk:
         self.trouble = trouble
 
     async def _given_up(self, result: ResultRecord, custom_id: str, error: OSError) -> bool:
-        """The line has an error instead of its answer. Where that has no room either, the answer is kept on being tried."""
+        """Store an error in place of a line's answer. If that does not fit either, return False: the answer is retried."""
         message = f"the disk of batch_dir had no room for this answer, {len(result.text)} bytes, in {TRIES * AGAIN:g} s"
         refused = ApiError(507, f"{message} ({error}); free some space and send it again", code="insufficient_storage")
         try:

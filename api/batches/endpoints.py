@@ -1,6 +1,6 @@
-"""``/v1/batches``: a file of requests becomes a batch, which is listed, read and cancelled. Runs none: ``actors/batches/``.
+"""``/v1/batches``: creating a batch from a file of requests, listing, reading, cancelling. ``actors/batches/`` runs them.
 
-A key sees the batches of its tenant, and no others exist to it.
+A key sees only the batches of its tenant; others do not exist for it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .records import INPUT, BatchRecord
 from .status import OPEN, BatchStatus
 from .views import batch_view, batches_view
 
-MOST_PAIRS, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512  # of metadata
+MOST_PAIRS, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512  # limits of metadata
 LONGEST_WINDOW = 30 * 24 * 3600  # seconds
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 
 
 class CompletionWindow:
-    """Seconds, minutes, hours or days, as one word."""
+    """The field type of a time: a number of seconds, minutes, hours or days, in one word."""
 
     def read(self, value: Any, name: str) -> str:
         if not isinstance(value, str) or not 0 < seconds_of(value) <= LONGEST_WINDOW:
@@ -43,7 +43,7 @@ class CompletionWindow:
 
 
 class Metadata:
-    """Pairs of short texts."""
+    """The field type of metadata: pairs of short texts."""
 
     def read(self, value: Any, name: str) -> dict[str, str]:
         pairs = Mapping().read(value, name)
@@ -81,7 +81,7 @@ LIST_FIELDS = (
 
 
 def seconds_of(window: str) -> int:
-    """0 for what is none."""
+    """Return the seconds of a window, or 0 for an invalid one."""
     found = re.fullmatch(r"([0-9]{1,7})([smhd])", window)
     return int(found[1]) * _UNITS[found[2]] if found else 0
 
@@ -134,7 +134,7 @@ async def list_batches(request: web.Request) -> web.Response:
 
 
 async def _found(request: web.Request) -> BatchRecord:
-    """Raises a 404."""
+    """Return the batch that the path names, or raise a 404."""
     thread, id = store_of(request), request.match_info["id"]
     batch = await thread.call(thread.store.batch, id, request[CALLER].tenant)
     if batch is None:
@@ -143,7 +143,7 @@ async def _found(request: web.Request) -> BatchRecord:
 
 
 def _waits(request: web.Request, batch: BatchRecord) -> str:
-    """Return why a batch waits; empty where it does not, or another process runs it."""
+    """Return the reason a batch waits; empty if it does not wait or another process runs it."""
     desk = request.app[FRONT].desk
     return desk.reason(batch.id) if desk is not None and batch.status in OPEN else ""
 
@@ -154,7 +154,7 @@ async def one_batch(request: web.Request) -> web.Response:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """What is answered stays."""
+    """Cancel a batch; existing answers are kept."""
     thread, batch = store_of(request), await _found(request)
     with storing():
         await thread.call(thread.store.cancel, batch.id, time.time())

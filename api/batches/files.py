@@ -1,7 +1,7 @@
-"""``/v1/files``: files of requests come, are listed, read and deleted; so are those that batches make.
+"""``/v1/files``: uploading, listing, reading and deleting files of requests, and the files that batches make.
 
-A key sees the files of its tenant, and no others exist to it. Nothing is read into memory: what comes goes to the disk as it
-comes, and so the other way.
+A key sees only the files of its tenant; others do not exist for it. Files are never held in memory: they are streamed to and
+from the disk.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .upload import UploadedFile, opened, too_large
 from .views import DeletedAnswer, file_view, files_view
 
 BATCHES: web.AppKey[StoreThread | None] = web.AppKey("batches")
-PIECE = 1 << 20  # bytes that are looked at together
-LONGEST_FIELD, MOST_FIELDS = 1024, 16  # bytes of a field of a form, and fields
-LONGEST_NAME = 255  # characters of a file's name
+PIECE = 1 << 20  # bytes per write
+LONGEST_FIELD, MOST_FIELDS = 1024, 16  # most bytes of a form's field, most fields
+LONGEST_NAME = 255  # most characters of a file name
 SHORTEST_LIFE, LONGEST_LIFE = 3600, 30 * 24 * 3600  # seconds
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 
 
 class Upload:
-    """A file in a form."""
+    """The field type of a file in a form."""
 
     def read(self, value: Any, name: str) -> Any:
         return value
@@ -60,7 +60,7 @@ LIST_FIELDS = (
 
 
 def store_of(request: web.Request) -> StoreThread:
-    """Raises a 404 where no folder is set."""
+    """Return the store, or raise a 404 if no folder is configured."""
     store = request.app[BATCHES]
     if store is None:
         message = "this server keeps no files and batches: batch_dir is empty; restart it with --set batch_dir=FOLDER"
@@ -69,7 +69,7 @@ def store_of(request: web.Request) -> StoreThread:
 
 
 def query(request: web.Request, fields: tuple[Field, ...]) -> dict[str, Any]:
-    """The parameters that are given, checked. Raises a 400."""
+    """Return the given query parameters, checked; raise a 400."""
     given = {}
     for field in fields:
         value: Any = request.query.get(field.name)
@@ -79,7 +79,7 @@ def query(request: web.Request, fields: tuple[Field, ...]) -> dict[str, Any]:
 
 
 def storing() -> contextlib.AbstractContextManager[None]:
-    """A disk that takes nothing is said in the API's words."""
+    """Return a context that turns disk errors into an API error."""
     return _Storing()
 
 
@@ -91,7 +91,7 @@ class _Storing(contextlib.AbstractContextManager[None]):
 
 
 async def upload(request: web.Request) -> web.Response:
-    """The form's fields come in any order."""
+    """Store an uploaded file. The form's fields come in any order."""
     thread, settings = store_of(request), request.app[FRONT].settings
     if request.content_type != "multipart/form-data":
         found = shown(request.content_type)
@@ -108,7 +108,7 @@ async def upload(request: web.Request) -> web.Response:
         except BaseException:
             file.part.close()
             raise
-        # All of it has come: who leaves now leaves it stored, not a file that nobody knows.
+        # The upload is complete: if the client disconnects now, the file must still be stored and registered.
         record = await asyncio.shield(_store(thread, file, id, request[CALLER].tenant, fields["file"], values))
     return web.json_response(file_view(record))
 
@@ -134,7 +134,10 @@ async def _store(
 
 
 async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]:
-    """The fields' texts; of ``file`` its name, its bytes are written. Raises a 400, 408 or 413."""
+    """Return the texts of the form's fields; raise a 400, 408 or 413.
+
+    The field ``file`` yields its name; its bytes are written to ``file``.
+    """
     seconds, found, count = request.app[FRONT].settings.read_timeout, dict[str, str](), 0
     begun = asyncio.get_running_loop().time()
     try:
@@ -167,13 +170,13 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
 
 
 def _closing(error: ApiError) -> ApiError:
-    """What follows in this connection is not read."""
+    """Return the error with the header that closes the connection, since the rest of the body is not read."""
     error.headers["Connection"] = "close"
     return error
 
 
 async def _piece(part: BodyPartReader) -> bytes:
-    """The next bytes; few pieces, so that each is worth a thread."""
+    """Return the next bytes. Pieces are large, so that each is worth a thread."""
     made = bytearray()
     while len(made) < PIECE and not part.at_eof():
         made += await part.read_chunk(1 << 16)
@@ -192,7 +195,7 @@ async def _text(part: BodyPartReader) -> str:
 
 
 def _checked(fields: dict[str, str]) -> dict[str, Any]:
-    """As their fields say. Raises a 400."""
+    """Return the values of the form, checked by their fields; raise a 400."""
     values: dict[str, Any] = {}
     for field in UPLOAD_FIELDS:
         if field.name in fields:
@@ -206,7 +209,7 @@ def _checked(fields: dict[str, str]) -> dict[str, Any]:
 
 
 def _number(text: str) -> int | str:
-    """What a form or a query spells as text."""
+    """Return the integer that a form or a query has as text, or the text if it is none."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else text
 
 
@@ -228,7 +231,7 @@ async def list_files(request: web.Request) -> web.Response:
 
 
 async def _found(request: web.Request) -> FileRecord:
-    """Raises a 404."""
+    """Return the file that the path names, or raise a 404."""
     thread, id = store_of(request), request.match_info["id"]
     file = await thread.call(thread.store.file, request[CALLER].tenant, id)
     if file is None or (file.expires_at is not None and file.expires_at <= time.time()):
@@ -241,7 +244,7 @@ async def one_file(request: web.Request) -> web.Response:
 
 
 async def content(request: web.Request) -> web.StreamResponse:
-    """As it came, or as a batch wrote it."""
+    """Return the contents of a file, as uploaded or as written by a batch."""
     file = await _found(request)
     path = store_of(request).store.path(file.id)
     if not await asyncio.to_thread(path.is_file):

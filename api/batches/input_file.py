@@ -1,4 +1,4 @@
-"""The lines of a file of requests, found once and read one at a time: the file is never in memory as a whole."""
+"""The lines of a file of requests, indexed once and read one at a time: the file is never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 
 
 class InputFile:
-    """``file[i]``: line i, from 0, of those that are not empty. Raises OSError when made; ``close`` ends it."""
+    """A file of requests. ``file[i]``: line i of the non-empty ones, from 0.
+
+    The constructor raises OSError; ``close`` ends the file.
+    """
 
     def __init__(self, path: Path) -> None:
         starts, lengths, numbers = array("Q"), array("Q"), array("Q")
@@ -28,18 +31,18 @@ class InputFile:
         return len(self._starts)
 
     def __getitem__(self, line: int) -> bytes:
-        """Raises OSError."""
+        """Return a line. Raise OSError."""
         return os.pread(self._file, self._lengths[line], self._starts[line])
 
     def __iter__(self) -> Iterator[bytes]:
         return (self[line] for line in range(len(self)))
 
     def number(self, line: int) -> int:
-        """As an editor counts, from 1, empty ones included."""
+        """Return the number of a line in an editor: from 1, counting empty lines."""
         return self._numbers[line]
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the file. Idempotent."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -1,7 +1,7 @@
 """One line of a batch: parsed, checked, and answered through exactly the code of the HTTP endpoint that it names.
 
-``parse_line`` knows the line alone, ``prepare`` the model too (prompts, lengths, all that an endpoint refuses), ``answer``
-generates. Nothing is stored here, and nothing waits for room: whoever calls ``answer`` has a place for it.
+``parse_line`` needs the line alone. ``prepare`` needs the model, too (prompts, lengths, all refusals of the endpoint).
+``answer`` generates. Nothing is stored here, and nothing waits for capacity: the caller of ``answer`` has reserved it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from ..openai.generate import GenerateHandler, GeneratingEndpoint, whole_answer
 
 log = logging.getLogger(__name__)
 ENDPOINTS: dict[str, GeneratingEndpoint[Any]] = {one.path: one for one in (CHAT, COMPLETIONS)}
-LONGEST_ID = 512  # characters of a custom_id
-LONG = 1 << 18  # bytes; to parse a line of so many takes some milliseconds
+LONGEST_ID = 512  # most characters of a custom_id
+LONG = 1 << 18  # bytes; parsing a line of this length takes some milliseconds
 _LATER = (Refusal.OVERLOADED, Refusal.UNAVAILABLE)
 
 
 class LineRefused(Exception):
-    """What is no request: one sentence for people and a code for programs, as in ``errors.data`` of a batch.
+    """A line that is not a request: a sentence for people and a code for programs, as in ``errors.data`` of a batch.
 
-    ``custom_id``: of the line, where it has one; ``param``: its field that is to blame.
+    ``custom_id``: the line's, if it has one. ``param``: the field at fault.
     """
 
     def __init__(self, code: str, message: str, param: str | None = None, custom_id: str | None = None) -> None:
@@ -51,7 +51,7 @@ class LineRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """``endpoint`` answers ``body``."""
+    """A parsed line. ``endpoint`` answers ``body``."""
 
     custom_id: str
     endpoint: GeneratingEndpoint[Any]
@@ -60,9 +60,9 @@ class BatchLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedLine:
-    """What an order may know of a line, and what answers it.
+    """A checked line: the data that an order may use, and the call that answers it.
 
-    prompt: token ids, of all its prompts one after the other; limit: new tokens at most, of all choices together; choices:
+    prompt: token ids of all its prompts, concatenated. limit: most new tokens of all choices together. choices: number of
     sequences that answer it.
     """
 
@@ -75,7 +75,7 @@ class PreparedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineAnswer:
-    """What HTTP would have answered. ``body``: JSON; tokens: 0 where it failed."""
+    """The answer that HTTP would have given. ``body``: JSON. Token counts are 0 if it failed."""
 
     status: int
     request_id: str
@@ -83,11 +83,11 @@ class LineAnswer:
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached: int = 0  # prompt tokens found in the prefix cache
-    ignored: tuple[str, ...] = ()  # unknown fields, which HTTP tells in a header
+    ignored: tuple[str, ...] = ()  # unknown fields, which HTTP reports in a header
 
 
 class LineAsker:
-    """Implements ``Asker``: who asks is the owner of the batch."""
+    """An ``Asker`` for a line: the caller is the owner of the batch."""
 
     def __init__(self, caller: ApiCaller) -> None:
         self.headers: Mapping[str, str] = {}
@@ -104,7 +104,7 @@ class LineAsker:
 
 
 def parse_line(raw: bytes, url: str = "") -> BatchLine:
-    """A line of a file. ``url``: the endpoint of its batch; empty: any. Raises LineRefused."""
+    """Return a parsed line of a file; raise LineRefused. ``url``: the endpoint of its batch; empty: any."""
     try:
         line = parse_json(raw)
     except ApiError as error:
@@ -138,13 +138,15 @@ def parse_line(raw: bytes, url: str = "") -> BatchLine:
 
 
 async def parse_here(raw: bytes, url: str = "") -> BatchLine:
-    """The same on an event loop, which a long line does not hold up."""
+    """Return a parsed line, without blocking the event loop for a long one."""
     return parse_line(raw, url) if len(raw) < LONG else await asyncio.to_thread(parse_line, raw, url)
 
 
 async def prepare(front: Front, caller: ApiCaller, line: BatchLine) -> PreparedLine:
-    """Checked by all that its endpoint checks, with the same refusals. Raises ApiError, and NotNow where no model is there
-    yet that could be asked."""
+    """Check a line with all checks of its endpoint, and with the same refusals.
+
+    Raise ApiError, and NotNow if no model is loaded yet that could be asked.
+    """
     if line.body.get("stream"):
         raise bad_request("stream is set, but a line of a batch is answered whole; leave stream out", "stream")
     try:
@@ -161,8 +163,11 @@ async def prepare(front: Front, caller: ApiCaller, line: BatchLine) -> PreparedL
 
 
 async def answer(prepared: PreparedLine, place: OfflinePlace, tries: LoadTries) -> LineAnswer:
-    """Generate it, once. A failure is an answer, too, as it is to a client. Raises NotNow, with nothing left behind; leaving
-    it (a cancelled task) ends its sequences at the next sweep. ``tries``: of its job to have the model loaded."""
+    """Generate the answer of a line, once. A failure is an answer, too, as for a client.
+
+    Raise NotNow without side effects. Cancelling the task ends its sequences at the next sweep. ``tries``: its job's
+    attempts to have the model loaded.
+    """
     call = prepared.call
     call.request[OFFLINE] = place
     try:
@@ -186,12 +191,15 @@ async def answer(prepared: PreparedLine, place: OfflinePlace, tries: LoadTries) 
 
 
 def refused(error: ApiError, request_id: str = "") -> LineAnswer:
-    """What HTTP would have answered in the shape of its errors."""
+    """Return the answer that HTTP would have given for an error."""
     return LineAnswer(status=error.status, request_id=request_id or f"req-{secrets.token_hex(12)}", body=error_body(error))
 
 
 def _refusal(raised: ApiError | RequestRefused | CheckpointError, tries: LoadTries | None = None) -> ApiError:
-    """Raises NotNow for what another time would not be refused, or, of a model that cannot be loaded, might not."""
+    """Return the error to answer with; raise NotNow if a later attempt would not, or might not, be refused.
+
+    A later attempt might succeed for a model that could not be loaded.
+    """
     if isinstance(raised, RequestRefused):
         if raised.why in _LATER and not raised.in_vain:
             wait = raised.retry_after or 1.0
@@ -219,10 +227,10 @@ def result_line(
     error: Mapping[str, Any] | None = None,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
-    """Return a line of an output or error file, its end included.
+    """Return a line of an output or error file, including its end.
 
-    Without an answer the request was never made; ``error`` says why. ``more``: further keys of the line, which OpenAI's
-    format does not have.
+    Without an answer the request was never made, and ``error`` has the reason. ``more``: further keys of the line, beyond
+    OpenAI's format.
     """
     head = json.dumps({"id": id, "custom_id": custom_id})[:-1]
     if answer is None:

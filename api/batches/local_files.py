@@ -1,8 +1,8 @@
-"""The files of a batch without a server: its requests, its answers, and its errors.
+"""The files of a batch that runs without a server: its requests, its answers, and its errors.
 
-An output is appended to, a line at a time, so it holds whole lines whatever ends the program; a torn last one (of a full
-disk, a machine that died) is cut off. Each line of it has the hash of the request that it answers, and the identity of the
-model. Nothing here knows more of models.
+An output file grows by one line at a time, so it holds whole lines whatever ends the program. A torn last line (of a full
+disk, a crashed machine) is cut off. Each line has the hash of the request that it answers, and the identity of the model.
+Nothing else here depends on models.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from typing import Any
 
 from .lines import BatchLine, LineAnswer, LineRefused, line_hash, parse_line, result_line
 
-REQUEST_HASH, MODEL_HASH = "request_hash", "model_hash"  # keys of an output's lines, beside OpenAI's
+REQUEST_HASH, MODEL_HASH = "request_hash", "model_hash"  # keys of an output's lines, in addition to OpenAI's
 HASH = 16  # bytes
 
 
 class BatchFileError(Exception):
-    """A file is not what it should be, or cannot be written; one sentence with the remedy."""
+    """A file that is invalid or cannot be written; one sentence with the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """An answer that an output had when it was opened. ``number``: its line, from 1; hashes: empty where it has none."""
+    """An answer that an output file had when it was opened.
+
+    ``number``: its line, from 1. A hash that it lacks is empty.
+    """
 
     number: int
     custom_id: str
@@ -40,7 +43,7 @@ class StoredAnswer:
 
 @dataclass(frozen=True, slots=True)
 class StaleAnswer:
-    """An answer that does not belong to its request any more. ``why``: half a sentence for people."""
+    """An answer that no longer belongs to its request. ``why``: half a sentence for people."""
 
     number: int
     why: str
@@ -48,24 +51,24 @@ class StaleAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """An output beside its input. ``done``: line -> tokens of its answer, of the lines that have theirs."""
+    """An output compared with its input. ``done``: answered line -> tokens of its answer."""
 
     done: dict[int, int]
     stale: list[StaleAnswer]
 
 
 class BatchInput:
-    """JSONL on disk: lines by number, from 0, read again whenever one is asked for. Empty lines are skipped and not counted.
+    """A JSONL file: lines by number, from 0, read again at each access. Empty lines are skipped and not counted.
 
-    ``refused``: lines that are no requests, and why. Raises BatchFileError for a file that cannot be read, has no line, or
-    has no line that is JSON: that is no JSONL.
+    ``refused``: lines that are not requests, with the reason. Raises BatchFileError for a file that cannot be read, has no
+    line, or has no line of valid JSON.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._places, self._numbers = array("Q"), array("Q")  # of its bytes; in the file, from 1
+        self._places, self._numbers = array("Q"), array("Q")  # byte offsets; line numbers in the file, from 1
         self._ids: list[str] = []
-        self._hashes = bytearray()  # HASH bytes of each line; zeros where it is no request
+        self._hashes = bytearray()  # HASH bytes for each line; zeros if it is not a request
         self._models: list[str | None] = []
         self.refused: dict[int, LineRefused] = {}
         try:
@@ -111,15 +114,15 @@ class BatchInput:
         return len(self._places)
 
     def good(self) -> list[int]:
-        """Lines that are requests."""
+        """Return the lines that are requests."""
         return [line for line in range(len(self)) if line not in self.refused]
 
     def custom_id(self, line: int) -> str:
-        """Empty where it has none."""
+        """Return the custom id of a line; empty if it has none."""
         return self._ids[line]
 
     def number(self, line: int) -> int:
-        """Its place in the file, from 1, as an editor counts."""
+        """Return the number of a line in an editor, from 1."""
         return self._numbers[line]
 
     def hash(self, line: int) -> str:
@@ -127,11 +130,11 @@ class BatchInput:
         return self._hashes[HASH * line : HASH * (line + 1)].hex()
 
     def model(self, line: int) -> str | None:
-        """Return the model id that the request names; None where it names none."""
+        """Return the model id that the request names; None if it names none."""
         return self._models[line]
 
     def line(self, line: int) -> BatchLine:
-        """Return the line, parsed again. Raises LineRefused if somebody has changed the file."""
+        """Return the line, parsed again; raise LineRefused if the file has changed."""
         self._file.seek(self._places[line])
         parsed = parse_line(self._file.readline().strip())
         if parsed.custom_id != self._ids[line] or _hash(parsed).hex() != self.hash(line):
@@ -143,7 +146,7 @@ class BatchInput:
 
 
 def _hash(line: BatchLine) -> bytes:
-    """Return the hash of a line. Raises LineRefused for what is nested too deeply to be written again."""
+    """Return the hash of a line; raise LineRefused if it is nested too deeply to be serialized."""
     try:
         return bytes.fromhex(line_hash(line))
     except RecursionError:
@@ -157,7 +160,7 @@ def _model(line: BatchLine) -> str | None:
 
 
 class BatchOutput:
-    """Answers in a file, which this process alone writes. ``answers``: those that were there. Raises BatchFileError."""
+    """An output file, which only this process writes. ``answers``: the ones that were there. Raises BatchFileError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -171,7 +174,7 @@ class BatchOutput:
             raise BatchFileError(f"{path} {said}; {remedy}") from None
 
     def _read(self) -> list[StoredAnswer]:
-        """Return the answers that are there; afterwards the file ends with its last whole line."""
+        """Return the existing answers and cut the file after its last whole line."""
         found = []
         whole = 0
         try:
@@ -189,7 +192,7 @@ class BatchOutput:
         return found
 
     def drop(self, numbers: Collection[int]) -> None:
-        """Remove these lines (from 1). The file is replaced at once: whatever ends the program, it is the old or the new."""
+        """Remove these lines (from 1). The file is replaced atomically: a crash leaves the old or the new one."""
         target = self.path.resolve()
         part = target.with_name(f".{target.name}.part")
         try:
@@ -213,7 +216,7 @@ class BatchOutput:
         self._file = new
 
     def append(self, raw: bytes) -> None:
-        """One line. Raises BatchFileError, and then nothing of it is there."""
+        """Append one line; raise BatchFileError, and then leave nothing of it."""
         begin = os.lseek(self._file, 0, os.SEEK_CUR)
         rest = memoryview(raw)
         try:
@@ -226,13 +229,13 @@ class BatchOutput:
             raise BatchFileError(f"{self.path} cannot be written ({error.strerror}); {remedy}") from None
 
     def close(self) -> None:
-        """What was written survives the machine's end, too."""
+        """Sync and close the file, so that its contents survive a crash of the machine."""
         os.fsync(self._file)
         os.close(self._file)
 
 
 def _open_locked(path: Path) -> int:
-    """Return a descriptor of the file that has this name once it is locked: ``drop`` of another process may replace it."""
+    """Return a locked descriptor of the file of this name, which ``drop`` of another process may replace meanwhile."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -240,7 +243,7 @@ def _open_locked(path: Path) -> int:
             if os.path.samestat(os.fstat(file), os.stat(path)):
                 return file
         except FileNotFoundError:
-            pass  # it has been removed meanwhile: another one is made
+            pass  # it was removed meanwhile; a new one is made
         except BaseException:
             os.close(file)
             raise
@@ -248,7 +251,7 @@ def _open_locked(path: Path) -> int:
 
 
 def _stored(raw: bytes, number: int, path: Path) -> StoredAnswer:
-    """Return the answer that is line ``number`` of an output."""
+    """Return the answer in line ``number`` of an output."""
     try:
         line: Any = json.loads(raw)
         id, response = line["custom_id"], line["response"]
@@ -264,10 +267,10 @@ def _stored(raw: bytes, number: int, path: Path) -> StoredAnswer:
 
 
 def compare(given: BatchInput, output: BatchOutput, models: Mapping[str, str]) -> Comparison:
-    """Find the lines that are answered in the output, and the answers that belong to other requests or other models.
+    """Return the lines that the output answers, and the answers that belong to other requests or other models.
 
-    ``models``: identities by model id, the default one first. An answer of a model that is not served now stays: its
-    request is known to be the same.
+    ``models``: identities by model id, the default one first. An answer of a model that is not served now stays: its request
+    is known to be the same.
     """
     lines = {given.custom_id(line): line for line in reversed(given.good())}
     default = next(iter(models), "")
@@ -296,7 +299,7 @@ def compare(given: BatchInput, output: BatchOutput, models: Mapping[str, str]) -
 
 
 def stale_sentence(stale: list[StaleAnswer]) -> str:
-    """Say which answers do not belong to the input, and what to do."""
+    """Return a sentence on the stale answers and the remedy."""
     others = len(stale) - 1
     more = f", and {others:,} more answer{'s are' if others > 1 else ' is'} like that" if others else ""
     dropped = "them" if others else "it"
@@ -304,24 +307,30 @@ def stale_sentence(stale: list[StaleAnswer]) -> str:
 
 
 def errors_path(output: Path) -> Path:
-    """``out.jsonl`` -> ``out.errors.jsonl``: what failed, written anew by each run, which tries it again."""
+    """Return the path of the error file: ``out.jsonl`` -> ``out.errors.jsonl``.
+
+    Each run tries failed lines again and rewrites that file.
+    """
     return output.with_name(f"{output.stem}.errors{output.suffix}")
 
 
 def error_line(id: str, custom_id: str, refused: LineRefused) -> bytes:
-    """Of a line that is no request."""
+    """Return the error file's entry for a line that is not a request."""
     error = {"code": refused.code, "message": str(refused), "param": refused.param}
     return result_line(id, custom_id or None, None, error)
 
 
 def said(answer: LineAnswer) -> str:
-    """The sentence of an error."""
+    """Return the sentence of an error."""
     body: Any = json.loads(answer.body)
     return f"{answer.status}: {body['error']['message']}"
 
 
 def summary(failed: Iterable[tuple[int, str]], most: int = 3) -> list[str]:
-    """What failed in words: equal reasons once, with the first line of each. ``failed``: place in the file, sentence."""
+    """Return the failures in words: equal reasons once, with the first line of each.
+
+    ``failed``: line number in the file, sentence.
+    """
     reasons: dict[str, list[int]] = {}
     for number, why in failed:
         reasons.setdefault(why, []).append(number)

@@ -1,7 +1,7 @@
-"""Many lines as one offline job of this process: checked, ordered, answered through the cluster's gateway.
+"""An offline job of this process over many lines: checked, ordered, and answered through the cluster's gateway.
 
-What ``blockwright batch run`` and ``blockwright.generate`` are made of. Stores nothing: every answer is handed to ``keep``
-as it comes, once for each line.
+``blockwright batch run`` and ``blockwright.generate`` are built on it. Nothing is stored here: every answer is passed to
+``keep`` when it comes, once for each line.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..http.auth import ApiCaller
 from ..http.context import Front, OfflinePlace
 from .lines import BatchLine, LineAnswer, PreparedLine, answer, prepare, refused
 
-YIELD = 64  # lines that are checked between two turns of the loop
+YIELD = 64  # lines that are checked before other tasks get a turn
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Lines of one application, in the order of the feed's numbers. ``tries``: to load it."""
+    """Lines of one application, in the order of the feed's numbers. ``tries``: attempts to load it."""
 
     lines: list[int]
     requests: list[OfflineRequest]
@@ -39,10 +39,10 @@ class _Part:
 
 
 class LocalJob:
-    """See the module.
+    """A job (see the module).
 
-    ``line_of``: a line by its number, asked for as often as it is needed, so that no prompt is kept. ``keep``: takes what a
-    line came to; what it raises ends the job. ``share``: of the lines, whose lengths are sampled first.
+    ``line_of``: returns a line by its number; called again whenever the line is needed, so that no prompt is kept. ``keep``:
+    takes the answer of a line; its exceptions end the job. ``share``: share of the lines whose lengths are sampled first.
     """
 
     def __init__(
@@ -58,8 +58,11 @@ class LocalJob:
         self._drivers: list[FeedDriver] = []
 
     async def check(self, lines: Iterable[int], done: Mapping[int, int], checked: Callable[[int], None]) -> None:
-        """Prepare them all: those that are refused are answered by that. ``done``: tokens of the answers of lines that have
-        theirs, which help to guess the others'. ``checked``: called with how many more have been looked at."""
+        """Prepare all lines; a refused one is answered with the refusal.
+
+        ``done``: answered line -> tokens, which help to estimate the other lengths. ``checked``: called with the number of
+        lines checked since the last call.
+        """
         for count, line in enumerate(lines, 1):
             try:
                 prepared = await self._prepared(line)
@@ -77,7 +80,7 @@ class LocalJob:
                 await asyncio.sleep(0)
 
     async def run(self, done: Mapping[int, int]) -> None:
-        """Answer every line that was checked and is not done. Raises what ``keep`` raised; leaving it ends what runs."""
+        """Answer every checked line that is not done. Raise the exceptions of ``keep``; cancellation ends running lines."""
         self._drivers = [await self._driver(name, part, done) for name, part in self._parts.items()]
         self._parts.clear()
         try:
@@ -88,13 +91,13 @@ class LocalJob:
             raise group_of.exceptions[0] from None
 
     def progress(self) -> list[FeedProgress]:
-        """Of each application."""
+        """Return the progress of each application."""
         return [driver.progress() for driver in self._drivers]
 
     async def _driver(self, application: str, part: _Part, done: Mapping[int, int]) -> FeedDriver:
         info = self._front.catalog.info(application)
         measured = read_costs(self._front.settings.profile)
-        draw = random.Random(len(part.lines))  # the same job is sampled alike each time
+        draw = random.Random(len(part.lines))  # makes the sampling of a job reproducible
         known = {number: done[line] for number, line in enumerate(part.lines) if line in done}
         feed = await asyncio.to_thread(
             OfflineFeed,
@@ -123,7 +126,7 @@ class LocalJob:
         return Answered(found.output_tokens, found.cached)
 
     async def _prepared(self, line: int) -> PreparedLine:
-        """Waits until it can be said whether the line is refused."""
+        """Prepare a line, waiting until a model can accept or refuse it."""
         while True:
             try:
                 return await prepare(self._front, self._caller, self._line_of(line))

@@ -1,8 +1,8 @@
-"""The identity of each served model: a hash of all that makes its answers what they are, whatever its name is.
+"""The identity of each served model: a hash of everything that determines its answers, independent of its name.
 
-Enters: the components of its chain (configuration, every tensor, an adapter's delta), the number format that it computes
-in, the longest sequence, the defaults of requests, and the files that make tokens of texts, an adapter's own included.
-Loads no torch.
+The hash covers the components of its chain (configuration, every tensor, an adapter's delta), the number format of its
+computation, the longest sequence, the defaults of requests, and the tokenizer files, including an adapter's own. It does not
+load torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ TEXT_FILES = (
 def model_identities(settings: Settings) -> dict[str, str]:
     """Return 32 hexadecimal digits for each application, the default one first.
 
-    Reads every tensor: seconds of work for each gigabyte. Raises CheckpointError and SettingsError as a server's start does.
+    This reads every tensor, which takes seconds for each gigabyte. Raise CheckpointError and SettingsError like a server's
+    start.
     """
     opened = open_checkpoints(settings)
     dtype = serving_dtype(settings, {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()})
@@ -53,7 +54,7 @@ def model_identities(settings: Settings) -> dict[str, str]:
 
 
 def _content(path: Path) -> bytes:
-    """Return the hash of a file; nothing where there is none."""
+    """Return the hash of a file, or nothing if there is none."""
     if not path.is_file():
         return b""
     with path.open("rb") as file:

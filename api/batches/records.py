@@ -1,4 +1,4 @@
-"""What the store keeps of files and batches, in its own terms; ``views.py`` says it in those of the API. Values only."""
+"""The records of files and batches in the store's own terms; ``views.py`` converts them to the API's. Values only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INPUT, OUTPUT = "batch", "batch_output"  # purposes of files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecord:
-    """``lines``: of a file of requests, those that are not empty. Times are seconds of the epoch."""
+    """A file. ``lines``: number of non-empty lines of a file of requests. Times are seconds since the epoch."""
 
     id: str
     tenant: str
@@ -26,9 +26,12 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
-    """``key``: names the API key that made it, whose requests its lines are. ``window``: as it was asked for; ``at``: when
-    each status but the first began, by its name. ``failed`` counts the lines of the error file, ``completed`` those of the
-    output file. ``figures``: what the runner last told of it."""
+    """A batch.
+
+    ``key``: names the API key that created it and owns the requests of its lines. ``window``: as requested. ``at``: status
+    (all but the first) -> time when it began. ``failed`` counts the lines of the error file, ``completed`` the lines of the
+    output file. ``figures``: the runner's latest report.
+    """
 
     id: str
     tenant: str
@@ -39,7 +42,7 @@ class BatchRecord:
     created_at: int
     expires_at: int
     status: BatchStatus = BatchStatus.VALIDATING
-    ending: BatchStatus | None = None  # while its files are written: the status that follows
+    ending: BatchStatus | None = None  # while its files are written: the next status
     at: dict[str, int] = field(default_factory=dict)
     metadata: dict[str, str] | None = None
     total: int = 0
@@ -53,12 +56,12 @@ class BatchRecord:
     figures: dict[str, Any] = field(default_factory=dict)
     output_file: str = ""
     error_file: str = ""
-    keep_outputs: int | None = None  # seconds after which its files go; None: never
+    keep_outputs: int | None = None  # seconds after which its files are deleted; None: never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRecord:
-    """The outcome of a line (from 0), as it will stand in the output file, or in the error file where it failed."""
+    """The result of a line (from 0), as in the output file, or in the error file if it failed."""
 
     batch: str
     line: int

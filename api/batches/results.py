@@ -1,4 +1,4 @@
-"""Results of lines, and the output and error files that they become. On the store's thread."""
+"""Results of lines, and the output and error files made of them. Runs on the store's thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_RUN = {
 
 
 def make_result(batch: str, line: int, custom_id: str | None, found: LineAnswer, model: str = "") -> ResultRecord:
-    """A line that was answered, or refused by what would have answered it."""
+    """Return the result of a line that was answered or refused."""
     return ResultRecord(
         batch=batch,
         line=line,
@@ -35,13 +35,15 @@ def make_result(batch: str, line: int, custom_id: str | None, found: LineAnswer,
 
 
 def result_id(batch: str, line: int) -> str:
-    """The same whenever it is asked for."""
+    """Return the id of a result, which is the same on each call."""
     return f"batch_req_{_digest(f'{batch} {line}')}"
 
 
 def write_files(store: BatchStore, batch: BatchRecord, now: float) -> None:
-    """The files of a batch of which nothing more is computed, and its last status. Begun anew after a death, it writes the
-    same files. Raises OSError."""
+    """Write the files of a batch whose computation has ended, and set its last status.
+
+    Repeated after a crash, it writes the same files. Raise OSError.
+    """
     ending = BatchStatus.CANCELLED if batch.status is BatchStatus.CANCELLING else batch.ending or BatchStatus.COMPLETED
     with contextlib.ExitStack() as stack:
         output, _ = _write(stack, store, batch, "output", store.texts(batch.id, failed=False), now)
@@ -59,7 +61,7 @@ def _write(
     texts: Iterable[tuple[int, bytes]],
     now: float,
 ) -> tuple[FileRecord | None, int]:
-    """The file, locked until the stack ends, and its lines; None where there are none."""
+    """Return the file, locked until the stack ends, and its number of lines; None for an empty one."""
     id = f"file-{_digest(f'{batch.id} {kind}')}"
     part = PartFile(store.path(id))
     stack.callback(part.close)
@@ -84,7 +86,7 @@ def _write(
 
 
 def _failures(store: BatchStore, batch: BatchRecord, ending: BatchStatus) -> Iterator[tuple[int, bytes]]:
-    """Lines that failed, and then those that were not run."""
+    """Yield the failed lines, and then the ones that were not run."""
     yield from store.texts(batch.id, failed=True)
     if ending not in _NOT_RUN:
         return
@@ -104,7 +106,7 @@ def _failures(store: BatchStore, batch: BatchRecord, ending: BatchStatus) -> Ite
 
 
 def _custom_id(raw: bytes) -> str | None:
-    """Of a line that may be anything."""
+    """Return the custom id of a line, which may be anything; None without one."""
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError):

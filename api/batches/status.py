@@ -1,4 +1,4 @@
-"""The states of a batch in the words of OpenAI's API, which the store keeps too, and those of who runs it."""
+"""The states of a batch in the words of OpenAI's API, which the store uses, too, and their mapping to the runner's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...actors.batches.port import BatchEnding
 
 
 class BatchStatus(StrEnum):
-    """In the order in which they come."""
+    """The states, in their order."""
 
     VALIDATING = "validating"
     IN_PROGRESS = "in_progress"
@@ -20,7 +20,7 @@ class BatchStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-# Those that somebody has to work on.
+# States of batches with work left.
 OPEN = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
 
 LAST = {
@@ -28,5 +28,5 @@ LAST = {
     BatchEnding.CANCELLED: BatchStatus.CANCELLED,
     BatchEnding.EXPIRED: BatchStatus.EXPIRED,
 }
-# Of those that are open, and of which nothing more is computed; what the store has noted comes before it.
+# The endings of open batches whose computation is over; an ending that the store has recorded takes precedence.
 ENDING = {BatchStatus.CANCELLING: BatchEnding.CANCELLED, BatchStatus.FINALIZING: BatchEnding.COMPLETED}

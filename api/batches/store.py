@@ -1,7 +1,7 @@
-"""Files, batches and results as they are kept: a database and a folder of files below ``batch_dir``.
+"""The store of files, batches and results: a database and a folder of files below ``batch_dir``.
 
-Each method is one transaction or one read; none knows asyncio, lines or HTTP (``desk.py`` calls them on one thread). A
-result is stored once: whoever comes second with one changes nothing. Times are seconds of the epoch and come in.
+Each method is one transaction or one read. None uses asyncio, lines or HTTP (``desk.py`` calls them on one thread). A result
+is stored once: a second one for the same line changes nothing. Times are seconds since the epoch and are passed in.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ _JSON = ("at", "metadata", "errors", "figures")
 
 
 class FileInUse(Exception):
-    """It is the input of an open batch."""
+    """The refusal to delete the input of an open batch."""
 
     def __init__(self, batch: str, status: BatchStatus) -> None:
         super().__init__(f"batch {batch}, which is {status.value}, reads this file; cancel it, or wait for its end")
 
 
 class BatchStore:
-    """See the module. Made and used on one thread. Raises StoreError when made; methods that write raise OSError."""
+    """The store (see the module), created and used on one thread.
+
+    The constructor raises StoreError; methods that write raise OSError.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.files = folder, folder / "files"
@@ -54,7 +57,7 @@ class BatchStore:
     # files
 
     def add_file(self, file: FileRecord) -> None:
-        """It lies in its place already."""
+        """Register a file that is already in its place."""
         with transaction(self._database):
             self._insert_file(file)
 
@@ -64,7 +67,7 @@ class BatchStore:
     def list_files(
         self, tenant: str, *, purpose: str, after: str, limit: int, descending: bool
     ) -> tuple[list[FileRecord], bool]:
-        """A page, and whether there is more. ``purpose``, ``after``: empty for all, from the beginning."""
+        """Return a page, and True if there is more. ``purpose``, ``after``: empty for all, from the beginning."""
         where, values = "tenant = ?", [tenant]
         if purpose:
             where, values = where + " AND purpose = ?", [*values, purpose]
@@ -72,7 +75,7 @@ class BatchStore:
         return [_made_file(row) for row in rows], more
 
     def delete_file(self, tenant: str, id: str) -> bool:
-        """False where there is none. Raises FileInUse."""
+        """Delete a file; return False if there is none. Raise FileInUse."""
         with transaction(self._database):
             used = self._database.execute(
                 f"SELECT id, status FROM batches WHERE input_file = ? AND tenant = ? AND status IN ({_OPEN})", (id, tenant)
@@ -85,7 +88,7 @@ class BatchStore:
         return bool(gone)
 
     def expire_files(self, now: float) -> list[str]:
-        """Delete those whose time is over, but for inputs of open batches; their ids."""
+        """Delete expired files except inputs of open batches; return their ids."""
         late = self._database.execute("SELECT tenant, id FROM files WHERE expires_at <= ?", (now,)).fetchall()
         gone = []
         for row in late:
@@ -95,13 +98,13 @@ class BatchStore:
         return gone
 
     def sweep(self) -> list[str]:
-        """Delete what a death left in the folder; names."""
+        """Delete files that a dead process left in the folder; return their names."""
         return sweep(self.files, lambda name: self._file("id = ?", name) is not None)
 
     # batches
 
     def add_batch(self, batch: BatchRecord) -> bool:
-        """False where its input is not there any more."""
+        """Add a batch; return False if its input file no longer exists."""
         with transaction(self._database):
             marks = ", ".join("?" * len(_BATCH))
             values = [_plain(name, getattr(batch, name)) for name in _BATCH]
@@ -112,7 +115,7 @@ class BatchStore:
         return bool(added)
 
     def batch(self, id: str, tenant: str | None = None) -> BatchRecord | None:
-        """``tenant``: whose it must be; None: anybody's."""
+        """Return a batch. ``tenant``: its required owner; None: any."""
         where, values = "id = ?", [id]
         if tenant is not None:
             where, values = where + " AND tenant = ?", [*values, tenant]
@@ -120,7 +123,7 @@ class BatchStore:
         return None if row is None else _made_batch(row)
 
     def list_batches(self, tenant: str, *, after: str, limit: int) -> tuple[list[BatchRecord], bool]:
-        """A page, the newest first, and whether there is more."""
+        """Return a page, the newest first, and True if there is more."""
         rows, more = self._page("batches", "tenant = ?", [tenant], after, limit, True)
         return [_made_batch(row) for row in rows], more
 
@@ -137,13 +140,13 @@ class BatchStore:
         ]
 
     def begin(self, id: str, total: int, errors: Sequence[dict[str, Any]], now: float) -> BatchRecord | None:
-        """Its lines are checked. The batch as it is then: in progress, unless it was cancelled meanwhile."""
+        """Record that the lines are checked; return the batch, in progress unless it was cancelled meanwhile."""
         with transaction(self._database):
             self._move(id, (BatchStatus.VALIDATING,), BatchStatus.IN_PROGRESS, now, total=total, errors=json.dumps(errors))
         return self.batch(id)
 
     def fail(self, id: str, errors: Sequence[dict[str, Any]], now: float) -> None:
-        """It cannot be run at all, or not any more: then there are results of it, whose files are to be written."""
+        """Record that the batch cannot be run, or not any further. If there are results, their files are written next."""
         with transaction(self._database):
             open_ones = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
             begun = self._database.execute("SELECT 1 FROM results WHERE batch = ?", (id,)).fetchone()
@@ -151,19 +154,19 @@ class BatchStore:
             self._move(id, open_ones, status, now, errors=json.dumps(errors), ending=ending)
 
     def cancel(self, id: str, now: float) -> None:
-        """Nothing where it is cancelled or over already, or its files are being written."""
+        """Cancel a batch. Has no effect on one that is cancelled or over, or whose files are being written."""
         with transaction(self._database):
             self._move(id, (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS), BatchStatus.CANCELLING, now)
 
     def finalize(self, id: str, ending: BatchStatus, now: float) -> BatchRecord | None:
-        """Nothing more is computed; the batch as it is then. A cancel, or another ending, that came before stays."""
+        """Record the end of the computation and return the batch. An earlier cancellation or other ending stays."""
         with transaction(self._database):
             open_ones = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
             self._move(id, open_ones, BatchStatus.FINALIZING, now, ending=ending.value)
         return self.batch(id)
 
     def finish(self, id: str, status: BatchStatus, files: Sequence[FileRecord], now: float, **values: Any) -> None:
-        """Its files lie in their places; the results are in them and go. ``values``: further columns."""
+        """Record that the files are in their places, and delete the results. ``values``: further columns."""
         with transaction(self._database):
             if self._move(id, (BatchStatus.FINALIZING, BatchStatus.CANCELLING), status, now, **values):
                 for file in files:
@@ -178,7 +181,7 @@ class BatchStore:
     # results
 
     def add_results(self, results: Sequence[ResultRecord]) -> int:
-        """In one transaction, with what batches count; how many were new. Lines that have a result keep it."""
+        """Add results and the batches' counts in one transaction; return the number of new ones. Existing results stay."""
         new = 0
         with transaction(self._database):
             for one in results:
@@ -194,12 +197,12 @@ class BatchStore:
         return new
 
     def answered(self, batch: str) -> dict[int, tuple[int, int]]:
-        """Lines that have a result: tokens of the answer, and cached ones of the prompt."""
+        """Return the lines that have a result: tokens of the answer, and cached ones of the prompt."""
         rows = self._database.execute("SELECT line, output_tokens, cached_tokens FROM results WHERE batch = ?", (batch,))
         return {row[0]: (row[1], row[2]) for row in rows}
 
     def texts(self, batch: str, *, failed: bool) -> Iterable[tuple[int, bytes]]:
-        """Line and text of its results, in the order of the file; to be read before the next call."""
+        """Return line and text of the results, in the file's order; to be consumed before the next call."""
         rows = self._database.execute(
             "SELECT line, text FROM results WHERE batch = ? AND failed = ? ORDER BY line", (batch, failed)
         )
@@ -216,7 +219,7 @@ class BatchStore:
         )
 
     def _move(self, id: str, before: Sequence[BatchStatus], after: BatchStatus, now: float, **values: Any) -> bool:
-        """To another status, if it has one of those; within a transaction."""
+        """Change the status of a batch if it is one of ``before``; within a transaction."""
         batch = self.batch(id)
         if batch is None or batch.status not in before:
             return False
@@ -238,7 +241,7 @@ class BatchStore:
     def _page(
         self, table: str, where: str, values: list[str], after: str, limit: int, descending: bool
     ) -> tuple[list[sqlite3.Row], bool]:
-        """Raises KeyError where there is no row ``after``."""
+        """Return a page of rows; raise KeyError if there is no row ``after``."""
         bounds: list[Any] = [*values]
         if after:
             found = self._database.execute(

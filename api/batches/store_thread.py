@@ -1,4 +1,4 @@
-"""The store for whoever runs on an event loop: one thread, and results that come together stored together."""
+"""Access to the store from an event loop: one thread, and results that arrive together stored together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class StoreThread:
-    """See the module. ``store`` is used through ``call`` alone. Raises StoreError when made."""
+    """The store's thread (see the module). ``store`` is used only through ``call``. The constructor raises StoreError."""
 
     def __init__(self, folder: Path) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
@@ -29,19 +29,21 @@ class StoreThread:
         except BaseException:
             self._thread.shutdown(wait=False)
             raise
-        self._waiting: list[tuple[ResultRecord, asyncio.Future[None]]] = []  # and who waits for it
-        self._commit: asyncio.Task[None] | None = None  # of what waits now; it has not begun
+        self._waiting: list[tuple[ResultRecord, asyncio.Future[None]]] = []  # results and the futures that wait for them
+        self._commit: asyncio.Task[None] | None = None  # the pending commit of the waiting results, not begun yet
 
     async def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """On the thread; what was begun is done, whoever leaves. Raises OSError for what the disk does not do."""
+        """Run a method on the thread; a cancellation does not stop it. Raise OSError for errors of the disk."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: method(*args, **kwargs))
         except sqlite3.Error as error:
             raise OSError(f"the store does not answer ({error})") from error
 
     async def add_result(self, result: ResultRecord) -> None:
-        """Returns when it is on the disk: with all that came meanwhile, in one transaction. Raises OSError, and then it is
-        not there. Where the disk does not take all, it takes the small ones."""
+        """Return when a result is on the disk, in one transaction with all that arrived meanwhile.
+
+        Raise OSError if it is not stored. If the disk cannot take all of them, it takes the small ones.
+        """
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((result, stored))
         if self._commit is None:
@@ -49,7 +51,7 @@ class StoreThread:
         await asyncio.shield(stored)
 
     async def _store(self) -> None:
-        await self.call(lambda: None)  # a turn of the thread: what comes until then goes with it
+        await self.call(lambda: None)  # one turn of the thread; results that arrive until then join the transaction
         waiting, self._waiting, self._commit = self._waiting, [], None
         error = await self._stored([result for result, _ in waiting])
         if error is None or len(waiting) == 1:
@@ -57,11 +59,11 @@ class StoreThread:
             return
         error = None
         for one in sorted(waiting, key=lambda one: len(one[0].text)):
-            error = error or await self._stored([one[0]])  # after one that is too large all are
+            error = error or await self._stored([one[0]])  # all that follow one that is too large are too large
             _tell([one], error)
 
     async def _stored(self, results: Sequence[ResultRecord]) -> OSError | None:
-        """Why not; None: they are."""
+        """Store results; return the error, or None."""
         try:
             await self.call(self.store.add_results, results)
         except OSError as error:
@@ -69,7 +71,7 @@ class StoreThread:
         return None
 
     async def close(self) -> None:
-        """When all that was asked for is done."""
+        """Close the store when all pending calls are done."""
         with contextlib.suppress(OSError):
             await self.call(self.store.close)
         self._thread.shutdown()
@@ -84,7 +86,7 @@ def _tell(waiting: Sequence[tuple[ResultRecord, asyncio.Future[None]]], error: O
 
 
 def open_store(settings: Settings) -> StoreThread | None:
-    """None where no folder is set. Raises SettingsError."""
+    """Return the store, or None if no folder is configured. Raise SettingsError."""
     if not settings.batch_dir:
         return None
     try:

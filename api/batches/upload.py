@@ -1,7 +1,7 @@
-"""A file of requests on its way to its place: written as it comes, its lines looked at, never in memory as a whole.
+"""An uploaded file of requests on its way to the disk: written as it arrives, its lines checked, never in memory as a whole.
 
-A file of which more than half of the lines are no JSON objects is no JSONL and is refused, with the first such line. Where
-fewer are, each gets its own error when a batch reads it.
+A file is refused as invalid JSONL, with its first bad line, if more than half of its lines are not JSON objects. With fewer
+bad lines, each gets its own error when a batch reads it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from ..errors import ApiError, bad_request
 from ..openai.json_size import check_size
 from .folder import PartFile
 
-EMPTY = 4  # times the requests that a file may have: lines, empty ones included
+EMPTY = 4  # lines, including empty ones, that a file may have for each allowed request
 
 
 class UploadedFile:
-    """See the module. Raises ApiError for what is refused, OSError for what the disk does not take. ``most_lines``,
-    ``most_bytes``: of the file; ``longest``: bytes of a line."""
+    """A file during its upload (see the module). Raises ApiError for refusals, OSError for errors of the disk.
+
+    ``most_lines``, ``most_bytes``: limits of the file. ``longest``: most bytes of a line.
+    """
 
     def __init__(self, path: Path, *, most_lines: int, most_bytes: int, longest: int) -> None:
         self.part = PartFile(path)
-        self.lines = 0  # that are not empty
+        self.lines = 0  # non-empty lines
         self._most_lines, self._most_bytes, self._longest = most_lines, most_bytes, longest
-        self._begun = bytearray()  # of the line that has not ended
+        self._begun = bytearray()  # start of the incomplete line
         self._number = self._bytes = self._objects = 0
         self._first_bad = ""
 
@@ -43,7 +45,7 @@ class UploadedFile:
         self._check_length(len(self._begun), self._number + 1)
 
     def keep(self) -> int:
-        """All of it has come; its bytes, which are on the disk. ``part`` stays locked until it is closed."""
+        """Complete the file on the disk and return its size. ``part`` stays locked until it is closed."""
         self._look(bytes(self._begun))
         if not self.lines:
             raise bad_request("the file has no lines; send at least one request", "file", "empty_file")
@@ -76,8 +78,11 @@ class UploadedFile:
 
 
 async def opened(path: Path, **limits: Any) -> UploadedFile:
-    """Made on a thread. Who is cancelled meanwhile, as its client has gone, leaves nothing: the thread goes on, and what it
-    opens is closed when it is there."""
+    """Return an upload, opened on a thread.
+
+    A cancellation (the client disconnected) leaves nothing behind: the thread goes on, and the file is closed once it is
+    open.
+    """
     opening = asyncio.ensure_future(asyncio.to_thread(UploadedFile, path, **limits))
     try:
         return await asyncio.shield(opening)
@@ -94,12 +99,12 @@ def _close(opening: asyncio.Future[UploadedFile]) -> None:
 def too_large(most: int) -> ApiError:
     message = f"the file is larger than the limit of {most} bytes (batch_bytes); split it"
     error = ApiError(413, message, param="file")
-    error.headers["Connection"] = "close"  # the rest of it is not read
+    error.headers["Connection"] = "close"  # the rest of the body is not read
     return error
 
 
 def _why_no_object(line: bytes) -> str:
-    """Empty for an object."""
+    """Return the reason a line is not a JSON object, or an empty text."""
     try:
         check_size(line)
         found = json.loads(line)

@@ -1,4 +1,4 @@
-"""Files and batches as OpenAI's API shows them: the types of the answers, and what the store keeps in their words. Pure."""
+"""Files and batches as OpenAI's API shows them: types of the answers, and conversion from the store's records. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .status import BatchStatus
 
 
 class FileAnswer(TypedDict):
-    """``status``: a file appears only when it is complete."""
+    """A file. ``status``: a file appears only when it is complete."""
 
     id: str
     object: Literal["file"]
@@ -24,7 +24,7 @@ class FileAnswer(TypedDict):
 
 
 class FilesAnswer(TypedDict):
-    """``has_more``: ask again with ``after`` = ``last_id``."""
+    """A page of files. ``has_more``: ask again with ``after`` = ``last_id``."""
 
     object: Literal["list"]
     data: list[FileAnswer]
@@ -40,7 +40,7 @@ class DeletedAnswer(TypedDict):
 
 
 class BatchErrorAnswer(TypedDict):
-    """``line`` of the input file, counted from 1."""
+    """An error. ``line``: of the input file, counted from 1."""
 
     code: str
     message: str
@@ -49,15 +49,18 @@ class BatchErrorAnswer(TypedDict):
 
 
 class BatchErrorsAnswer(TypedDict):
-    """The first 100 invalid lines, or why the whole batch failed; the error file has all of them."""
+    """The first 100 invalid lines, or the reason the whole batch failed. The error file has all of them."""
 
     object: Literal["list"]
     data: list[BatchErrorAnswer]
 
 
 class RequestCounts(TypedDict):
-    """``total`` is 0 until the lines are checked. ``completed`` lines are in the output file, ``failed`` ones in the error
-    file."""
+    """Counts of lines.
+
+    ``total`` is 0 until the lines are checked. ``completed`` lines are in the output file, ``failed`` ones in the error
+    file.
+    """
 
     total: int
     completed: int
@@ -83,9 +86,12 @@ class BatchUsage(TypedDict):
 
 
 class BatchAnswer(TypedDict):
-    """Times are Unix times. ``blockwright`` shows the progress by model: ``remaining_seconds``, ``density``, ``sharing`` of
-    prompts, KV of the two ``sides``, ``waits`` (why nothing could be answered when it was last tried, if that is so).
-    ``blockwright.waits`` says why the whole batch waits, if it does: for its turn, a model, room, or a full disk."""
+    """A batch. Times are Unix times.
+
+    ``blockwright`` shows the progress by model: ``remaining_seconds``, ``density``, ``sharing`` of prompts, KV of the two
+    ``sides``, ``waits`` (the reason nothing could be answered at the last attempt, if any). ``blockwright.waits``
+    gives the reason the whole batch waits, if it does: its turn, a model, memory, or a full disk.
+    """
 
     id: str
     object: Literal["batch"]
@@ -113,7 +119,7 @@ class BatchAnswer(TypedDict):
 
 
 class BatchesAnswer(TypedDict):
-    """``has_more``: ask again with ``after`` = ``last_id``."""
+    """A page of batches. ``has_more``: ask again with ``after`` = ``last_id``."""
 
     object: Literal["list"]
     data: list[BatchAnswer]
@@ -145,7 +151,7 @@ def files_view(files: list[FileRecord], more: bool) -> FilesAnswer:
 
 
 def batch_view(batch: BatchRecord, waits: str = "") -> BatchAnswer:
-    """Return the batch as clients see it. ``waits``: why it waits; empty where it does not."""
+    """Return the batch as clients see it. ``waits``: the reason it waits, or an empty text."""
     at = {status: batch.at.get(status) for status in BatchStatus}
     errors: BatchErrorsAnswer = {"object": "list", "data": [_error(one) for one in batch.errors]}
     usage: BatchUsage = {
@@ -183,7 +189,7 @@ def batch_view(batch: BatchRecord, waits: str = "") -> BatchAnswer:
 
 
 def _figures(figures: dict[str, Any], waits: str) -> dict[str, Any]:
-    """Return what is shown under our own key. What was stored last may be older than the reason for which it waits."""
+    """Return the figures under our own key. The stored ones may be older than the reason the batch waits."""
     if not waits:
         return figures
     models = {name: {**one, "waits": one["waits"] or waits} for name, one in figures.get("models", {}).items()}
@@ -193,7 +199,7 @@ def _figures(figures: dict[str, Any], waits: str) -> dict[str, Any]:
 def batches_view(
     batches: list[BatchRecord], more: bool, waits: Callable[[BatchRecord], str] = lambda batch: ""
 ) -> BatchesAnswer:
-    """``waits``: why a batch waits."""
+    """Return a page of batches. ``waits``: returns the reason a batch waits."""
     data = [batch_view(batch, waits(batch)) for batch in batches]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}

@@ -1,9 +1,8 @@
 """The commands of ``blockwright``: one module each, found by name in ``COMMANDS``.
 
 A module has ``add(parser)``, which declares its arguments, and ``run(arguments)``, which returns the exit code. Only the
-module of the command that was asked for is imported; ``--help`` reads the summaries here and imports none. A mistake of the
-person who typed is raised as ``CommandError``. At the top of a module stands nothing heavy, so that its own ``--help`` is
-quick.
+module of the requested command is imported; ``--help`` reads the summaries here and imports none. A user's mistake is raised
+as ``CommandError``. Modules import nothing heavy at their top, so that ``--help`` of a command is quick.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Protocol, cast
 
 
 class CommandError(Exception):
-    """What ends a command, in one sentence for people. ``code``: 2 for a wrong call, 1 for what failed while it ran."""
+    """The error that ends a command, in one sentence for people. ``code``: 2 for a wrong call, 1 for a run-time failure."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -23,7 +22,7 @@ class CommandError(Exception):
 
 
 class CommandModule(Protocol):
-    """What a module of this package has. Its docstring is what ``--help`` says of the command."""
+    """The interface of a module in this package. Its docstring is the command's description in ``--help``."""
 
     __doc__: str | None
 
@@ -31,21 +30,21 @@ class CommandModule(Protocol):
         """Declare the arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """The exit code. Raises CommandError."""
+        """Run the command and return the exit code. Raise CommandError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """``summary``: what the list of commands says of it."""
+    """A command. ``summary``: its line in the list of commands."""
 
-    module: str  # of this package
+    module: str  # name of a module in this package
     summary: str
 
     def load(self) -> CommandModule:
         return cast(CommandModule, import_module(f"{__name__}.{self.module}"))
 
 
-# The order is that of the list in --help.
+# The order is the order of the list in --help.
 COMMANDS = {
     "serve": Command("serve", "serve checkpoints over HTTP"),
     "demo": Command("demo", "show it at work: shared fine-tunes, a dozen streams, a kill"),

@@ -1,4 +1,4 @@
-"""What ``blockwright ps --actors`` shows, from ``/admin/actors``: nodes, and all actors as the supervision tree."""
+"""Tables of ``blockwright ps --actors``, from ``/admin/actors``: nodes, and all actors as the supervision tree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .tables import milliseconds
 
 
 def actors_view(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows in the order in which they are shown, whichever process was asked; times in seconds."""
+    """Return the rows in display order, independent of the process that answered; times in seconds."""
     nodes = sorted(body["nodes"], key=_by_name)
     rows = [{"node": node["name"], **actor} for node in nodes for actor in node["actors"]]
     return {
@@ -34,8 +34,11 @@ def actors_view(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_tree(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every actor after its supervisor, with its ``depth`` below the top. Those that nobody supervises are at the top: the
-    head's first, what every node has for itself last. Processes keep their places when they are started again."""
+    """Return every actor after its supervisor, with its ``depth`` below the top.
+
+    Actors without a supervisor are at the top: the head's first, then each node's own. Processes keep their places across
+    restarts.
+    """
     below: dict[str, list[dict[str, Any]]] = {}
     known = {_address(row) for row in rows}
     for row in rows:
@@ -54,7 +57,7 @@ def _in_tree(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _by_name(row: Mapping[str, Any]) -> tuple[str, int]:
-    """w2 before w10."""
+    """Return the sort key of a name, which puts w2 before w10."""
     name: str = row["name"]
     letters = name.rstrip("0123456789")
     return letters, int(name[len(letters) :] or -1)

@@ -1,7 +1,7 @@
 """Adds a model to a running server, or replaces one with a new version.
 
 PATH is a folder on the server's machine, within one of the folders in its
-setting app_roots; where the server is on this machine, it may be relative.
+setting app_roots. It may be relative if the server is on this machine.
 Running requests finish on the old version.
 """
 
@@ -24,7 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _where(path: str, url: str) -> str:
-    """Return the path from the root on, where the server is on this machine; another machine has folders of its own."""
+    """Return an absolute path if the server is on this machine; another machine has folders of its own."""
     here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     return os.path.abspath(os.path.expanduser(path)) if here else path
 

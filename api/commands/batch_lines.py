@@ -1,6 +1,6 @@
-"""The lines of a batch's file as the server would take them, without a server: checked, rendered and tokenized.
+"""The lines of a batch's file as the server would process them, without a server: checked, rendered and tokenized.
 
-Not a command. Runs the same checks as the endpoints; what they refuse is counted and told, not raised.
+Not a command. The checks are the endpoints' own; refused lines are counted and reported, not raised.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BatchRequests:
-    """``prompts``: packed; ``limits``: tokens of each answer at most; ``refused``: number of a line, from 1, and why."""
+    """The lines of a file.
+
+    ``prompts``: packed. ``limits``: most tokens of each answer. ``refused``: line number from 1, reason.
+    """
 
     prompts: list[bytes] = field(default_factory=list)
     limits: array[int] = field(default_factory=lambda: array("q"))
@@ -32,7 +35,7 @@ class BatchRequests:
 
 
 class _Served:
-    """What there would be to ask, if it were served: the one thing of a gateway that checking a line needs."""
+    """A stand-in for a gateway that serves one model: the only part of a gateway that checking a line needs."""
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
@@ -42,7 +45,7 @@ class _Served:
 
 
 def read_requests(path: Path, settings: Settings, info: ModelInfo, bar: Bar) -> BatchRequests:
-    """Raises CommandError for a file that cannot be read or has no request that could run."""
+    """Return the requests of a file; raise CommandError if it cannot be read or has no request that could run."""
     from ..batches.local_files import BatchFileError, BatchInput
 
     try:

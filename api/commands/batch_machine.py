@@ -1,4 +1,4 @@
-"""What a batch is planned for: a worker of this machine, by a profile of it or by a guess. Not a command."""
+"""The machine that a batch is planned for: one worker here, by a profile of it or by a guess. Not a command."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from ...gpu.weights.checkpoint import Checkpoint
 from ...policies.offline.density import Costs
 from . import CommandError
 
-COMPUTE, BANDWIDTH = 50e9, 10e9  # FLOP/s and byte/s of a core, where nothing was measured: a guess
+COMPUTE, BANDWIDTH = 50e9, 10e9  # FLOP/s and byte/s of a core without a profile: a guess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMachine:
-    """What a batch is planned for. ``positions``: of KV that a worker holds; ``weights``: seconds of a step in which nothing
-    is computed; ``measured``: by whom, or empty."""
+    """The machine of a plan.
+
+    ``positions``: KV positions that a worker holds. ``weights``: seconds of a step that computes nothing. ``measured``: the
+    profile's file, or an empty text.
+    """
 
     costs: Costs
     positions: int
@@ -24,7 +27,7 @@ class PlannedMachine:
 
 
 def machine_of(settings: Settings, name: str, checkpoint: Checkpoint) -> PlannedMachine:
-    """A worker of such settings here. Raises CommandError, SettingsError."""
+    """Return a worker on this machine with the settings; raise CommandError, SettingsError."""
     from ...actors.cost_file import check_costs, read_costs
     from ...actors.resources import cores, free_memory
     from ...actors.sizing import serving_dtype, widening, worker_configs

@@ -4,8 +4,8 @@ and in others.
 
 IN is a file of requests, as for /v1/batches. The lengths of answers are not
 known yet, so each counts with its limit (max_tokens); a real run samples one
-request in a hundred first. Times come from --profile, or else from a guess at
-one core.
+request in a hundred first. Times come from --profile, or from a guess for one
+core without it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     requests = _requests(arguments.input, settings, opened, name)
     try:
         show(f"{arguments.input} with {name}", plan(requests, machine))
-    except ValueError as error:  # a request that memory never holds
+    except ValueError as error:  # a request that never fits into memory
         raise CommandError(f"{error} (--set memory=...)", 2) from None
     return 0
 

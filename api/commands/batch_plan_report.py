@@ -1,4 +1,4 @@
-"""The figures of a batch before it runs, and what its steps would be like in several orders, as text for a terminal."""
+"""The plan of a batch: its figures before it runs, and its steps in several orders, as text for a terminal."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ from .batch_machine import PlannedMachine
 from .fitted_table import FittedTable
 from .simulate_report import WIDTH, plot
 
-REFUSED = 3  # lines that are told
-CLIPPED = 0.99  # part of the points of all plots that are not cut off above
-OTHERS = {"depth first": "dfs", "longest prefix": "lpm", "random": "random"}  # orders, as the simulator calls them
+REFUSED = 3  # refused lines that are shown
+CLIPPED = 0.99  # share of the points of all plots below the upper limit
+OTHERS = {"depth first": "dfs", "longest prefix": "lpm", "random": "random"}  # order -> its name in the simulator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderCourse:
-    """A batch in one order. ``compute``, ``memory``: seconds of a step, the mean of each of ``WIDTH`` parts of all steps;
-    ``spread``: standard deviation of what a step takes by its mean; ``found``: share of prompt tokens found in the cache."""
+    """A batch in one order.
+
+    ``compute``, ``memory``: seconds of a step, as the means over ``WIDTH`` parts of all steps. ``spread``: standard
+    deviation of a step's time, divided by its mean. ``found``: share of prompt tokens found in the cache.
+    """
 
     name: str
     steps: int
     found: float
-    seconds: dict[str, float]  # by back end
+    seconds: dict[str, float]  # execution model -> seconds
     spread: float
     compute: list[float]
     memory: list[float]
@@ -42,7 +45,7 @@ class OrderCourse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """``whole``: all requests in the order that computes least; ``made``: seconds that tree and order took."""
+    """The plan. ``whole``: all requests in the order that computes least. ``made``: seconds to build tree and order."""
 
     requests: BatchRequests
     machine: PlannedMachine
@@ -55,7 +58,7 @@ class BatchPlan:
 
 
 def plan(requests: BatchRequests, machine: PlannedMachine) -> BatchPlan:
-    """Order the batch, and simulate it in several orders. Raises ValueError for a request that memory never holds."""
+    """Order the batch, and simulate it in several orders. Raise ValueError for a request that never fits into memory."""
     began = time.perf_counter()
     tree = PrefixTree(requests.prompts)
     weigher = Weigher(tree, machine.costs, requests.limits)
@@ -63,7 +66,7 @@ def plan(requests: BatchRequests, machine: PlannedMachine) -> BatchPlan:
     made = time.perf_counter() - began
     clocks = {"sequential": sequential(machine.weights), "overlapped": ideal(machine.weights)}
     engine = Engine(costs=machine.costs, memory=machine.positions, weights=machine.weights, clocks=clocks)
-    limits = requests.limits  # taken for the lengths
+    limits = requests.limits  # used as the lengths
     workload = OfflineWorkload(requests.prompts, limits, limits, limits, bytearray(tree.count), ("",))
     compared = OfflineComparison(engine, workload)
     found = {"density": compared.blended(OfflineRules(sampling=1.0))}
@@ -81,7 +84,7 @@ def plan(requests: BatchRequests, machine: PlannedMachine) -> BatchPlan:
 
 
 def course_of(name: str, outcome: OfflineOutcome, tokens: int) -> OrderCourse:
-    """Of a simulation of prompts that have so many tokens."""
+    """Return the course of a simulation. ``tokens``: tokens of all its prompts."""
     counts, compute, memory = (outcome.course[first::3] for first in range(3))
     loads = [(c + m) / n for n, c, m in zip(counts, compute, memory, strict=True)]
     mean = (sum(compute) + sum(memory)) / sum(counts)
@@ -99,7 +102,7 @@ def course_of(name: str, outcome: OfflineOutcome, tokens: int) -> OrderCourse:
 
 
 def show(title: str, planned: BatchPlan) -> None:
-    """On standard output."""
+    """Print the plan on standard output."""
     for line in lines(title, planned):
         print(line)
     rows = [
@@ -124,7 +127,7 @@ def show(title: str, planned: BatchPlan) -> None:
 
 
 def lines(title: str, planned: BatchPlan) -> Iterator[str]:
-    """What stands above the table."""
+    """Yield the lines above the table."""
     requests, tree, whole, machine = planned.requests, planned.tree, planned.whole, planned.machine
     yield f"{title}: {tree.count:,} request{'s' * (tree.count != 1)}"
     if requests.refused:

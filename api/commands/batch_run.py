@@ -6,8 +6,8 @@ A line is {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
 once, and long prompts run beside long answers. If it is interrupted, run the
 same command again: it continues, and computes nothing twice. If a prompt or the
 model has changed since, its answer is not kept silently: --redo answers such
-lines anew. Lines that fail are in OUT.errors.jsonl and are tried again the next
-time. The exit code is 0 if every line is answered and 1 if some failed.
+lines again. Lines that fail are in OUT.errors.jsonl and are tried again by the
+next run. The exit code is 0 if every line is answered and 1 if some failed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ..program.embedded import ALONE, Cluster
 
     with refusals(), contextlib.ExitStack() as files:
-        cluster = Cluster(arguments.model, sets=arguments.set, **ALONE)  # a mistake is told before files are read
+        cluster = Cluster(arguments.model, sets=arguments.set, **ALONE)  # mistakes are reported before files are read
         try:
             given = files.enter_context(contextlib.closing(BatchInput(arguments.input)))
             output = files.enter_context(contextlib.closing(BatchOutput(arguments.output)))
@@ -106,7 +106,7 @@ class _FileBatch:
         self._sharing = self._tokens = 0.0
 
     async def answer(self, cluster: Cluster) -> None:
-        """All lines that have no answer yet."""
+        """Answer all lines that have no answer yet."""
         from ..batches.local_files import error_line
         from ..batches.local_job import LocalJob
         from ..program.job_bar import JobBar
@@ -130,11 +130,11 @@ class _FileBatch:
         self._sharing = sum(job.sharing * job.prompt_tokens for job in jobs) / prompts if prompts else 0.0
 
     def stopped(self) -> str:
-        """Return what is kept of a run that did not end."""
+        """Return a sentence on the kept answers of a run that did not end."""
         return f"answered {self.answered} of {_lines(len(self._given))}; their answers are kept in {self._output.path}"
 
     def tell(self) -> int:
-        """What came of it, on standard error; the exit code."""
+        """Print the outcome on standard error; return the exit code."""
         from ..batches.local_files import summary
 
         if self._errors is not None:

@@ -1,10 +1,10 @@
 """Measures a server over HTTP: time to first token, time between tokens, time per
 token, end-to-end latency, tokens per second.
 
-Loads are those of other tools: levels of concurrency, a request rate (Poisson
-or constant), random lengths, prompts from a file, published traces.
+The loads are the same as in other tools: levels of concurrency, a request rate
+(Poisson or constant), random lengths, prompts from a file, published traces.
 
-Three levels of load, for instance, of 100 requests each:
+For example, three levels of load with 100 requests each:
 blockwright bench serve --max-concurrency 1,4,16 --input-len 64 --output-len 32
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "blockwright bench serve [OPTION ...]"  # the word that must be there comes first
+    parser.usage = "blockwright bench serve [OPTION ...]"  # puts the required word first
     parser.add_argument("what", metavar="serve", choices=["serve"], help="measure a running server")
     add_url(parser)
     parser.add_argument("--model", metavar="ID", help="model id (the server's default)")
@@ -111,7 +111,7 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _counter(total: int) -> Callable[[Outcome], None]:
-    """Tells on standard error how many requests have ended, where a person looks."""
+    """Return a callback that shows the number of ended requests on standard error, if that is a terminal."""
     ended = 0
 
     def one_more(outcome: Outcome) -> None:
@@ -124,7 +124,7 @@ def _counter(total: int) -> Callable[[Outcome], None]:
 
 
 async def _model(client: Client, wanted: str | None) -> tuple[str, int]:
-    """Its id, and its context in tokens (0: not told)."""
+    """Return a model's id, and its context in tokens (0: unknown)."""
     listed = (await client.get("/v1/models"))["data"]
     if not listed:
         raise CommandError(f"{client.url} serves no model yet; wait until it is ready")
@@ -136,7 +136,7 @@ async def _model(client: Client, wanted: str | None) -> tuple[str, int]:
 
 
 async def _check_alias(client: Client, model: str, listed: list[str]) -> None:
-    """Some servers answer to more names than they list. Raises CommandError, before any load is sent."""
+    """Raise CommandError for an unknown model, before any load is sent. Some servers answer to more names than they list."""
     from ..program.results import RequestError
 
     try:
@@ -149,19 +149,19 @@ async def _check_alias(client: Client, model: str, listed: list[str]) -> None:
 
 
 async def _server(client: Client) -> dict[str, Any]:
-    """What the server says of itself."""
+    """Return the server's description of itself."""
     from ..program.results import RequestError
 
     try:
         said = await client.get("/version")
-    except RequestError:  # not every server has it
+    except RequestError:  # not every server has this endpoint
         said = {}
     return {"version": said.get("version"), "numerics": said.get("numerics")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BenchLoad:
-    """The requests of one run. ``clipped``: how many had to be shortened to the model's context."""
+    """The requests of one run. ``clipped``: number of requests that were shortened to the model's context."""
 
     requests: list[Request]
     arrival: str
@@ -169,7 +169,7 @@ class BenchLoad:
 
 
 def _load(arguments: argparse.Namespace, words: Vocabulary, context: int, number: int) -> BenchLoad:
-    """The requests of run ``number``; each run has prompts of its own."""
+    """Return the requests of run ``number``; each run has its own prompts."""
     from ..load.workload import Request, arrivals, clip, requests
 
     source = random.Random(f"{arguments.seed} {number}")
@@ -253,7 +253,7 @@ def levels_of(text: str) -> list[int]:
 
 
 def request_rate(text: str) -> float | None:
-    """None: all at once, which other tools spell "inf"."""
+    """Return a rate, or None for "inf", which other tools use for all at once."""
     return None if float(text) == float("inf") else rate(text)
 
 

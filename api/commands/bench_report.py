@@ -1,4 +1,4 @@
-"""What ``blockwright bench serve`` prints: a line for each figure, a column for each level of load."""
+"""The output of ``blockwright bench serve``: a line for each figure, a column for each level of load."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _AMOUNTS = (
     ("output tokens/s", "output_tokens_per_s"),
 )
 _SHARES = ("mean", "p50", "p99")
-_WIDEST = 11  # characters of a level's column, with its gap
+_WIDEST = 11  # characters of a level's column, including the gap
 
 
 def figures_tables(levels: Sequence[Mapping[str, Any]], width: int) -> Iterator[FittedTable]:
-    """As many levels beside each other as ``width`` characters hold; the others below them."""
+    """Yield tables with the levels side by side, as many as fit into ``width`` characters; the others follow below."""
     names = [name for name, _ in _figures(levels[0])]
     fit = max(1, (width - max(map(len, names))) // _WIDEST)
     for first in range(0, len(levels), fit):
@@ -30,7 +30,7 @@ def figures_tables(levels: Sequence[Mapping[str, Any]], width: int) -> Iterator[
 
 
 def _figures(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Times in milliseconds."""
+    """Yield the rows of a level, with times in milliseconds."""
     yield "concurrency", "-" if one["concurrency"] is None else str(one["concurrency"])
     yield "arrival", one["arrival"]
     yield "requests/s asked", "-" if one["request_rate"] is None else f"{one['request_rate']:g}"

@@ -23,10 +23,10 @@ from . import CommandError
 from .connection import add_url, connected
 from .ps import pause
 
-PATIENCE = 60.0  # seconds until it is said that the worker is not there again
+PATIENCE = 60.0  # seconds to wait for the worker's return
 SLOW = 10.0  # seconds for which a worker is slow
-STRETCH = 0.05  # seconds for which a slow worker runs, and then stands
-LOOK = 0.05  # seconds between two looks at the server
+STRETCH = 0.05  # seconds for which a slow worker runs, and then stops
+LOOK = 0.05  # seconds between two queries of the server
 LOCAL = ("127.0.0.1", "localhost", "::1")
 View = Mapping[str, Any]
 
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def found(view: View, name: str) -> View:
-    """The worker of that name, with a process. Raises CommandError."""
+    """Return the worker of that name, which has a process; raise CommandError."""
     workers = {worker["id"]: worker for worker in view["workers"]}
     if name not in workers:
         raise CommandError(f"there is no worker {name!r}; {suggestion(name, list(workers))}", 2)
@@ -80,12 +80,13 @@ def found(view: View, name: str) -> View:
 
 
 def follow(looks: Iterator[View], worker: str, seen: int) -> Iterator[str]:
-    """What the server tells, after event ``seen``, until the worker serves again. Raises CommandError if it does not."""
+    """Yield the server's events after ``seen`` until the worker serves again; raise CommandError if it does not."""
     for view in looks:
         for event in view["events"]:
             if event["number"] > seen:
                 seen = event["number"]
-                if event["event"] == "routes":  # of every model, when a worker goes and when it comes: ps has them
+                # one for every model when a worker leaves and when it comes back: ps shows them
+                if event["event"] == "routes":
                     continue
                 yield f"{time.strftime('%H:%M:%S', time.localtime(event['at']))}  {event['text']}"
                 if event["event"] == "ready" and event["subject"] == worker:
@@ -94,7 +95,7 @@ def follow(looks: Iterator[View], worker: str, seen: int) -> Iterator[str]:
 
 
 def slow(pid: int, seconds: float, kill: Callable[[int, int], None], sleep: Callable[[float], None]) -> None:
-    """It runs again afterwards, whatever happens meanwhile."""
+    """Stop and continue a process in turns. It runs again at the end, whatever happens."""
     try:
         for _ in range(round(seconds / (2 * STRETCH))):
             kill(pid, signal.SIGSTOP)

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def converse(talk: Conversation, read: Callable[[str], str]) -> int:
-    """Until ``/quit`` or the end of the input. What the server refuses is said, and the conversation goes on."""
+    """Run the conversation until ``/quit`` or the end of the input. The server's refusals are printed, and it goes on."""
     from ..program.results import RequestError
 
     while True:
@@ -53,7 +53,7 @@ def converse(talk: Conversation, read: Callable[[str], str]) -> int:
         except EOFError:
             print()
             return 0
-        except KeyboardInterrupt:  # of the line that was being typed
+        except KeyboardInterrupt:  # clears the typed line
             print("\n(Ctrl-D or /quit ends)", file=sys.stderr)
             continue
         try:
@@ -73,7 +73,7 @@ def converse(talk: Conversation, read: Callable[[str], str]) -> int:
 
 
 def read_text(read: Callable[[str], str]) -> str:
-    """A line, or all between two fences."""
+    """Return a line, or all lines between two fences."""
     line = read(">>> ").strip()
     if not line.startswith(FENCE):
         return line

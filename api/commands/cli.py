@@ -1,7 +1,7 @@
-"""The command line. Finds the command, parses, and hands over: everything heavy is imported by the command that needs it.
+"""The command line: finds the command, parses, and calls it. The command itself imports everything heavy.
 
-A wrong command, flag or setting is one sentence on stderr and exit code 2, with the nearest thing that exists. Commands are
-modules of ``api/commands``; their flags are frozen (a test holds the list), everything else is a setting.
+A wrong command, flag or setting is one sentence on stderr and exit code 2, with the nearest existing name. Commands are
+modules of ``api/commands``. Their flags are frozen (a test holds the list); everything else is a setting.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ...policies.nearest import nearest, suggestion
 from . import COMMANDS, CommandError, CommandModule
 from .foreign_flags import WORDS, hint
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 _LIST = "Serves many language models from shared blocks."
 _UNKNOWN = "unrecognized arguments: "
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors in one sentence, without the usage text; what is unknown is answered with the nearest that there is."""
+    """A parser whose errors are one sentence, without the usage text. It suggests the nearest name for an unknown one."""
 
     def error(self, message: str) -> NoReturn:
         if message.startswith(_UNKNOWN):
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """As argparse has it, but where its own words would name a Python function."""
+        """Convert a value like argparse, but replace a message of argparse that would name a Python function."""
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def flags_of(parser: argparse.ArgumentParser) -> list[str]:
-    """All long flags, those of subcommands included."""
+    """Return all long flags, including the flags of subcommands."""
     found: list[str] = []
     for action in parser._actions:
         found += [flag for flag in action.option_strings if flag.startswith("--")]
@@ -62,7 +62,7 @@ def flags_of(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def make_parser(name: str, module: CommandModule) -> Parser:
-    """The parser of one command; its description is the module's docstring."""
+    """Return the parser of one command; its description is the module's docstring."""
     form = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog=f"blockwright {name}", description=module.__doc__, formatter_class=form, allow_abbrev=False)
     module.add(parser)
@@ -70,7 +70,7 @@ def make_parser(name: str, module: CommandModule) -> Parser:
 
 
 def overview(first: str = "") -> str:
-    """What ``blockwright --help`` prints, or ``blockwright zoo --help`` where ``zoo`` is the first of two words."""
+    """Return the text of ``blockwright --help``, or of ``blockwright zoo --help`` for the first word ``zoo``."""
     shown = {name: command for name, command in COMMANDS.items() if not first or name.startswith(f"{first} ")}
     width = max(map(len, shown))
     lines = [f"  {name:{width}}  {command.summary}" for name, command in shown.items()]
@@ -80,13 +80,13 @@ def overview(first: str = "") -> str:
 
 
 def command_of(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Which command is meant, whose name may have two words, and what it is given."""
+    """Return the name of the command, which may have two words, and its arguments."""
     length = 2 if " ".join(words[:2]) in COMMANDS else 1
     return " ".join(words[:length]), [*words[length:]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command line and return the exit code."""
     _prepare_streams()
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(str(error), error.code)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has enough
+    except BrokenPipeError:  # the reader of our output has closed it
         _drop_output()
         return 0
     except OSError as error:
@@ -126,7 +126,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """Stand in for streams that are closed, and print a replacement for what an output's encoding does not have."""
+    """Replace closed streams, and let an output print replacements for characters that its encoding lacks."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open to the end of the process)
@@ -136,7 +136,7 @@ def _prepare_streams() -> None:
 
 
 def _writes_nothing() -> bool:
-    """Tell whether the output takes nothing more, as on a full disk."""
+    """Return True if the output accepts nothing more, as on a full disk."""
     try:
         sys.stdout.write(" ")
         sys.stdout.flush()
@@ -146,7 +146,7 @@ def _writes_nothing() -> bool:
 
 
 def _drop_output() -> None:
-    """Send the output to nowhere, so that the flush at the process's end meets no error."""
+    """Redirect the output to the null device, so that the flush at the end of the process meets no error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -168,7 +168,7 @@ def _no_second(name: str, word: str) -> str:
 
 
 def _longer(name: str) -> list[str]:
-    """Commands of two words of which this is the first."""
+    """Return the commands of two words that begin with this one."""
     return [command for command in COMMANDS if command.startswith(f"{name} ")]
 
 

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def stream(call: BlockingCall, verbose: bool) -> str:
-    """Print an answer as it comes, then its speed on standard error where that is wanted; the text."""
+    """Print an answer as it arrives, then its speed on standard error if wanted; return the text."""
     from .speed import Watch
 
     watch = Watch()

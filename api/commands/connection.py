@@ -1,6 +1,6 @@
-"""What commands share that talk to a server: its address, a key, and the fields of a request as flags.
+"""Shared parts of commands that talk to a server: its address, a key, and the fields of a request as flags.
 
-Not a command. Turns what a server refuses into a ``CommandError``.
+Not a command. A server's refusal becomes a ``CommandError``.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from ..program.plain import PlainSession
 
 UNKNOWN = ("model_not_found",)
-CHANGES = (*UNKNOWN, "conflict", "invalid_value", "invalid_type", "permission_denied")  # of what applications are served
+# mistakes in changing the served applications
+CHANGES = (*UNKNOWN, "conflict", "invalid_value", "invalid_type", "permission_denied")
 DEFAULT_URL = "http://127.0.0.1:8000"
 BARE = re.compile(r"[A-Za-z0-9.-]+:\d+/?|\[[0-9a-f:]+\]:\d+/?")
 
 
 def is_address(text: str) -> bool:
-    """Whether it is meant as a server's: with a scheme, or as ``host:port``."""
+    """Return True if the text means a server's address: with a scheme, or as ``host:port``."""
     return text.startswith(("http://", "https://")) or (BARE.fullmatch(text) is not None and not Path(text).exists())
 
 
 def address(text: str) -> str:
-    """An argument that is a server's address; ``http://`` may be left out before a port."""
+    """Return an argument that is a server's address; ``http://`` may be omitted before a port."""
     if BARE.fullmatch(text):
         text = f"http://{text}"
     try:
         parts = urlsplit(text)
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:  # its port is no number from 0 to 65535
+    except ValueError:  # its port is not a number from 0 to 65535
         whole = False
     if not whole:
         raise argparse.ArgumentTypeError(f"is {text!r}; give an address like {DEFAULT_URL}")
@@ -54,7 +55,7 @@ def add_key(parser: argparse.ArgumentParser) -> None:
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """A server, or a checkpoint for which a cluster is started."""
+    """Add the arguments for a server, or for a checkpoint to start a cluster with."""
     text = f"a server's address, or a checkpoint folder to load for this command ({DEFAULT_URL})"
     parser.add_argument("target", nargs="?", metavar="URL_OR_PATH", help=text)
     parser.add_argument("--url", type=address, help="the server's address, as for other commands")
@@ -66,7 +67,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """Fields of the API, for one that is not given the checkpoint's default holds."""
+    """Add flags for fields of the API; without a flag, the checkpoint's default applies."""
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
     parser.add_argument("--temperature", type=float, metavar="X", help="0 takes the most probable token each time")
     parser.add_argument(
@@ -84,7 +85,7 @@ def sampling(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_key(file: str | None) -> str:
-    """The first word that is no comment."""
+    """Return the first word of a file that is not a comment."""
     if file is None:
         return ""
     try:
@@ -108,7 +109,7 @@ def connected(arguments: argparse.Namespace, mistakes: Collection[str] = UNKNOWN
 
 @contextlib.contextmanager
 def reached(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
-    """A session with the target: a server's, or a cluster of its own."""
+    """Yield a session with the target: a server, or a cluster started for this command."""
     from ..program.blocking import BlockingSession
     from ..program.client import Client
 
@@ -127,7 +128,7 @@ def reached(arguments: argparse.Namespace) -> Iterator[BlockingSession]:
 
 
 def target_of(arguments: argparse.Namespace) -> str:
-    """Return the server's address or the checkpoint folder, which is named in one of two ways."""
+    """Return the server's address or the checkpoint folder, from either of the two arguments for it."""
     if arguments.target is not None and arguments.url is not None:
         raise CommandError(f"both {arguments.target} and --url {arguments.url} are given; give one of them", 2)
     return str(arguments.target or arguments.url or DEFAULT_URL)
@@ -147,7 +148,7 @@ def _cluster(arguments: argparse.Namespace, target: str) -> Any:
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """Turn what a server or a cluster refuses, or a cluster that cannot start, into the sentence that ends a command."""
+    """Turn refusals of a server or a cluster, and a failed start of a cluster, into the command's last sentence."""
     from ...actors.config import SettingsError, StartError
     from ...gpu.errors import CheckpointError
 
@@ -160,8 +161,10 @@ def refusals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def answers(mistakes: Collection[str]) -> Iterator[None]:
-    """Turn what a server refuses into the sentence that ends a command; the exit code is 2 for the error codes in
-    ``mistakes``, which are of the command line."""
+    """Turn a server's refusal into the command's last sentence.
+
+    The exit code is 2 for the error codes in ``mistakes``, which are faults of the command line.
+    """
     from ..program.results import RequestError
 
     try:

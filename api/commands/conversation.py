@@ -1,6 +1,6 @@
-"""A conversation on a terminal: what was said, how the next answer is asked for, and what lines that begin with / change.
+"""A conversation on a terminal: its messages, the options of the next request, and the lines that begin with /.
 
-Prints nothing but answers; who reads lines and shows what is told is ``chat.py``.
+It prints only answers; ``chat.py`` reads lines and prints the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Ctrl-C               clears the line, or stops the answer'''
 
 
 def base_model(session: BlockingSession, model: str) -> str:
-    """Why one cannot talk to it, as a sentence; empty where one can. Raises RequestError."""
+    """Return a sentence with the reason a model cannot chat, or an empty text if it can. Raise RequestError."""
     from ..program.results import RequestError
 
     try:
@@ -37,29 +37,29 @@ def base_model(session: BlockingSession, model: str) -> str:
         if error.code == "no_chat_template":
             remedy = f"use 'blockwright complete --model {model} --prompt TEXT'"
             return f"{model} has no chat template: it is a base model, which continues text; {remedy}"
-        if error.code != "template_error":  # one that refuses this message may take others
+        if error.code != "template_error":  # a template that refuses this message may accept others
             raise
     return ""
 
 
 class Conversation:
-    """``model``: id; the server's default, where it is None."""
+    """A conversation. ``model`` of ``options``: the model's id; without it the server's default answers."""
 
     def __init__(self, session: BlockingSession, system: str | None, verbose: bool, options: dict[str, Any]) -> None:
         self._session, self._verbose = session, verbose
         self.options = dict(options)  # fields of the requests
         self.system = system or ""
-        self.messages: list[dict[str, str]] = []  # but for the system message
+        self.messages: list[dict[str, str]] = []  # all except the system message
 
     def say(self, text: str) -> None:
-        """Print the answer to ``text``. One that was refused or broken off leaves the conversation as it was."""
+        """Print the answer to ``text``. A refused or interrupted one leaves the conversation unchanged."""
         asked = [*self.messages, {"role": "user", "content": text}]
         first = [{"role": "system", "content": self.system}] if self.system else []
         answer = stream(self._session.stream_chat([*first, *asked], **self.options), self._verbose)
         self.messages = [*asked, {"role": "assistant", "content": answer}]
 
     def order(self, line: str) -> str:
-        """Obey a line that begins with /; what is to be said of it, empty for nothing. Raises RequestError."""
+        """Run a line that begins with / and return the reply, or an empty text. Raise RequestError."""
         name, _, rest = line.partition(" ")
         rest = rest.strip()
         match name:
@@ -99,7 +99,7 @@ class Conversation:
         if not value:
             self.options.pop(name, None)
             return f"{name} is back to the model's default"
-        from ..errors import ApiError  # here: --help needs no web server
+        from ..errors import ApiError  # imported here, since --help needs no web server
         from ..openai.fields import Options, fields_of
 
         try:

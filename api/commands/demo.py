@@ -51,6 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def trained_checkpoint() -> Path | None:
-    """That of the checkout or of the installed package; none where a build left it out."""
+    """Return the checkpoint of the checkout or the installed package; None if the build left it out."""
     folder = Path(__file__).parents[2] / "examples" / "demo-checkpoint"
     return folder if folder.exists() else None

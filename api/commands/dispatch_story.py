@@ -1,6 +1,6 @@
-"""Why a request went where it went, as a person reads it: the candidates, what was predicted for each, and what came of it.
+"""The reasons for a request's route in words: the candidates, the forecast for each, and the outcome.
 
-Pure; from ``dispatch`` of the body of ``/v1/requests/{id}``. Seconds count from when a dispatcher was asked.
+Pure; made from ``dispatch`` in the body of ``/v1/requests/{id}``. Seconds count from the query to a dispatcher.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from ...policies.cluster.application_life import model_of
 
 _HEAD = ("route", "load", "running", "waiting", "free", "cached", "in flight", "first token", "last token", "others lose")
-_COUNTS = ("running", "waiting", "free_blocks", "cached_blocks", "in_flight")  # None: the worker was not asked
+_COUNTS = ("running", "waiting", "free_blocks", "cached_blocks", "in_flight")  # None: the worker was not queried
 REASONS = {
     "no_forecast": "no candidate had a forecast, so that the policy's fallback chose",
     "poor_estimates": "answer lengths were estimated too badly for forecasts, so that the policy's fallback chose",
@@ -23,7 +23,7 @@ REASONS = {
 
 
 def decision(dispatch: Mapping[str, Any]) -> list[str]:
-    """The lines that ``blockwright explain`` prints of it."""
+    """Return the lines that ``blockwright explain`` prints of a dispatch."""
     by = f"by {dispatch['policy']} " if dispatch["policy"] else ""
     among = f", rank {dispatch['rank']} of {dispatch['ranked']}" if dispatch["rank"] else ""
     lines = [f"route {_route(dispatch['route'])}, chosen {by}in {1000 * dispatch['seconds']:.1f} ms{among}"]
@@ -44,7 +44,7 @@ def decision(dispatch: Mapping[str, Any]) -> list[str]:
 
 
 def _route(id: str) -> str:
-    """Return the model and the workers of a route, without the version of the model that its id names."""
+    """Return the model and the workers of a route, without the version of the model in its id."""
     name, at, workers = id.rpartition("@")
     return f"{model_of(name)}{at}{workers}"
 

@@ -1,7 +1,7 @@
-"""Whether this machine can serve, and what will compute: one check for each thing that goes wrong on people's machines.
+"""The checks of ``blockwright doctor``: can this machine serve, and with which kernels? One check per common problem.
 
-A check looks and says; it changes nothing. What will not work has status "failed", what will work badly "warning"; both
-say what to do about it.
+A check only looks; it changes nothing. Status "failed" means that something will not work, "warning" that it will work
+badly. Both come with a remedy.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from pathlib import Path
 from ...actors.resources import cores, free_memory
 from ...policies.binary_size import binary_size
 
-CHECKOUT = Path(__file__).parents[2]  # the package, or the repository where that is what is imported
+CHECKOUT = Path(__file__).parents[2]  # the package, or the repository if that is imported
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SETS = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
-LEAST_MEMORY = 256 << 20  # bytes; less holds no model and its KV
-LEAST_SHARED = 64 << 20  # bytes: what containers have by default, and enough for the links of a few workers
+LEAST_MEMORY = 256 << 20  # bytes; less cannot hold a model and its KV
+LEAST_SHARED = 64 << 20  # bytes: the default of containers, enough for the links of a few workers
 LEAST_FILES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line. ``fix``: what to do, where something is to be done."""
+    """The result of a check, one line. ``fix``: the remedy, if one is needed."""
 
     name: str
     status: str
@@ -43,7 +43,7 @@ class Check:
 
 
 def examine(port: int) -> Iterator[Check]:
-    """All checks, in the order in which a person would ask. ``port``: where a server would listen."""
+    """Yield all checks, in the order in which a person would ask. ``port``: the port that a server would use."""
     looks: tuple[Callable[[], Check], ...] = (check_python, check_torch, check_instructions)
     for look in looks:
         yield look()
@@ -92,13 +92,13 @@ def check_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> Check:
 
 
 def check_numerics(dtype: str) -> Check:
-    """What computes checkpoints of this type: the same choice that a worker makes."""
+    """Check which kernels compute checkpoints of this type; the choice is the worker's own."""
     name = f"numerics, {dtype}"
     try:
         from ...gpu.select import REMEDY, open_backend
 
         backend = open_backend("auto", dtype, 1)
-    except Exception as error:  # whatever it is, no worker will start
+    except Exception as error:  # whatever the error, no worker will start
         return Check(name, FAILED, f"no back end ({error})", "install torch again, or see what the line about it says")
     if backend.name == "native":
         return Check(name, OK, f"{backend.numerics} (native kernels)")
@@ -112,9 +112,9 @@ def check_numerics(dtype: str) -> Check:
 
 
 def check_scheduler() -> Check:
-    """Look whether the policies run as mypyc compiled them, or as sources.
+    """Check if the policies run compiled by mypyc or as Python sources.
 
-    Sources are right for a first look in a checkout (``make demo``) and in development; an installed server should have the
+    Sources are right for a first look in a checkout (``make demo``) and in development. An installed server should have the
     compiled form.
     """
     from ...policies import COMPILED
@@ -161,7 +161,7 @@ def check_shared_memory(folder: Path) -> Check:
 
 
 def check_sockets(folder: Path) -> Check:
-    """Workers and head talk over sockets in a private directory below ``folder``."""
+    """Check that sockets can be made. Workers and head use a private directory below ``folder`` for them."""
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix="blockwright-") as home, socket.socket(socket.AF_UNIX) as probe:
             probe.bind(os.path.join(home, "worker-w0-1.sock"))
@@ -206,7 +206,7 @@ def check_encryption() -> Check:
 
 
 def check_gpu(command: str = "nvidia-smi") -> Check:
-    """Informs: what is served today runs on CPUs."""
+    """Report the GPUs. For information only: serving runs on CPUs today."""
     if shutil.which(command) is None:
         return Check("gpu", OK, f"not checked: there is no {command} (serving uses the CPU)")
     asked = [command, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]

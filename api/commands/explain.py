@@ -3,7 +3,7 @@ preemptions, failovers, and where its time went.
 
 ID is the id of the answer, or the x-request-id that the client sent. A server
 remembers the last thousand finished requests. A key sees its own requests, an
-admin key those of all.
+admin key sees all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _latest(lines: list[dict[str, Any]]) -> str:
-    """Of those that run or wait, else of those that ended, the first, as they are listed."""
+    """Return the id of the first listed request: one that runs or waits, or else one that has ended."""
     if not lines:
         raise CommandError("there is no request yet; send one and try again")
     return str(lines[0]["id"])

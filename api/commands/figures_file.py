@@ -1,4 +1,4 @@
-"""A file in which a command stores figures or a picture: checked before anything is measured, written afterwards."""
+"""A file in which a command stores figures or a picture: checked before the measurement, written after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import CommandError
 
 
 class FiguresFile:
-    """``flag``: that names it. Raises CommandError where nothing can be stored there, as ``store`` does."""
+    """The file. ``flag``: the flag that names it. The constructor and ``store`` raise CommandError if writing fails."""
 
     def __init__(self, flag: str, name: str) -> None:
         self._flag, self._path = flag, Path(name)

@@ -1,4 +1,4 @@
-"""A table that fits its terminal: names are never cut away, the least important columns go first where there is no room."""
+"""A table that fits its terminal: names are never cut off, and the least important columns are dropped first."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 
-WHOLE_NAME, LEAST_NAME = 36, 14  # columns: a name is shown whole up to the first, and folded to no fewer than the second
+# characters: names up to the first length are shown whole; longer ones are folded to at least the second
+WHOLE_NAME, LEAST_NAME = 36, 14
 _GAP = 2
 
 
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """The first column has the names. The last ``numbers`` columns are aligned to the right; ``least``: those that are left
-    out where the terminal is narrow, the first of them first."""
+    """A table with names in its first column.
+
+    The last ``numbers`` columns are aligned to the right. ``least``: columns that a narrow terminal leaves out, in that
+    order.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -44,7 +48,7 @@ class FittedTable:
         return Measurement(min(20, options.max_width), options.max_width)
 
     def shown(self, width: int) -> list[int]:
-        """Places of the columns that fit so many characters, in order."""
+        """Return the places of the columns that fit into ``width`` characters, in order."""
         widths, gone = self._widths(), [self.columns.index(name) for name in self.least]
         kept = set(range(len(self.columns)))
 
@@ -53,7 +57,7 @@ class FittedTable:
 
         while gone and not fits(kept):
             kept.remove(gone.pop(0))
-        for name in reversed(self.least):  # a narrow one may come back where a wide one had to go after it
+        for name in reversed(self.least):  # a narrow column may come back if a wide one was dropped after it
             if fits(kept | {self.columns.index(name)}):
                 kept.add(self.columns.index(name))
         return sorted(kept)

@@ -1,6 +1,6 @@
-"""What people type who come from vLLM, SGLang, llama.cpp and ollama, words and flags, and what does the same here.
+"""Words and flags that users of vLLM, SGLang, llama.cpp and ollama type, and the equivalents here.
 
-A flag that is the name of a setting needs no entry: it is told as ``--set``. Each command is told only what it has itself.
+A flag with the name of a setting needs no entry: ``--set`` is suggested. Each command suggests only its own flags.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 from ...policies.nearest import nearest
 
-# A word in the place of a command -> what to type.
+# A word in the place of a command -> the suggestion.
 WORDS = {
     "run": "blockwright chat PATH_OR_HUB_ID loads a model and talks to it, blockwright serve PATH_OR_HUB_ID serves it",
     "pull": "a model of the hub is fetched when it is first served: blockwright serve owner/name",
@@ -137,9 +137,9 @@ _BENCH = {
     "--percentile-metrics": "all figures are printed; leave the flag out",
     "--metric-percentiles": "mean, p50 and p99 are printed; leave the flag out",
 }  # fmt: skip
-NEAR = 0.75  # likeness of a misspelt flag: long names have much in common by chance
+NEAR = 0.75  # least similarity of a misspelt flag: long names are similar by chance
 
-# A command is known by what it is given without a flag, or by a flag that it alone has.
+# A command is recognized by a positional argument, or by a flag that no other command has.
 _BY_SIGN = {
     "PATH_OR_HUB_ID": _SERVE, "URL_OR_PATH": _TALK, "--message": _CHAT, "--prompt": _COMPLETE, "--num-prompts": _BENCH,
     "--url": {"--base-url": _AT, "--host": _AT, "--port": _AT, "--server": _AT, "--api-key": _KEY},
@@ -147,9 +147,9 @@ _BY_SIGN = {
 
 
 def hint(flag: str, value: str, known: Collection[str], places: Collection[str]) -> str:
-    """What to type instead of a flag that is not ``known``; empty where nothing is like it.
+    """Return a suggestion in place of a flag that is not ``known``, or an empty text if nothing is similar.
 
-    ``value``: the word behind it; ``places``: the names of what the command is given without a flag.
+    ``value``: the word after it. ``places``: names of the command's positional arguments.
     """
     if not flag.startswith("-"):
         return f"another model is added by --app NAME={flag}" if "--app" in known else ""

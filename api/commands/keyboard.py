@@ -1,6 +1,6 @@
-"""The keyboard beside a screen that is refreshed: keys come one by one, by name. Ctrl-C interrupts as everywhere.
+"""The keyboard of a refreshing screen: keys arrive one by one, by name. Ctrl-C interrupts as everywhere.
 
-Owns the mode of the terminal while it is open. Where no terminal can be read, it only waits.
+It owns the terminal's mode while it is open. Without a readable terminal it only waits.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ ESCAPE = b"\x1b"
 _MOVES = {"A": "up", "B": "down", "H": "home", "F": "end", "1~": "home", "7~": "home", "4~": "end", "8~": "end"}
 _MOVES |= {"5~": "page up", "6~": "page down"}
 _PLAIN = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x04": "end of input"}
-_REST_SECONDS = 0.05  # within which the rest of a key's sequence follows its first byte
+_REST_SECONDS = 0.05  # seconds within which the rest of a key's sequence follows its first byte
 
 
 class Keyboard:
-    """Use as ``with``. ``source``: standard input by default."""
+    """The keyboard. Use as ``with``. ``source``: standard input by default."""
 
     def __init__(self, source: TextIO | None = None) -> None:
-        found: TextIO | None = source or sys.stdin  # none where it is closed
+        found: TextIO | None = source or sys.stdin  # None if it is closed
         self._file = found.fileno() if found is not None and found.isatty() and _in_front(found.fileno()) else None
         self._mode: list[Any] = []
 
     def __enter__(self) -> Self:
         if self._file is not None:
             self._mode = termios.tcgetattr(self._file)
-            tty.setcbreak(self._file)  # keys come one by one, and are not shown
+            tty.setcbreak(self._file)  # keys come one by one, and are not echoed
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -40,8 +40,10 @@ class Keyboard:
             termios.tcsetattr(self._file, termios.TCSADRAIN, self._mode)
 
     def pressed_within(self, seconds: float) -> list[str]:
-        """Return the keys that are pressed next: characters as they are, others by name; "end of input" once the terminal is
-        gone. Return nothing when the time is over."""
+        """Return the next pressed keys, or none after ``seconds``.
+
+        Characters are returned as they are, other keys by name; "end of input" means that the terminal is gone.
+        """
         if self._file is None:
             time.sleep(seconds)
             return []
@@ -59,7 +61,7 @@ class Keyboard:
 
 
 def keys(typed: str) -> Iterator[str]:
-    """Yield the keys that a terminal sent; a sequence of an unknown key is dropped."""
+    """Yield the keys that a terminal sent; sequences of unknown keys are dropped."""
     at = 0
     while at < len(typed):
         if typed[at] != "\x1b":
@@ -78,8 +80,8 @@ def keys(typed: str) -> Iterator[str]:
 
 
 def _in_front(file: int) -> bool:
-    """Return whether this job owns the terminal: one in the background is stopped when it changes the terminal's mode."""
+    """Return True if this job owns the terminal: a background job is stopped when it changes the terminal's mode."""
     try:
         return os.tcgetpgrp(file) == os.getpgrp()
-    except OSError:  # no job control there
+    except OSError:  # no job control
         return True

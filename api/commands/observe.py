@@ -1,4 +1,4 @@
-"""What ``blockwright ps`` and ``blockwright top`` show, from what a server tells: ``/admin/cluster`` and ``/metrics``.
+"""The data that ``blockwright ps`` and ``blockwright top`` show, from a server's ``/admin/cluster`` and ``/metrics``.
 
 Pure: bodies in, plain data out (``docs/schemas/``). Shares are from 0 to 1, sizes are bytes, times seconds.
 """
@@ -16,8 +16,11 @@ _TTFT = "vllm:time_to_first_token_seconds_bucket"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a server. ``at``: seconds on any clock; ``buckets``: model -> {upper bound: requests at most so slow};
-    ``batches``: model -> what the metrics of its batches say, by name and the labels besides."""
+    """One sample of a server.
+
+    ``at``: seconds on any clock. ``buckets``: model -> {upper bound: requests at or below it}. ``batches``: model -> metrics
+    of its batches, by name and the other labels.
+    """
 
     at: float
     cluster: Mapping[str, Any]
@@ -27,8 +30,9 @@ class Sample:
 
 
 def read_sample(at: float, cluster: Mapping[str, Any], metrics: str) -> Sample:
-    """Return a look at a server. ``metrics``: Prometheus text."""
-    from prometheus_client.parser import text_string_to_metric_families  # not for ``ps``, which has a fifth of its time
+    """Return a sample of a server. ``metrics``: Prometheus text."""
+    # imported here: ``ps`` does not need it, and would start more slowly
+    from prometheus_client.parser import text_string_to_metric_families
 
     numbers: Numbers = {}
     buckets: dict[str, dict[float, float]] = {}
@@ -47,7 +51,7 @@ def read_sample(at: float, cluster: Mapping[str, Any], metrics: str) -> Sample:
 
 
 def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Applications: what they are based on, their memory and where they run; workers, and why they come or go."""
+    """Return applications (base, memory, workers), and workers with the reasons they come and go."""
     applications = cluster["applications"]
     requests = {name: one["requests"] for name, one in applications.items()}
     return {
@@ -82,8 +86,11 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def top_view(before: Sample, after: Sample) -> dict[str, Any]:
-    """How busy the applications are. Rates and times are of the requests between the samples; a time that no request of
-    that span shows is that of all so far, and None when there was none. Shares of the cache are of all so far."""
+    """Return the load of the applications.
+
+    Rates and times cover the requests between the samples. A time without a request in that interval covers all requests so
+    far; it is None if there was none. Shares of the cache cover all requests so far.
+    """
     seconds = max(after.at - before.at, 1e-9)
     cluster = after.cluster
     applications = [_application(name, before, after, seconds) for name in cluster["applications"]]
@@ -110,7 +117,7 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
 
 
 def _batches(model: str, numbers: Mapping[tuple[str, ...], float]) -> dict[str, Any]:
-    """Of one model: lines by state, the estimate, and how much KV each side of the scanner holds, over the workers."""
+    """Return a model's batches: lines by state, the estimate, and the KV on each side of the scanner, over all workers."""
     sides = {
         side: {
             what: round(sum(n for key, n in numbers.items() if key[0] == "side_positions" and key[2:] == (side, what)))
@@ -131,13 +138,15 @@ def _batches(model: str, numbers: Mapping[tuple[str, ...], float]) -> dict[str, 
 
 
 def _parameters(cluster: Mapping[str, Any]) -> dict[str, int]:
-    """Bytes of all models together, equal tensors once, and what that saves."""
+    """Return the bytes of all models together, equal tensors once, and the bytes that sharing saves."""
     return {"stored": cluster["parameter_bytes"], "saved": cluster["saved_bytes"]}
 
 
 def _overload(cluster: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Who serves in which group, with which memory, the last change, and what lacked since then and no drop could free; None
-    where parameters are never dropped."""
+    """Return the groups, memory and last change of parameter drops; None if parameters are never dropped.
+
+    The view also has the KV memory that was missing since that change and that no drop could free.
+    """
     drops = cluster.get("overload")
     if drops is None:
         return None
@@ -188,7 +197,10 @@ def _application(name: str, before: Sample, after: Sample, seconds: float) -> di
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """Of a cumulative histogram, linear within a bucket; the highest finite bound for what lies above it. None if empty."""
+    """Return a quantile of a cumulative histogram, linear within a bucket; None if it is empty.
+
+    Above the highest finite bound it is that bound.
+    """
     bounds = sorted(buckets)
     total = buckets[bounds[-1]] if bounds else 0.0
     if not total:
@@ -210,8 +222,8 @@ def _difference(after: Mapping[float, float], before: Mapping[float, float]) -> 
 
 
 def _is_adapter(one: Mapping[str, Any]) -> bool:
-    """Return whether a model is another one with deltas, as adapters are."""
-    return any(segment["delta"] for segment in one.get("segments", ()))  # a server of an earlier release tells none
+    """Return True if a model is another model with deltas, as adapters are."""
+    return any(segment["delta"] for segment in one.get("segments", ()))  # servers of earlier releases do not report segments
 
 
 def _routes(cluster: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
@@ -219,7 +231,7 @@ def _routes(cluster: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def _kv_room(workers: Iterable[Mapping[str, Any]]) -> int:
-    """Bytes of all that KV may have at these workers."""
+    """Return the bytes that KV may use on these workers."""
     return sum(worker["memory"][kind] for worker in workers for kind in ("kv", "cached", "free"))
 
 

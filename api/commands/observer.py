@@ -1,7 +1,7 @@
-"""A look at the actors of a cluster that has no gateway: as one more node of it, for as long as somebody looks.
+"""An observer of the actors of a cluster without a gateway: it joins as one more node for as long as it is needed.
 
-Owns the membership: a loop in a thread of its own, so that heartbeats go on between two looks, and an end in order. What is
-shown is ``actor_screen``'s.
+It owns the membership: a loop in a thread of its own, so that heartbeats go on between two queries, and an orderly end.
+``actor_table.py`` makes the output.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ...transport.errors import AddressError, KeysError, TransportError
 from ..program.blocking import LoopThread
 from . import CommandError
 
-MEET = 2.0  # seconds that the nodes which the head knows may take to be met
+MEET = 2.0  # seconds to wait for contact with all nodes that the head knows
 
 
 @contextlib.contextmanager
 def joined(where: str) -> Iterator[Callable[[], dict[str, Any]]]:
-    """What looks at all nodes but this one, as ``/admin/actors`` does. Raises CommandError."""
+    """Yield a function that inspects all nodes but this one, as ``/admin/actors`` does. Raise CommandError."""
     thread = LoopThread()
     try:
         with _refusals():
@@ -50,10 +50,10 @@ async def _enter(where: str) -> Node:
         assert node.head is not None, "it has joined"
         wanted = {peer.name for peer in (await node.inspect_peer(node.head.name)).peers} - {node.name}
         async with asyncio.timeout(MEET):
-            while not wanted <= set(node.peers()):  # noqa: ASYNC110 - they come with the head's book, each in its time
+            while not wanted <= set(node.peers()):  # noqa: ASYNC110 - they come with the head's address book, one by one
                 await asyncio.sleep(0.01)
     except TimeoutError:
-        pass  # what can be reached is shown
+        pass  # the reachable nodes are shown
     except BaseException:
         await node.stop()
         raise
@@ -64,7 +64,7 @@ async def _views(node: Node) -> list[dict[str, Any]]:
     if node.closed.is_set():
         raise CommandError(f"the cluster is gone: {node.farewell}")
     views = [dataclasses.asdict(view) for view in await inspect_peers(node)]
-    for view in views:  # nobody asked for the one that looks
+    for view in views:  # the observer itself is left out
         view["peers"] = [peer for peer in view["peers"] if peer["name"] != node.name]
     return views
 

@@ -19,7 +19,7 @@ from .figures_file import FiguresFile
 from .zoo_folder import folder, refusals, waiting
 
 WIDTH, HEIGHT = 64, 16  # characters of the plot
-MOST_REPEATS = 1000  # hours of a small model
+MOST_REPEATS = 1000  # takes hours even for a small model
 TERMS = {
     "base": "a sweep",
     "step": "a run of blocks",
@@ -88,12 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def picture_beside(name: str) -> str:
-    """Return the name of the picture that belongs to the file of a profile."""
+    """Return the name of the picture beside a profile's file."""
     return f"{name.removesuffix('.json')}.svg"
 
 
 def picture(found: Mapping[str, Any]) -> str:
-    """Return an SVG of the times of sweeps that were not fitted: predicted against measured."""
+    """Return an SVG of the times of held-out sweeps: predicted against measured."""
     from ..drawing.chart import scatter
 
     error, points = found["error"], [(predicted, measured) for predicted, measured in found["held_out"]]
@@ -130,7 +130,7 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _tell(done: int, total: int) -> None:
-    """How far it is, where a person looks."""
+    """Show the progress, if standard error is a terminal."""
     if sys.stderr.isatty():
         print(f"\rsweeps: turn {done} of {total}", end="\r" if done < total else "\n", file=sys.stderr, flush=True)
 
@@ -159,7 +159,7 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def plot(points: Sequence[Sequence[float]]) -> list[str]:
-    """Predicted (upwards) against measured seconds, both logarithmic; on the line they are equal."""
+    """Return a plot of predicted (upwards) against measured seconds, both logarithmic; they are equal on the line."""
     from math import log
 
     values = [log(value) for point in points for value in point if value > 0]

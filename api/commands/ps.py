@@ -5,8 +5,8 @@ Workers come first, then the applications, busy ones first.
 
 With --requests it shows the latest requests instead: where they wait or run,
 and how far they have come; an admin key sees those of all tenants. With
---tenants it shows each tenant's weight, requests, tokens and KV memory, of what
-its limits allow. With --actors it shows every actor of every node below its
+--tenants it shows each tenant's weight, requests, tokens, KV memory and use of
+its limits. With --actors it shows every actor of every node below its
 supervisor. --join does so for a cluster without a server, such as a
 LocalCluster: it joins the cluster as one more node while it runs. WHERE is the
 cluster's invitation.
@@ -50,7 +50,7 @@ def add_screen(parser: argparse.ArgumentParser) -> None:
 
 
 def pause(text: str) -> float:
-    """An argument in seconds that can be slept."""
+    """Return an argument in seconds that is a valid time to sleep."""
     seconds = float(text)
     if not 0 < seconds <= 86400:
         raise argparse.ArgumentTypeError(f"is {text}; give seconds above 0 and at most 86400")
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _looks(arguments: argparse.Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
-    """Yield a function that looks once, at a server or as a node of a cluster."""
+    """Yield a function that takes one sample, from a server or as a node of a cluster."""
     if arguments.join is None:
         from .request_table import PATH
 

@@ -1,4 +1,4 @@
-"""Replay of an event log file, and its report as JSON and as text."""
+"""The replay of an event log file, and its report as JSON and as text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from ...policies.plan.sweep_plan import SweepPlan
 from ...policies.sweep.event_log import Applied, Committed, Difference, Ended, Entry, Failed, Planned, Replayer
 from ...policies.sweep.state import SweepState
 
-MOST_FIELDS = 20  # of a difference that are shown
-WIDTH = 160  # characters of a value that are shown
+MOST_FIELDS = 20  # most fields of a difference that are shown
+WIDTH = 160  # most characters of a value that are shown
 
 
 @dataclass(slots=True)
 class Report:
-    """``sweeps`` to ``commits`` count what was replayed. ``byte``: offset of the entry that differs. ``wanted``: sweep to be
-    shown, ``until``: the last to be replayed, if not all. ``later``: the first sweep of a log that begins after
-    that one, so that nothing was compared; else 0."""
+    """The outcome of a replay.
+
+    ``sweeps`` to ``commits`` count the replayed entries. ``byte``: offset of the entry that differs. ``wanted``: sweep to
+    show. ``until``: last sweep to replay, if not all. ``later``: the first sweep of a log that begins after ``until``, so
+    that nothing was compared; else 0.
+    """
 
     file: Path
     header: Header
@@ -29,11 +32,11 @@ class Report:
     later: int = 0
     sweeps: int = 0
     first: int = 0  # number of the first plan
-    last: int = 0  # and of the last
+    last: int = 0  # number of the last plan
     events: int = 0
     commits: int = 0
-    complete: bool = False  # nothing of the file is left to replay
-    ended: bool = False  # the log was closed normally, and replayed to there
+    complete: bool = False  # the whole file was replayed
+    ended: bool = False  # the log was closed normally, and replayed to its end
     failed: str = ""  # error that ended the worker
     torn: int = 0  # bytes of a partial record at the end
     byte: int = 0
@@ -46,7 +49,7 @@ class Report:
 
 
 def replay(path: Path, *, until: int | None = None, show: int | None = None) -> Report:
-    """Replay up to the first difference, or until sweep ``until`` is planned. Raises EventLogError, OSError."""
+    """Replay up to the first difference, or until sweep ``until`` is planned. Raise EventLogError, OSError."""
     log = EventLog(path)
     report, machine = Report(path, log.header, show, until), log.begin(Replayer)
     for report.byte, entry in log:
@@ -77,7 +80,7 @@ def replay(path: Path, *, until: int | None = None, show: int | None = None) -> 
 
 
 def _number(entry: Entry) -> int:
-    """Of the plan in an entry; 0: there is none."""
+    """Return the number of the plan in an entry; 0 if there is none."""
     return entry.plan.number if isinstance(entry, Planned) and entry.plan is not None else 0
 
 
@@ -91,7 +94,7 @@ def _summary(state: SweepState) -> dict[str, Any]:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Described by ``docs/schemas/trace-replay.json``."""
+    """Return the report as plain data (``docs/schemas/trace-replay.json``)."""
     found = [asdict(difference) for difference in report.differences]
     return {
         "file": str(report.file),

@@ -1,4 +1,4 @@
-"""A request's story as a person reads it, from the body of ``/v1/requests/{id}``: what happened when, and what took long.
+"""A request's history in words, from the body of ``/v1/requests/{id}``: its events, and the time of each phase.
 
 Pure. Times are seconds since the request arrived.
 """
@@ -12,16 +12,16 @@ from .dispatch_story import decision
 
 View = Mapping[str, Any]
 _ENDS = ("finished", "failed", "cancelled")
-_LOST = ("paused", "failover")  # phases in which nothing is done for it
+_LOST = ("paused", "failover")  # phases in which no work is done for the request
 
 
 def report(view: View) -> list[str]:
-    """The lines that ``blockwright explain`` prints."""
+    """Return the lines that ``blockwright explain`` prints."""
     events = view["events"]
     tokens = f"{view['prompt_tokens']:,} prompt tokens, {view['emitted_tokens']:,} emitted"
     attempts = f"{view['attempt']} attempt{'s' if view['attempt'] != 1 else ''}"
     of = f" of {view['model']}" if view.get("model") else ""
-    of += f", tenant {view['tenant']}" if view.get("tenant") else ""  # a server of an earlier release tells none
+    of += f", tenant {view['tenant']}" if view.get("tenant") else ""  # servers of earlier releases do not report it
     lines = [f"{view['id']}{of}: {view['state']}", *_place(view), f"  {tokens}, {attempts}"]
     lines += [f"{event['at']:9.3f} s  {_sentence(event)}" for event in events]
     spent = phases(events)
@@ -30,13 +30,13 @@ def report(view: View) -> list[str]:
     for name, seconds in spent:
         part = seconds / total if total else 0.0
         lines.append(f"{seconds:9.3f} s  {name:<9} {'#' * round(40 * part)}")
-    if dispatch := view.get("dispatch"):  # a server of an earlier release tells none
+    if dispatch := view.get("dispatch"):  # servers of earlier releases do not report it
         lines += ["", *decision(dispatch)]
     return lines
 
 
 def _place(view: View) -> list[str]:
-    """In the queue, and when it begins as requests ended lately; none for one that has begun."""
+    """Return the request's place in the queue and its expected start, by the recent rate; none for a started request."""
     if not view.get("place"):
         return []
     starts = view["starts_in"]
@@ -45,9 +45,11 @@ def _place(view: View) -> list[str]:
 
 
 def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
-    """Seconds in the queue, in prefill, in decode, paused (its pages travelled, or it had to compute again), and lost to
-    failovers (from a loss to the next token's worker having planned it again); the last event's time is their sum. A phase
-    of no length is left out."""
+    """Return the seconds in each phase; the last event's time is their sum. An empty phase is left out.
+
+    The phases are queue, prefill, decode, paused (the pages are in transfer, or are recomputed), and failover (from the loss
+    until the next worker has planned the request again).
+    """
     spent = dict.fromkeys(("queue", "prefill", "decode", "paused", "failover"), 0.0)
     phase, since, before = "queue", 0.0, "queue"
     for event in events:

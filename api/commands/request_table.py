@@ -1,4 +1,4 @@
-"""The lines of ``blockwright ps --requests``, from the body of ``GET /v1/requests``."""
+"""The table of ``blockwright ps --requests``, from the body of ``GET /v1/requests``."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rich.console import Group
 from .fitted_table import FittedTable
 from .screen import Screenful
 
-ASKED = 1000  # of the server, which gives no more at a time
+ASKED = 1000  # the most requests that the server returns at a time
 PATH = f"/v1/requests?limit={ASKED}"
-_SHOWN = 20  # of all; what has not ended is shown beyond that
+_SHOWN = 20  # most rows, unless more requests are running or waiting
 
 
 def request_view(body: Mapping[str, Any]) -> dict[str, Any]:
-    """All that run and wait, and of those that ended so many that there is something to see."""
+    """Return all running and waiting requests, filled up with ended ones to ``_SHOWN`` rows."""
     found = body["data"]
     active = sum(1 for _ in itertools.takewhile(lambda one: one["state"] in ("running", "waiting"), found))
     return {**body, "data": found[: max(active, _SHOWN)]}
 
 
 def request_tables(view: Mapping[str, Any]) -> Screenful:
-    """Return what runs and waits, then what ended, with the tenants if there are any. Prefill and answers in tokens."""
-    tenants = any(one.get("tenant") for one in view["data"])  # a server of an earlier release tells none
+    """Return running and waiting requests, then ended ones, with tenants if there are any. Prefill and answers in tokens."""
+    tenants = any(one.get("tenant") for one in view["data"])  # servers of earlier releases do not report tenants
     rows = [
         (
             one["id"],
@@ -45,7 +45,7 @@ def request_tables(view: Mapping[str, Any]) -> Screenful:
 
 
 def _counted(found: Sequence[Mapping[str, Any]]) -> str:
-    """What the rows are, since a screen may be too short for them."""
+    """Return a summary of the rows, since the screen may be too short for all of them."""
     running, waiting = (sum(one["state"] == state for one in found) for state in ("running", "waiting"))
     most = f"; only the latest {ASKED:,} are listed" if len(found) >= ASKED else ""
     return f"{running:,} running, {waiting:,} waiting, {len(found) - running - waiting:,} ended recently{most}"

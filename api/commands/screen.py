@@ -1,7 +1,7 @@
-"""A screen that is refreshed: what is always shown above, a list that scrolls and can be filtered below.
+"""A refreshing screen: a fixed head, and below it a list that scrolls and can be filtered.
 
-Owns the layout and the keys. The values are ``observe.py``'s and the tables ``tables.py``'s. A server that goes away, as in
-a restart, is said to be away; the last values stay until it answers again.
+It owns the layout and the keys. ``observe.py`` makes the values and ``tables.py`` the tables. If the server is away, for
+example during a restart, the screen says so; the last values stay until it answers again.
 """
 
 from __future__ import annotations
@@ -22,38 +22,41 @@ from .keyboard import Keyboard
 
 Line = list[Segment]
 View = Mapping[str, Any]
-_LEAST = 4  # lines of the list that are shown however much there is above
+_LEAST = 4  # least lines of the list that are shown, however long the head is
 _ENDS = ("q", "Q", "end of input")
-_AWAY = (0, 500, 502, 503, 504)  # status of an answer, 0 without one: the server is not there, or not there yet
+_AWAY = (0, 500, 502, 503, 504)  # status of an answer (0: no answer) if the server is away or still starting
 
 
 @dataclass(frozen=True, slots=True)
 class Screenful:
-    """``head``: what is shown first and stays; ``body``: a list whose first line names its columns; ``short``: the same list
-    in fewer lines, for a screen that it does not fit."""
+    """The content of a screen.
+
+    ``head``: the fixed part. ``body``: a list whose first line has the column names. ``short``: the same list in fewer
+    lines, for a screen that is too small.
+    """
 
     head: RenderableType
     body: RenderableType
     short: RenderableType | None = None
 
     def fitted(self, console: Console) -> Group:
-        """Return all of it, in the short form if a person's terminal has too few lines for the long one."""
+        """Return everything, in the short form if the terminal has too few lines for the long one."""
         if self.short is not None and console.is_terminal:
             lines = len(_lines(console, self.head)) + len(_lines(console, self.body))
-            if lines > console.height - 2:  # the command's own line, and the next prompt
+            if lines > console.height - 2:  # the line of the command, and the next prompt
                 return Group(self.head, self.short)
         return Group(self.head, self.body)
 
 
 class Scroll:
-    """The part of a list that is shown, moved and filtered by keys. Pure."""
+    """The visible part of a list, moved and filtered by keys. Pure."""
 
     def __init__(self) -> None:
         self.first, self.needle, self.typing = 0, "", False
         self._page = 1
 
     def press(self, key: str) -> bool:
-        """Apply a key; return whether it ends the screen."""
+        """Apply a key; return True if it ends the screen."""
         if key == "escape":
             self.needle, self.typing, self.first = "", False, 0
         elif key in ("up", "down", "page up", "page down", "home", "end"):
@@ -74,7 +77,7 @@ class Scroll:
         self.first = {"home": 0, "end": 1 << 30}.get(key, self.first + steps.get(key, 0))
 
     def window(self, texts: list[str], room: int) -> tuple[list[int], str]:
-        """Return the places of the lines that are shown in ``room`` lines, and what is said below them."""
+        """Return the places of the lines to show within ``room`` lines, and the text below them."""
         found = [place for place, text in enumerate(texts) if self.needle.lower() in text.lower()]
         said = ""
         if self.typing or self.needle:
@@ -93,7 +96,7 @@ class Scroll:
 
 
 class _Lines:
-    """Lines that have been rendered."""
+    """Rendered lines."""
 
     def __init__(self, lines: list[Line]) -> None:
         self._lines = lines
@@ -114,7 +117,7 @@ def _plain(line: Line) -> str:
 
 
 def screen(console: Console, title: RenderableType, listing: Screenful, scroll: Scroll) -> RenderableType:
-    """Return a screenful: the title, the head, and as much of the list as has room."""
+    """Return a screen: the title, the head, and the part of the list that fits."""
     top = _lines(console, Group(title, "", listing.head))
     body = _lines(console, listing.body)
     height = console.height
@@ -132,8 +135,10 @@ def screen(console: Console, title: RenderableType, listing: Screenful, scroll: 
 def show(
     view: Callable[[], View], render: Callable[[View], Screenful], *, of: str, once: bool, as_json: bool, interval: float
 ) -> int:
-    """Print what ``view`` gives: as JSON, once as a table, or (where a person looks) again every ``interval`` seconds, below
-    the name ``of`` what is looked at."""
+    """Print the result of ``view``: as JSON, once as a table, or on a terminal again every ``interval`` seconds.
+
+    ``of``: name of the source, shown above.
+    """
     if as_json:
         print(json.dumps(view(), indent=1))
         return 0
@@ -164,17 +169,19 @@ def show(
 
 
 class _Looks:
-    """Looks at a server that may go away. ``title``: says when it was looked at, or since when it is away."""
+    """Samples of a server that may go away. ``title``: the time of the sample, or since when the server is away."""
 
     def __init__(self, view: Callable[[], View], of: str, interval: float) -> None:
         self._view, self._of, self._interval = view, of, interval
         self._last: View | None = None
-        self._away = ""  # since when
+        self._away = ""  # time of the first failure
         self.title = ""
 
     def now(self) -> View:
-        """Return what is seen now, or what was seen last if the server is away. Raises RequestError for any other refusal,
-        and if the server was never there."""
+        """Return a sample, or the last one if the server is away.
+
+        Raise RequestError for any other refusal, and if the server has never answered.
+        """
         at = time.strftime("%H:%M:%S")
         try:
             self._last = self._view()

@@ -4,7 +4,7 @@ The model id of the first checkpoint is the name of its folder (or the hub id).
 There are flags for the most common settings; use --set or --config for all
 others, and --show-settings to list them.
 
-A base model and a fine-tune of it, for instance, on two workers:
+For example, a base model and a fine-tune of it on two workers:
 blockwright serve models/base --app legal=models/legal --workers 2
 """
 
@@ -41,7 +41,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """What describes a cluster, wherever it is started from."""
+    """Add the flags that describe a cluster, for every command that starts one."""
     parser.add_argument(
         "model", nargs="?", metavar="PATH_OR_HUB_ID", help="checkpoint folder or hub id; its name is the model id"
     )
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     warnings = warnings_of(arguments.api_key_file, arguments.config, settings.tls_key)
 
     launcher = worker_launcher(settings.directory)
-    launcher.begin()  # it imports torch, for longer than this process what follows
+    launcher.begin()  # it imports torch, which takes longer than the rest of this process's start
     try:
         from ..serve.server import run as serve
 

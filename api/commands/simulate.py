@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from ...simulator.workload import Demand
     from .simulate_sweep import Target
 
-Outcomes = tuple[list[float], list[float]]  # seconds until the first and until the last token
-STEPS = 200  # of the progress bar
-OF_LOGS = ("start", "speed", "count")  # the fields of the workload that are heeded with --from
+Outcomes = tuple[list[float], list[float]]  # seconds until the first and the last token
+STEPS = 200  # steps of the progress bar
+OF_LOGS = ("start", "speed", "count")  # workload fields that apply with --from
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is to run, from CONFIG, from logs, or from both."""
+    """A described simulation, from CONFIG, from logs, or from both."""
 
     scenario: Scenario
     source: DescriptionSource
-    costs: Sequence[tuple[Coefficients, str]]  # of each entry of instances, and what says so
+    costs: Sequence[tuple[Coefficients, str]]  # for each entry of instances: coefficients, and their source
     requests: list[Demand]
-    recorded: Outcomes | None  # what became of the requests of logs
+    recorded: Outcomes | None  # recorded outcomes of the requests in logs
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +129,7 @@ def _run_several(
 
 
 def _simulate(arguments: argparse.Namespace) -> tuple[ClusterSimulation, dict[str, str], Outcomes | None]:
-    """The simulation at its end; by name of instances what says how long their sweeps take; what was recorded."""
+    """Return the finished simulation, the source of the sweep costs by name of instances, and the recorded outcomes."""
     from ...simulator.parameter_drops import simulation_of
     from ...simulator.simulation import NoCapacityError
     from ..program.progress import Bar
@@ -185,7 +185,7 @@ def _described(arguments: argparse.Namespace) -> Described:
 
 
 def _costs(scenario: Scenario, source: DescriptionSource, recording: Recording | None) -> list[tuple[Coefficients, str]]:
-    """What sweeps cost, of each entry of instances: by its profile, or else by the logs. Raises DescriptionError."""
+    """Return the sweep costs of each entry of instances, from its profile or else from the logs. Raise DescriptionError."""
     from ...simulator.description import profile
 
     if recording is None:
@@ -203,7 +203,10 @@ def _costs(scenario: Scenario, source: DescriptionSource, recording: Recording |
 
 
 def _check_changes(changes: Sequence[str]) -> None:
-    """Requests of logs come as they came: it would mislead to take a rate for them and heed it not."""
+    """Raise CommandError for a workload field that has no effect with --from.
+
+    Requests of logs arrive as recorded: accepting a rate and ignoring it would mislead.
+    """
     for change in changes:
         field, _, name = change.partition("=")[0].partition(".")
         if field == "workload" and name not in OF_LOGS:
@@ -222,7 +225,8 @@ def _recorded(paths: list[Path]) -> Recording:
         for path in paths:
             log = EventLog(path)
             header = log.header
-            place = header.worker, header.written, header.incarnation, header.part  # a worker's files as they were written
+            # sorts a worker's files in the order in which they were written
+            place = header.worker, header.written, header.incarnation, header.part
             if place in logs:
                 raise CommandError(f"{path} and {logs[place].path} are the same part of a log; name it once with --from", 2)
             logs[place] = log
@@ -241,7 +245,7 @@ def _noting(log: IO[str]) -> Callable[[dict[str, Any]], None]:
 
 
 def _steps(total: int, done: Callable[[int], None]) -> Callable[[], None]:
-    """Tell a bar not of every request, which would take longer than to simulate it."""
+    """Return a callback that updates a bar in steps: an update for each request would take longer than the simulation."""
     step, ended = max(1, total // STEPS), 0
 
     def one_more() -> None:

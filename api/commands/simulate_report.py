@@ -1,4 +1,4 @@
-"""Reports of a simulation: JSON, a table with the course of the run in characters for a terminal, and a picture."""
+"""Reports of a simulation: JSON, a table with plots in characters for a terminal, and a picture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..drawing.chart import Curve, Plot, over_time
 from ..load.figures import percentile, spread
 from .fitted_table import FittedTable
 
-BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"  # the second where the output cannot show the first
+BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"  # the second is used if the output cannot show the first
 WIDTH = 60  # characters of a plot
 SHOWN = ("mean", "p50", "p90", "p99", "max")
 RECORDED = ("ttft", "latency")
@@ -34,8 +34,10 @@ METRICS = {
 def document(
     simulation: ClusterSimulation, settings: Mapping[str, Any], recorded: tuple[list[float], list[float]] | None = None
 ) -> dict[str, Any]:
-    """Described by ``docs/schemas/simulate.json``. Times are seconds. ``recorded``: until first and last tokens, as
-    it was; without latency to gateways, as workers saw it."""
+    """Return the report as plain data (``docs/schemas/simulate.json``). Times are seconds.
+
+    ``recorded``: recorded times until first and last tokens, as the workers saw them, without the latency to gateways.
+    """
     good = [one for one in simulation.requests if not one.failed]
     failed = [one for one in simulation.requests if one.failed]
     seconds = max((one.ended for one in simulation.requests), default=0.0)
@@ -85,7 +87,7 @@ def document(
 
 
 def _course(simulation: ClusterSimulation) -> Iterator[dict[str, Any]]:
-    """Yield the cluster at each sample, with the mean time to first token of requests that arrived since the one before."""
+    """Yield the cluster at each sample, with the mean time to first token of arrivals since the previous sample."""
     times = [one.at for one in simulation.samples]
     first: list[list[float]] = [[] for _ in times]
     for one in simulation.requests:
@@ -119,7 +121,7 @@ def picture(found: Mapping[str, Any]) -> str:
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Print it."""
+    """Print the report."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     rows = [
         (f"{name}{f' ({unit})' if unit else ''}", *(_number(found["figures"][metric], share, unit) for share in SHOWN))
@@ -142,7 +144,7 @@ def _number(values: Mapping[str, float] | None, share: str, unit: str) -> str:
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """What stands below the table."""
+    """Yield the lines below the table."""
     course = found["course"]
     yield ""
     end = f"{course[-1]['at']:,.0f} s"
@@ -177,7 +179,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def plot(values: Sequence[float], top: float | None = None) -> str:
-    """One line of characters, as high as the mean of the values that fall on each."""
+    """Return one line of characters; the height of each is the mean of its values."""
     top = max(values) if top is None else top
     cells = [
         values[len(values) * n // WIDTH : max(len(values) * (n + 1) // WIDTH, len(values) * n // WIDTH + 1)]
@@ -188,7 +190,7 @@ def plot(values: Sequence[float], top: float | None = None) -> str:
 
 
 def _shows(text: str) -> bool:
-    """Tell whether the output has these characters."""
+    """Return True if the output can encode these characters."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -197,6 +199,6 @@ def _shows(text: str) -> bool:
 
 
 def cumulative(percentiles: Sequence[float]) -> list[float]:
-    """Share of values below each of ``WIDTH`` times, up to the 99th percentile."""
+    """Return the share of values below each of ``WIDTH`` times, up to the 99th percentile."""
     times = [percentiles[99] * (n + 1) / WIDTH for n in range(WIDTH)]
     return [sum(value <= time for value in percentiles) / len(percentiles) for time in times]

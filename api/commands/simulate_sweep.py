@@ -1,4 +1,4 @@
-"""Several simulations beside each other: a row for each combination of values, and which of them meet the targets."""
+"""Several simulations side by side: a row for each combination of values, and the combinations that meet the targets."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from . import CommandError
 from .simulate_report import METRICS, SHOWN
 
 PLAIN = ("requests", "failed", "requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s")
-MOST = 1000  # simulations in one call
+MOST = 1000  # most simulations in one call
 _TARGET = re.compile(r"\s*(\w+)(?:\s+(\w+))?\s*(<=|>=|<|>)\s*([0-9.]+(?:e-?[0-9]+)?)\s*(ms|s|%)?\s*", re.IGNORECASE)
 _UNITS = {"ms": 1e-3, "s": 1.0, "%": 1e-2, None: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``share``: which figure of a metric that has several; empty of one number."""
+    """A target. ``share``: the figure of a metric that has several; empty for a metric of one number."""
 
     text: str
     metric: str
@@ -32,7 +32,7 @@ class Target:
     value: float
 
     def met(self, found: Mapping[str, Any]) -> bool:
-        """Tell whether a simulation meets it; one without a single answer meets no target of its times."""
+        """Return True if a simulation meets the target. One without any answer meets no target on times."""
         figures = found["figures"].get(self.metric) if self.share else None
         value = (figures or {}).get(self.share) if self.share else found[self.metric]
         if value is None:
@@ -42,10 +42,12 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Return the target that a text like ``ttft p99 < 1`` names. Raises CommandError."""
+    """Return the target that a text like ``ttft p99 < 1`` names; raise CommandError."""
     match = _TARGET.fullmatch(text)
     if match is None:
-        raise CommandError(f"--target {text!r} is no target; write it like 'ttft p99 < 1' or 'output_tokens_per_s > 500'", 2)
+        raise CommandError(
+            f"--target {text!r} is not a target; write it like 'ttft p99 < 1' or 'output_tokens_per_s > 500'", 2
+        )
     metric, share, sign, number, unit = match.groups()
     metric, share = metric.lower(), (share or "").lower()
     if metric not in METRICS and metric not in PLAIN:
@@ -69,7 +71,7 @@ def _listed(metric: str) -> str:
 
 
 def combinations(changes: Sequence[str]) -> list[list[str]]:
-    """Return the changes of each simulation: ``field=1,2`` and ``field=[1,2]`` are two values. Raises CommandError."""
+    """Return the changes of each simulation. ``field=1,2`` and ``field=[1,2]`` are two values. Raise CommandError."""
     choices = [[f"{change.partition('=')[0]}={value}" for value in _values(change.partition("=")[2])] for change in changes]
     count = 1
     for one in choices:
@@ -98,7 +100,7 @@ def _values(text: str) -> list[str]:
 def rows(
     combined: Sequence[Sequence[str]], found: Sequence[Mapping[str, Any]], targets: Sequence[Target]
 ) -> Iterator[list[str]]:
-    """Yield the table, its head first: what varies, the main figures, the targets' own, and whether all are met."""
+    """Yield the table, its head first: the varied fields, the main figures, the targets' figures, and if all are met."""
     places = varied(combined)
     shown = [("ttft", "p99"), ("latency", "p99"), ("memory", "p99")]
     shown += [(one.metric, one.share) for one in targets if one.share and (one.metric, one.share) not in shown]
@@ -117,7 +119,10 @@ def rows(
 
 
 def verdict(combined: Sequence[Sequence[str]], found: Sequence[Mapping[str, Any]], targets: Sequence[Target]) -> str:
-    """Say which is the first combination that meets all targets, or what is missed least often; empty without targets."""
+    """Return a sentence with the first combination that meets all targets, or with the targets that none meets.
+
+    It is empty without targets.
+    """
     if not targets:
         return ""
     places = varied(combined)
@@ -131,7 +136,7 @@ def verdict(combined: Sequence[Sequence[str]], found: Sequence[Mapping[str, Any]
 
 
 def _size(changes: Sequence[str], places: Sequence[int]) -> list[tuple[float, str]]:
-    """Return the order of a combination: numbers by their size, other values after them."""
+    """Return the sort key of a combination: numbers by size, other values after them."""
     made = []
     for n in places:
         text = changes[n].partition("=")[2]

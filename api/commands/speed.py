@@ -1,4 +1,4 @@
-"""How fast an answer came, in one line for people. Measured where it is read, so the network is in it."""
+"""The speed of an answer in one line. It is measured at the reader, so it includes the network."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..program.results import Answer
 
 
 class Watch:
-    """Started when made; told of tokens as they come."""
+    """A stopwatch for an answer, started when it is made and told of tokens as they arrive."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._began = clock, clock()
         self._first: float | None = None
         self._last = self._began
-        self._at_first = 0  # tokens that came with the first ones
+        self._at_first = 0  # tokens that arrived with the first one
 
     def saw(self, tokens: int) -> None:
         if not tokens:
@@ -25,7 +25,7 @@ class Watch:
             self._first, self._at_first = self._last, tokens
 
     def summary(self, answer: Answer) -> str:
-        """Prompt, time to first token, tokens per second after it, the end's reason, the id."""
+        """Return prompt, time to first token, tokens per second after it, the finish reason and the id."""
         first = self._first if self._first is not None else self._last
         later = answer.completion_tokens - self._at_first
         rate = f"{later / (self._last - first):.1f} tok/s" if later > 0 and self._last > first else "- tok/s"

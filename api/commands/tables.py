@@ -1,6 +1,6 @@
 """Tables of ``ps`` and ``top``: summary and workers first, then the models, busy ones first.
 
-Owns the looks alone. The values are ``observe.py``'s, the screen is ``screen.py``'s.
+Only the presentation is here. ``observe.py`` makes the values, ``screen.py`` the screen.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .fitted_table import FittedTable
 from .screen import Screenful
 
 View = Mapping[str, Any]
-size = binary_size  # bytes with a binary unit
-_ALIKE = 4  # adapters that make a group
+size = binary_size  # formats bytes with a binary unit
+_ALIKE = 4  # least adapters that make a group
 
 
 def share(value: float) -> str:
@@ -27,14 +27,14 @@ def share(value: float) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """A time: whole milliseconds, or seconds where nobody counts those."""
+    """Return a time in whole milliseconds, or in seconds if it is long."""
     if seconds is None:
         return "-"
     return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.3g} s"
 
 
 def rate(value: float) -> str:
-    """Of something per second: tenths only where they tell something."""
+    """Return a rate per second, with tenths only if they matter."""
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
@@ -60,7 +60,7 @@ def ps_tables(view: View) -> Screenful:
 
 
 def default_line(default: str, served: Container[str]) -> str:
-    """Return which model answers requests that name none."""
+    """Return a sentence on the model that answers requests without one."""
     if default in served:
         return f"requests without a model go to {default}"
     return f"requests without a model are refused: {default or 'no model'} is not served"
@@ -100,8 +100,7 @@ def _grouped(applications: Sequence[View], table: Callable[[Iterable[View]], Fit
 
 
 def idle_groups(applications: Sequence[View]) -> tuple[list[View], list[str]]:
-    """Return the models that stand alone, and a line for each group of at least ``_ALIKE`` adapters that are equal but for
-    their names, and idle."""
+    """Return the single models, and a line for each group of at least ``_ALIKE`` idle adapters that differ only in name."""
     alike: dict[tuple[Any, ...], list[View]] = {}
     for one in applications:
         if one["adapter"] and not one["busy"]:
@@ -119,12 +118,12 @@ def idle_groups(applications: Sequence[View]) -> tuple[list[View], list[str]]:
 
 
 def saving_line(view: View) -> str:
-    """All models together; what each shows as shared overlaps, so that no total can be made of it."""
+    """Return the memory of all models together. The models' own shared parts overlap, so no total can be made of them."""
     return saving(len(view["applications"]), **view["parameters"])
 
 
 def _autoscale(scaled: View) -> list[str]:
-    """How many workers are wanted, and why the last one came or went."""
+    """Return the number of wanted workers, and the reason of the last change."""
     if scaled["mode"] == "off":
         return []
     count, last = scaled["workers"], scaled["last"]
@@ -134,7 +133,7 @@ def _autoscale(scaled: View) -> list[str]:
 
 
 def overload_lines(drops: View | None) -> list[RenderableType]:
-    """Who has dropped parameters for KV, and what happened last."""
+    """Return the workers that have dropped parameters for KV, and the last change."""
     if drops is None:
         return []
     groups = FittedTable(
@@ -153,7 +152,7 @@ def overload_lines(drops: View | None) -> list[RenderableType]:
 
 
 def change_line(last: View) -> str:
-    """A drop, a restore or what else happened, as a sentence."""
+    """Return a sentence on a drop, a restore or another change."""
     at = time.strftime("%H:%M:%S", time.localtime(last["at"]))
     if last["what"] == "lacking":
         return f"{at}: short of {size(last['bytes'])} of KV memory, which no drop can free: {last['why']}"
@@ -205,7 +204,7 @@ def _busy(applications: Iterable[View]) -> FittedTable:
 
 
 def ready_line(view: View) -> str:
-    """Return how many requests run and wait, and how many workers are ready."""
+    """Return the numbers of running and waiting requests, and of ready workers."""
     running, waiting = (sum(one["requests"][name] for one in view["applications"]) for name in ("running", "waiting"))
     return f"{running:,} running, {waiting:,} waiting; {_ready(view)}"
 
@@ -216,7 +215,7 @@ def _ready(view: View) -> str:
 
 
 def total_line(view: View) -> str:
-    """How busy the whole server is."""
+    """Return the load of the whole server."""
 
     def total(name: str) -> float:
         return sum(float(one[name]) for one in view["applications"])
@@ -228,7 +227,7 @@ def total_line(view: View) -> str:
 
 
 def batch_lines(batches: list[View]) -> list[RenderableType]:
-    """Nothing where none runs."""
+    """Return the table of batches; nothing if none runs."""
     if not batches:
         return []
     shown = FittedTable(

@@ -1,4 +1,4 @@
-"""What the commands of the tagger print: the figures of estimators, a row for each."""
+"""The output of the tagger's commands: the figures of estimators, a row for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from .tables import share
 
 
 def figures_table(figures: Mapping[str, Mapping[str, float]]) -> FittedTable:
-    """By estimator, of the requests that were held out. Errors in tokens; ACC-50: the part that is wrong by at most 50."""
+    """Return the figures on the held-out requests by estimator.
+
+    Errors are in tokens. ACC-50: the share with an error of at most 50.
+    """
     rows = [
         (name, f"{one['requests']:,}", f"{one['mean_error']:.1f}", *(share(one[of]) for of in PARTS))
         for name, one in figures.items()

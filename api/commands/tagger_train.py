@@ -17,7 +17,7 @@ from . import CommandError
 
 LEAST = 20  # requests to train on
 MOST_PASSES = 20
-ENOUGH = 40_000  # lessons after which a pass is the last, if there were LEAST_PASSES
+ENOUGH = 40_000  # lessons after which training stops, but not before LEAST_PASSES passes
 LEAST_PASSES = 3
 
 

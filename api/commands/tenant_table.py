@@ -1,4 +1,4 @@
-"""The lines of ``blockwright ps --tenants``, from ``tenants`` of ``/admin/cluster``."""
+"""The table of ``blockwright ps --tenants``, from ``tenants`` of ``/admin/cluster``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIMITS = {  # limit -> column
 
 
 def tenant_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tenants of a cluster, busy ones first; none if the server is of a release that tells none."""
+    """Return the tenants of a cluster, busy ones first; none if the server's release does not report tenants."""
 
     def use(one: Mapping[str, Any]) -> tuple[int, int]:
         requests = one["requests"]
@@ -30,8 +30,10 @@ def tenant_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tenant_tables(view: View) -> Screenful:
-    """Return weight, requests, tokens, KV and refusals of each tenant, and how much of its limits is used. A column for a
-    limit is left out if no tenant has it."""
+    """Return weight, requests, tokens, KV and refusals of each tenant, and the use of its limits.
+
+    The column of a limit is left out if no tenant has it.
+    """
     tenants = view["tenants"]
     limits = [limit for limit in _LIMITS if any(limit in one["limits"] for one in tenants)]
     rows = [
@@ -54,7 +56,7 @@ def tenant_tables(view: View) -> Screenful:
         "STARTED",
         "REFUSED",
         "TOKENS",
-        "KV",
+        "KV+CACHED",
         *(_LIMITS[limit] for limit in limits),
     )
     table = FittedTable(columns, rows, numbers=len(columns) - 1, least=("STARTED", "TOKENS", "WEIGHT"))
@@ -64,5 +66,5 @@ def tenant_tables(view: View) -> Screenful:
 
 
 def _used(standing: Mapping[str, Any] | None) -> str:
-    """Return what is used of a limit."""
+    """Return the use of a limit."""
     return "-" if standing is None else f"{standing['used']:,} of {standing['allowed']:,}"

@@ -4,10 +4,10 @@ memory for KV, shared blocks, cache hits.
 Workers come first, then the models, busy ones first. On a terminal the screen
 is refreshed until q or Ctrl-C: arrow keys, PgUp and PgDn scroll the models, /
 filters them, Esc ends the filter. Idle adapters that are alike share a line if
-the screen is too short. A server that restarts is waited for.
+the screen is too short. If the server restarts, top waits for it.
 
-Rates and times are of what happened since the last refresh; a model without a
-request since then shows the times of all its requests.
+Rates and times cover the time since the last refresh; a model without a request
+since then shows the times of all its requests.
 """
 
 from __future__ import annotations

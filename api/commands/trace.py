@@ -1,5 +1,5 @@
-"""Draws logs of messages as trees: who called whom, when, for how long, and with
-what result.
+"""Draws logs of messages as trees: caller and callee, time, duration, and result
+of each call.
 
 FILE is what a node wrote with Node(message_log=...). Give the files of several
 nodes to see calls between them.

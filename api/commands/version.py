@@ -6,7 +6,7 @@ import argparse
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """It has no arguments."""
+    """Declare no arguments."""
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What the commands of a zoo share: which folder, how far a long one is, and what is refused.
+"""Shared parts of the zoo commands: the folder, progress of long operations, and refusals.
 
 Not a command.
 """
@@ -23,7 +23,7 @@ def add_zoo(parser: argparse.ArgumentParser) -> None:
 def folder(text: str) -> Path:
     try:
         return Path(text).expanduser().absolute()
-    except RuntimeError as error:  # "~" of nobody
+    except RuntimeError as error:  # "~" of an unknown user
         raise argparse.ArgumentTypeError(f"is {text!r}: {error}") from None
 
 
@@ -33,7 +33,10 @@ def waiting() -> None:
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """What a zoo refuses, as the sentence that ends a command: 1 where a disk is to blame, 2 where the call is."""
+    """Turn a zoo's refusal into the command's last sentence.
+
+    The exit code is 1 for a fault of a disk, 2 for a fault of the call.
+    """
     from ...gpu.errors import CheckpointError
     from ...zoo.errors import StorageError, ZooDamaged
 
@@ -47,7 +50,7 @@ def refusals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Tells a person at a terminal how many bytes are done; others are told nothing."""
+    """Yield a callback that shows the bytes done on a terminal, and nothing elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 

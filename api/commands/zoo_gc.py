@@ -1,5 +1,5 @@
 """Deletes files of a zoo that no application needs: tensors of removed
-applications, and what interrupted commands left behind.
+applications, and the leftovers of interrupted commands.
 
 It is safe while servers and other commands use the zoo.
 """

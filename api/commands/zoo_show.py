@@ -1,5 +1,5 @@
 """Shows an application of a zoo: its blocks, which are cut only where the
-applications of the zoo differ, and who shares each of them."""
+applications of the zoo differ, and the applications that share each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands of a zoo print: a sentence for what was added, tables, the same as plain data (``docs/schemas/``)."""
+"""The output of the zoo commands: a sentence on an added model, tables, and the same as plain data (``docs/schemas/``)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The demo: what ``blockwright demo`` shows, and the tasks that its checkpoint can do."""
+"""The demo: the parts that ``blockwright demo`` shows, and the tasks of its checkpoint."""

@@ -1,7 +1,7 @@
-"""The demo's part with a burst: two replicas run out of KV memory, drop the parameters that both hold, and load them again.
+"""The burst part of the demo: two replicas run out of KV memory, drop the parameters that both hold, and load them again.
 
-A server of its own, with little memory, whose sweeps are held to the pace of a slower machine, so that there is something to
-see. Talks to it through its HTTP API.
+It has a server of its own with little memory, whose sweeps run at the pace of a slower machine, so that there is something
+to see. The demo talks to it through its HTTP API.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ...policies.binary_size import binary_size
 from .display import TourCheck
 from .recovery import KilledStream, listen
 
-STREAMS, TOKENS = 16, 150  # of answers; the replicas have KV memory for some ten of them
-SPARE, LEAST = 0.35, 640 << 10  # memory for KV, as a part of the parameters; bytes of it at least
-PACE = {"base": 0.01}  # seconds of a sweep
-BACK_SECONDS = 30.0  # until the parameters have to be there again
-LOOK = 0.1  # seconds between looks at the cluster
+STREAMS, TOKENS = 16, 150  # number and length of answers; the replicas have KV memory for about ten of them
+SPARE, LEAST = 0.35, 640 << 10  # KV memory as a share of the parameters; its least bytes
+PACE = {"base": 0.01}  # least seconds of a sweep
+BACK_SECONDS = 30.0  # seconds until the parameters must be loaded again
+LOOK = 0.1  # seconds between two queries of the cluster
 TOLD = ("drop", "restore")
 
 
 def command(checkpoint: Path, port: int, pace: Path) -> list[str]:
-    """How its server is started; writes ``pace``."""
+    """Return the command that starts the server; write ``pace``."""
     pace.write_text(json.dumps(PACE))
     parameters = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
     memory = parameters + max(int(SPARE * parameters), LEAST)
@@ -42,7 +42,7 @@ def command(checkpoint: Path, port: int, pace: Path) -> list[str]:
 
 
 async def show_burst(session: aiohttp.ClientSession, say: Callable[[str], None]) -> list[TourCheck]:
-    """Stream, look on while parameters turn into KV, and wait until they are back. ``say`` takes each line."""
+    """Stream while parameters turn into KV memory, and wait until they are back. ``say`` receives each line."""
     async with session.get("/v1/models") as answer:
         model = str((await answer.json())["data"][0]["id"])
     say(f"\nmeanwhile a burst on a second server: {STREAMS} streams at once from {model},")
@@ -62,14 +62,14 @@ async def show_burst(session: aiohttp.ClientSession, say: Callable[[str], None])
 
 
 async def _changes(session: aiohttp.ClientSession) -> list[dict[str, Any]]:
-    """Drops and restores that are over."""
+    """Return the drops and restores that have ended."""
     async with session.get("/admin/cluster") as answer:
         changes = (await answer.json())["overload"]["changes"]
     return [one for one in changes if one["what"] in TOLD and one["seconds"] is not None]
 
 
 def told(change: dict[str, Any]) -> str:
-    """One change, for a person."""
+    """Return a sentence on one change."""
     if change["what"] == "restore":
         return f"{change['group']}: the parameters are back after {change['seconds']:.1f} s; it served meanwhile"
     mean = change["stall"] / max(change["requests"], 1)
@@ -80,7 +80,7 @@ def told(change: dict[str, Any]) -> str:
 
 
 def judge(streams: list[KilledStream], seen: list[str]) -> list[TourCheck]:
-    """Whether memory was made of parameters, and nothing was lost."""
+    """Return the checks: parameters became memory, and nothing was lost."""
     whole = sum(not one.error for one in streams)
     return [
         TourCheck(f"{whole} of {len(streams)} streams of the burst are complete", whole == len(streams)),

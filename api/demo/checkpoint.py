@@ -1,6 +1,7 @@
-"""The files of a demo checkpoint: its tokenizer (one token for each byte), its texts, and one of random weights.
+"""The files of a demo checkpoint: its tokenizer (one token for each byte), its text files, and random weights.
 
-Every text has exactly one encoding and survives the round trip, also where it is not ASCII. Imports no torch; never trains.
+Every text has exactly one encoding and survives the round trip, even if it is not ASCII. This module imports no torch and
+never trains.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 BOS, EOS, PAD = 256, 257, 258
 SPECIAL = {"<s>": BOS, "</s>": EOS, "<pad>": PAD}
 
-# The model was trained on single prompts: the last user message is rendered, what came before it is not.
+# The model was trained on single prompts: only the last user message is rendered.
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% set asked = messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list %}"
     "{% set text = asked[-1] | trim %}{{ text }}{% if text[-1:] != '=' %} ={% endif %}"
@@ -22,19 +23,19 @@ CHAT_TEMPLATE = (
 
 
 def encode(text: str, start: bool = True) -> list[int]:
-    """Token ids, the same that the written tokenizer gives; ``start`` puts the begin-of-sequence token before them."""
+    """Return the token ids of the written tokenizer; ``start`` puts the begin-of-sequence token in front."""
     return [BOS] * start + list(text.encode())
 
 
 def byte_symbols() -> dict[str, int]:
-    """The printable characters that the byte-level pre-tokenizer writes for the bytes, each with its byte as id."""
+    """Return the printable characters that stand for bytes in the byte-level pre-tokenizer, each with its byte as id."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + rank): byte for rank, byte in enumerate(others)}
 
 
 def make_tokenizer() -> Tokenizer:
-    """Byte-level BPE without a single merge."""
+    """Return a byte-level BPE tokenizer without merges."""
     tokenizer = Tokenizer(models.BPE(vocab=byte_symbols() | SPECIAL, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -46,7 +47,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 def model_config(shape: dict[str, Any]) -> dict[str, Any]:
-    """config.json of a Llama with these sizes, but for the type of its weights."""
+    """Return config.json of a Llama with these sizes, except for the type of its weights."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -71,7 +72,7 @@ def model_config(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_texts(folder: Path, shape: dict[str, Any], dtype: str) -> None:
-    """All files of a checkpoint but its weights; ``dtype``: of these."""
+    """Write all files of a checkpoint except its weights. ``dtype``: type of the weights."""
     folder.mkdir(parents=True, exist_ok=True)
     make_tokenizer().save(str(folder / "tokenizer.json"))
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
@@ -109,7 +110,7 @@ RANDOM_SHAPE = {
 
 
 def write_random(folder: Path, seed: int = 0) -> None:
-    """A checkpoint of random weights, for where the trained one is not: it serves like any other, and talks noise."""
+    """Write a checkpoint of random weights, in place of the trained one. It serves like any other and generates noise."""
     import numpy as np
     from safetensors.numpy import save_file
 

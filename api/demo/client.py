@@ -1,7 +1,7 @@
-"""One streamed request to an OpenAI-compatible server, and what a person wants to know of it.
+"""One streamed request to an OpenAI-compatible server, and the figures of interest to a person.
 
-Parses server-sent events, measures on the client's side, and asks the server afterwards which workers answered. Owns no
-server and prints nothing; ``demo.py`` does both.
+It parses server-sent events, measures at the client, and asks the server afterwards which workers answered. It owns no
+server and prints nothing; ``tour.py`` does both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_TOKENS = 96
 
 @dataclass(slots=True)
 class ExampleOutcome:
-    """What came of a request so far. Times are seconds on the client's monotonic clock."""
+    """The outcome of a request so far. Times are seconds on the client's monotonic clock."""
 
     example: Example
     model: str
@@ -29,11 +29,11 @@ class ExampleOutcome:
     request: str = ""  # the server's id
     finish: str = ""
     error: str = ""
-    tokens: int = 0  # generated, as the server counts them (the end-of-sequence token among them)
+    tokens: int = 0  # generated tokens by the server's count (including the end-of-sequence token)
     started: float = 0.0
-    first: float = 0.0  # when the first text came
+    first: float = 0.0  # arrival of the first text
     ended: float = 0.0
-    judged: bool = True  # whether the model can know the answer
+    judged: bool = True  # True if the model can know the answer
     route: list[str] = field(default_factory=list)  # workers, in the order of the hops
 
     @property
@@ -42,28 +42,28 @@ class ExampleOutcome:
 
     @property
     def verdict(self) -> str:
-        """Of an answer that is complete."""
+        """The verdict on a complete answer."""
         return ("right" if self.right else "wrong") if self.judged else "noise"
 
     @property
     def first_ms(self) -> float:
-        """Milliseconds from sending to the first text; 0 when none came."""
+        """Milliseconds from sending to the first text; 0 without text."""
         return (self.first - self.started) * 1000 if self.first else 0.0
 
     @property
     def rate(self) -> float:
-        """Tokens per second from sending to the end, the prompt's time included; 0 while it runs."""
+        """Tokens per second from sending to the end, including the prompt's time; 0 while it runs."""
         return self.tokens / (self.ended - self.started) if self.ended > self.started else 0.0
 
 
 class SseReader:
-    """Turns the bytes of an event stream, cut anywhere, into the data of its events."""
+    """A parser from the bytes of an event stream, split anywhere, to the data of its events."""
 
     def __init__(self) -> None:
-        self._rest = b""  # what follows the last complete event
+        self._rest = b""  # bytes after the last complete event
 
     def feed(self, data: bytes) -> list[str]:
-        """The ``data:`` of each event that is now complete; comments and other fields are skipped."""
+        """Return the ``data:`` of each event that is now complete; comments and other fields are skipped."""
         *events, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
         found = []
         for event in events:
@@ -89,7 +89,7 @@ def absorb(outcome: ExampleOutcome, chunk: dict[str, Any], now: float) -> None:
 
 
 def body_of(outcome: ExampleOutcome, chat: bool) -> dict[str, Any]:
-    """The request: greedy, streamed, with the count of tokens at the end."""
+    """Return the body of the request: greedy, streamed, with the token count at the end."""
     prompt = outcome.example.prompt
     asked = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
     return {
@@ -103,14 +103,14 @@ def body_of(outcome: ExampleOutcome, chat: bool) -> dict[str, Any]:
 
 
 def workers_of(view: dict[str, Any]) -> list[str]:
-    """Names of the workers in the ``route`` of ``/v1/requests/{id}``, first hop first."""
+    """Return the names of the workers in the ``route`` of ``/v1/requests/{id}``, first hop first."""
     return [str(hop["worker"]) for hop in view.get("route", [])]
 
 
 async def ask(
     session: aiohttp.ClientSession, outcome: ExampleOutcome, changed: Callable[[ExampleOutcome], None], chat: bool = False
 ) -> None:
-    """Run one request to its end, filling in ``outcome``; a failure is its ``error``, never an exception."""
+    """Run one request to its end, filling in ``outcome``. A failure is its ``error``, never an exception."""
     reader, done = SseReader(), False
     outcome.started = time.monotonic()
     try:

@@ -1,6 +1,6 @@
-"""What the demo shows: a line for each request that changes in place on a terminal, and the tables at the end.
+"""The output of the demo: a line for each request, updated in place on a terminal, and the tables at the end.
 
-Plain ANSI, no library. Where the output is no terminal each request is one line when it ends. Knows no network.
+Plain ANSI, no library. If the output is not a terminal, each request is one line at its end. No network access here.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _UP, _CLEAR = "\x1b[{}A", "\x1b[2K"
 
 @dataclass(frozen=True, slots=True)
 class TourCheck:
-    """One thing that must be true for the demo to succeed."""
+    """One condition for the demo's success."""
 
     text: str
     passed: bool
 
 
 def status_line(outcome: ExampleOutcome, width: int) -> str:
-    """State, prompt and what was answered so far, cut to ``width`` columns."""
+    """Return state, prompt and the answer so far, cut to ``width`` columns."""
     if outcome.error:
         mark = "failed "
     elif outcome.finish:
@@ -37,16 +37,16 @@ def status_line(outcome: ExampleOutcome, width: int) -> str:
 
 
 class Live:
-    """Shows outcomes while they change."""
+    """A display of outcomes while they change."""
 
     def __init__(self, outcomes: Sequence[ExampleOutcome], out: TextIO) -> None:
         self._outcomes, self._out = outcomes, out
         self._terminal = out.isatty()
         self._drawn = False
-        self._told: set[int] = set()  # outcomes whose end was printed, where the output is no terminal
+        self._told: set[int] = set()  # outcomes whose end was printed, if the output is not a terminal
 
     def changed(self, outcome: ExampleOutcome) -> None:
-        """Draw again. ``outcome`` is the one with news."""
+        """Draw again. ``outcome`` is the one that changed."""
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             lines = "".join(f"{_CLEAR}{status_line(item, width)}\n" for item in self._outcomes)
@@ -59,7 +59,7 @@ class Live:
 
 
 class Meanwhile:
-    """What a part says that runs beside others: kept until its turn, from then on shown as it comes."""
+    """The output of a part that runs beside others: held until its turn, then shown as it comes."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -73,14 +73,14 @@ class Meanwhile:
             self._out.flush()
 
     def turn(self) -> None:
-        """Show what was kept, and keep nothing more."""
+        """Show the held lines, and hold no more."""
         kept, self._kept = self._kept or [], None
         for line in kept:
             self.say(line)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell; the first to the left, the others to the right."""
+    """Return a table with columns as wide as their widest cell; the first aligned left, the others right."""
     cells = [list(head), *(list(row) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     lines = []
@@ -91,7 +91,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def request_table(outcomes: Iterable[ExampleOutcome]) -> str:
-    """One row for each request: time to first token, tokens per second, route, whether the answer is right."""
+    """Return one row for each request: time to first token, tokens per second, route, verdict on the answer."""
     rows = [
         (
             f"{item.model} {item.example.task}",
@@ -107,7 +107,7 @@ def request_table(outcomes: Iterable[ExampleOutcome]) -> str:
 
 
 def accuracy_table(outcomes: Iterable[ExampleOutcome]) -> str:
-    """Right answers of all, task by task: prompts of trained length, and longer ones."""
+    """Return the right answers by task: prompts of trained length, and longer ones."""
     counts = accuracy((item.example, "" if item.error else item.text) for item in outcomes)
     tasks = [*dict.fromkeys(task for task, _ in counts if task != "all"), "all"]
 

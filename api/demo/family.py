@@ -1,7 +1,7 @@
 """The demo family: variants of the demo checkpoint, each fine-tuned for one task that the checkpoint itself cannot do.
 
-Six are LoRA adapters, two full fine-tunes, one of which changes only the upper layers. ``examples/train_demo.py --family``
-trains them. Standard library only.
+Six are LoRA adapters; two are full fine-tunes, one of which changes only the upper layers. ``examples/train_demo.py
+--family`` trains them. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROMAN = (
 
 
 class Form(StrEnum):
-    """How a member differs from the checkpoint."""
+    """The way in which a member differs from the checkpoint."""
 
     LORA = "LoRA"
     UPPER = "upper layers"
@@ -106,10 +106,10 @@ TASKS = {name: member.task for name, member in FAMILY.items()}
 
 
 def questions(name: str, seed: int, count: int) -> list[Example]:
-    """Different held-out prompts of a member's task, fixed by the seed."""
+    """Return distinct held-out prompts of a member's task, determined by the seed."""
     return examination(seed, count, (HELD_OUT,), {name: TASKS[name]})
 
 
 def present(folder: Path) -> dict[str, Path]:
-    """Members whose folders are there, by name."""
+    """Return the members whose folders exist, by name."""
     return {name: folder / name for name in FAMILY if (folder / name).is_dir()}

@@ -1,6 +1,6 @@
-"""The demo's part with a kill: streams are cut off from their worker by ``kill -9``, and go on with the very same tokens.
+"""The failover part of the demo: ``kill -9`` cuts streams off from their worker, and they continue with the same tokens.
 
-Every stream is asked for twice, without and with the kill. Talks to the server through its HTTP API, but for the kill.
+Every stream runs twice, without and with the kill. Except for the kill, the demo talks to the server through its HTTP API.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from .display import TourCheck, table
 
 STREAMS, TOKENS = 12, 400
 BEGUN = 20  # tokens of a stream before the kill
-BACK_SECONDS = 30.0  # until the killed worker has to serve again
-TRIES = 3  # a kill finds no stream where the server ran on to their ends while the machine kept this client waiting
-NAP, TOLD = 0.005, 0.1  # seconds: how often a machine is asked for a turn; from which wait on it is told
+BACK_SECONDS = 30.0  # seconds until the killed worker must serve again
+TRIES = 3  # a kill misses all streams if the server finishes them while the machine keeps this client waiting
+NAP, TOLD = 0.005, 0.1  # seconds between two tests of the machine; shortest wait that is reported
 
 
 @dataclass(slots=True)
 class KilledStream:
-    """One answer as it came: its tokens, and the longest time between two of them."""
+    """One answer as it arrived: its tokens, and the longest time between two of them."""
 
     prompt: str
     tokens: list[int] = field(default_factory=list)
     pause: float = 0.0  # seconds
-    last: float = 0.0  # when a token came
+    last: float = 0.0  # arrival of the latest token
     error: str = ""
     request: str = ""
-    moved: bool = False  # it was at the worker that died
+    moved: bool = False  # it ran on the worker that died
 
     def take(self, tokens: list[int], now: float) -> None:
         if tokens:
@@ -50,7 +50,7 @@ class KilledStream:
 class Standstill:
     """The longest time for which the machine did not run a thread that is nearly always asleep, in ``seconds``.
 
-    Whatever keeps it from running keeps streams waiting too: other programs, other guests of the host, the scheduler.
+    Anything that keeps it from running keeps streams waiting, too: other programs, other guests of the host, the scheduler.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -77,7 +77,7 @@ class Standstill:
 async def listen(
     session: aiohttp.ClientSession, model: str, stream: KilledStream, heard: Callable[[], None], tokens: int = TOKENS
 ) -> None:
-    """Ask for an answer of so many tokens. ``heard``: after each news. A failure is the stream's ``error``."""
+    """Stream an answer of ``tokens`` tokens. ``heard`` is called after each piece. A failure is the stream's ``error``."""
     body = {"model": model, "prompt": stream.prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     reader = SseReader()
     try:
@@ -127,13 +127,13 @@ async def show_recovery(
 async def _killed(
     session: aiohttp.ClientSession, model: str, streams: list[KilledStream], kill: Callable[[int, int], None]
 ) -> list[str]:
-    """Let these come while the first worker is killed; what the server tells of that worker until it serves again."""
+    """Run streams while the first worker is killed; return the server's events of that worker until it serves again."""
     view = await _cluster(session)
     victim, seen = view["workers"][0], max((event["number"] for event in view["events"]), default=0)
-    killed: list[int] = []  # tokens that had come by then
+    killed: list[int] = []  # tokens received before the kill
 
     def heard() -> None:
-        """At once, while all the others run: a small model is quick."""
+        """Kill the worker at once, while all the others run: a small model is quick."""
         if not killed and any(len(one.tokens) >= BEGUN for one in streams):
             kill(victim["pid"], signal.SIGKILL)
             killed.append(sum(len(one.tokens) for one in streams))
@@ -157,7 +157,7 @@ async def _attempts(session: aiohttp.ClientSession, request: str) -> int:
 
 
 async def _back(session: aiohttp.ClientSession, worker: str, seen: int) -> list[str]:
-    """What the server tells of the worker until it serves again; nothing where it does not."""
+    """Return the server's events of the worker until it serves again; none if it does not."""
     until = time.monotonic() + BACK_SECONDS
     while time.monotonic() < until:
         news = [event for event in (await _cluster(session))["events"] if event["number"] > seen]
@@ -169,7 +169,7 @@ async def _back(session: aiohttp.ClientSession, worker: str, seen: int) -> list[
 
 
 def pause_table(streams: list[KilledStream], expected: list[KilledStream]) -> str:
-    """One row for each stream."""
+    """Return one row for each stream."""
     rows = [
         (
             one.prompt,
@@ -184,7 +184,7 @@ def pause_table(streams: list[KilledStream], expected: list[KilledStream]) -> st
 
 
 def judge(streams: list[KilledStream], expected: list[KilledStream], back: bool) -> list[TourCheck]:
-    """Whether nothing was lost."""
+    """Return the checks: nothing was lost."""
     same = sum(one.tokens == alone.tokens and not one.error for one, alone in zip(streams, expected, strict=True))
     moved = [one for one in streams if one.moved]
     worst = max((one.pause for one in moved), default=0.0)

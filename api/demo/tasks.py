@@ -1,8 +1,8 @@
-"""Synthetic tasks whose answers can be checked: what the demo checkpoint learns, and what it is examined on.
+"""Synthetic tasks with verifiable answers: the demo checkpoint is trained and examined on them.
 
-A prompt is plain text, ``"reverse: abcd ="``; its answer follows at once, ``"dcba"``, and then the end-of-sequence token.
-A prompt belongs to exactly one split, decided by a hash of its text, so nothing that is trained on is ever examined;
-``LONGER`` examples have more symbols than any training prompt of their task. Standard library only; never reads a clock.
+A prompt is plain text, ``"reverse: abcd ="``; its answer follows at once, ``"dcba"``, and then the end-of-sequence token. A
+hash of a prompt's text assigns it to exactly one split, so nothing from the training is ever examined. ``LONGER`` examples
+have more symbols than any training prompt of their task. Standard library only; never reads a clock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 TRAIN = "train"
-HELD_OUT = "held-out"  # as long as the training prompts, but none of them
+HELD_OUT = "held-out"  # with the length of training prompts, but none of them
 LONGER = "longer"  # longer than every training prompt of the same task
 SPLITS = (TRAIN, HELD_OUT, LONGER)
 
@@ -23,7 +23,7 @@ _HELD_OUT_SHARE = 8  # one prompt of eight is held out
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt, the only right answer to it, and where it comes from."""
+    """A prompt, the only right answer to it, and its task and split."""
 
     task: str
     prompt: str
@@ -33,7 +33,10 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``make(random, size)`` gives (prompt without " =", answer); sizes up to ``trained`` are in the training range."""
+    """A task.
+
+    ``make(random, size)`` returns (prompt without " =", answer). Sizes up to ``trained`` are in the training range.
+    """
 
     make: Callable[[random.Random, int], tuple[str, str]]
     trained: int
@@ -42,7 +45,7 @@ class Task:
 
 
 def letters(draw: random.Random, size: int) -> str:
-    """A text of ``size`` lower-case letters."""
+    """Return a text of ``size`` lower-case letters."""
     return "".join(draw.choices(string.ascii_lowercase, k=size))
 
 
@@ -129,12 +132,12 @@ TASKS: dict[str, Task] = {
 
 
 def held_out(prompt: str) -> bool:
-    """Whether a prompt is reserved for examination; depends on its text alone."""
+    """Return True if a prompt is reserved for examination; depends on its text alone."""
     return zlib.crc32(prompt.encode()) % _HELD_OUT_SHARE == 0
 
 
 def make_example(draw: random.Random, task: str, split: str, tasks: Mapping[str, Task] = TASKS) -> Example:
-    """One example of a task from a split, with a size drawn evenly from the split's range."""
+    """Return one example of a task from a split, with a size drawn evenly from the split's range."""
     kind = tasks[task]
     low, high = (kind.trained + 1, kind.longest) if split == LONGER else (1, kind.trained)
     while True:
@@ -145,7 +148,7 @@ def make_example(draw: random.Random, task: str, split: str, tasks: Mapping[str,
 
 
 def training_stream(seed: int, tasks: Mapping[str, Task] = TASKS) -> Iterator[Example]:
-    """Training examples without end, tasks mixed by weight."""
+    """Yield training examples without end, tasks mixed by weight."""
     draw = random.Random(f"{seed}/{TRAIN}")
     names = [name for name, task in tasks.items() for _ in range(task.weight)]
     while True:
@@ -155,7 +158,7 @@ def training_stream(seed: int, tasks: Mapping[str, Task] = TASKS) -> Iterator[Ex
 def examination(
     seed: int, per_task: int, splits: Iterable[str] = (HELD_OUT, LONGER), tasks: Mapping[str, Task] = TASKS
 ) -> list[Example]:
-    """``per_task`` different prompts of every task and split, in a fixed order for a seed."""
+    """Return ``per_task`` distinct prompts of every task and split, in a fixed order for a seed."""
     draw = random.Random(f"{seed}/examination")
     found: dict[str, Example] = {}
     for split in splits:
@@ -168,12 +171,12 @@ def examination(
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Exactly the answer; blanks around it are forgiven."""
+    """Return True if the text is exactly the answer, apart from surrounding blanks."""
     return text.strip() == example.answer
 
 
 def accuracy(outcomes: Iterable[tuple[Example, str]]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(task, split) -> (right, all), plus one row ``("all", split)`` for each split seen."""
+    """Return (task, split) -> (right, all), plus one row ``("all", split)`` for each split seen."""
     table: dict[tuple[str, str], tuple[int, int]] = {}
     for example, text in outcomes:
         for key in ((example.task, example.split), ("all", example.split)):

@@ -1,6 +1,7 @@
-"""The demo's part with tenants: fine-tunes of one foundation in the same sweeps, and one more that is added meanwhile.
+"""The tenants part of the demo: fine-tunes of one base model in the same sweeps, and one more that is added meanwhile.
 
-Every tenant gets held-out prompts of its task, and the foundation the same ones, all at once. Needs the family's folders.
+Every tenant gets held-out prompts of its task, and the base model gets the same ones, all at once. The family's folders are
+required.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from .family import FAMILY, questions
 
 HOT = "mirror"  # the member that is added while the others stream
 SEED = 9
-PROMPTS = 12  # for each tenant
-GOOD, POOR = 0.8, 0.25  # share of right answers: at least of a tenant, at most of the foundation alone
+PROMPTS = 12  # prompts for each tenant
+GOOD, POOR = 0.8, 0.25  # share of right answers: least of a tenant, most of the base model alone
 
 
 @dataclass(slots=True)
 class TenantExam:
-    """A tenant's answers, and the foundation's to the same prompts."""
+    """A tenant's answers, and the base model's answers to the same prompts."""
 
     name: str
     tenant: list[ExampleOutcome]
@@ -41,16 +42,16 @@ class TenantExam:
 
     @property
     def pairs(self) -> list[ExampleOutcome]:
-        """In the order of asking: equal prompts together, so that pages of KV meet."""
+        """The outcomes in the order of sending: equal prompts together, so that they share KV pages."""
         return [one for pair in zip(self.tenant, self.foundation, strict=True) for one in pair]
 
 
 @dataclass(slots=True)
 class AppsSeen:
-    """What ``/admin/apps`` said while requests ran."""
+    """The answers of ``/admin/apps`` while requests ran."""
 
     applications: dict[str, Any] = field(default_factory=dict)
-    shared_kv: dict[str, int] = field(default_factory=dict)  # most bytes in common with another, by model id
+    shared_kv: dict[str, int] = field(default_factory=dict)  # most bytes shared with another model, by model id
 
     async def look(self, session: aiohttp.ClientSession) -> None:
         async with session.get("/admin/apps") as answer:
@@ -64,7 +65,7 @@ def right(outcomes: Iterable[ExampleOutcome]) -> int:
 
 
 def tenant_table(exams: Sequence[TenantExam], watch: AppsSeen) -> str:
-    """One row for each tenant: what it is, what it costs, what it can do; the KV that it shared, where any did."""
+    """Return one row for each tenant: form, memory, accuracy, and the shared KV if there was any."""
     rows, last = [], any(watch.shared_kv.get(exam.name) for exam in exams)
     for exam in exams:
         found = watch.applications[exam.name]
@@ -84,7 +85,7 @@ def tenant_table(exams: Sequence[TenantExam], watch: AppsSeen) -> str:
 
 
 def judge(exams: Sequence[TenantExam], streaming: int) -> list[TourCheck]:
-    """Whether tenants can do what the foundation cannot. ``streaming``: requests that ran when one was added."""
+    """Return the checks: tenants can do what the base model cannot. ``streaming``: requests in progress at the addition."""
     outcomes = [outcome for exam in exams for outcome in exam.pairs]
     failed = sum(bool(outcome.error) for outcome in outcomes)
     least = min(right(exam.tenant) / len(exam.tenant) for exam in exams)
@@ -98,7 +99,7 @@ def judge(exams: Sequence[TenantExam], streaming: int) -> list[TourCheck]:
 
 
 async def sit(session: aiohttp.ClientSession, outcomes: Iterable[ExampleOutcome], begun: asyncio.Event) -> None:
-    """Ask all at once. ``begun``: set when the first text comes."""
+    """Send all prompts at once. ``begun``: set when the first text arrives."""
     await asyncio.gather(*(ask(session, outcome, lambda _: begun.set()) for outcome in outcomes))
 
 
@@ -109,7 +110,7 @@ async def watching(session: aiohttp.ClientSession, watch: AppsSeen) -> None:
 
 
 async def add_hot(session: aiohttp.ClientSession, folder: Path, base: str) -> str:
-    """What the server says of it, in words; raises ValueError where it refuses."""
+    """Return the server's summary of the added model; raise ValueError if it refuses."""
     began = time.monotonic()
     async with session.post("/admin/apps", json={"name": HOT, "path": str(folder), "base": base}) as answer:
         told = await answer.json()
@@ -119,7 +120,7 @@ async def add_hot(session: aiohttp.ClientSession, folder: Path, base: str) -> st
 
 
 async def show_tenants(session: aiohttp.ClientSession, base: str, family: Mapping[str, Path]) -> list[TourCheck]:
-    """Stream from every tenant at once, add one more, examine all. ``family``: folders by member, ``HOT`` among them."""
+    """Stream from every tenant at once, add one more, examine all. ``family``: folders by member, including ``HOT``."""
     names, watch = [name for name in family if name != HOT], AppsSeen()
     exams = [TenantExam.of(name, base) for name in names]
     print(f"\none request each to {len(names)} fine-tunes of {base}, on the same two workers:")

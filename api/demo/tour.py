@@ -1,9 +1,10 @@
 """The demo's tour: two worker processes serve the demo checkpoint, and a dozen clients stream from it at once.
 
-One model id is served as two replicas, a second one as a pipeline over both workers, from the same folder; fine-tunes of it
+One model id is served as two replicas, a second one as a pipeline over both workers, from the same folder. Fine-tunes of it
 (``family``: folders by member, or none) are tenants. A worker is killed under streams. Meanwhile a second server meets a
-burst, which is told at last. Talks to servers through their command line and HTTP API alone.
-``trained``: whether the checkpoint can do its tasks, so that its answers are judged; one of random weights shows everything
+burst, whose output comes last. The demo uses only the servers' command line and HTTP API.
+
+``trained``: True if the checkpoint can do its tasks, so that its answers are judged. One of random weights shows everything
 but right answers.
 """
 
@@ -30,22 +31,22 @@ from .recovery import show_recovery
 from .tasks import HELD_OUT, Example, examination
 from .tenants import HOT, show_tenants
 
-PIPELINE = "demo-pipeline"  # the model id that runs over both workers; the other id is the folder's
-SEED = 7  # of the prompts that are asked; the checkpoint's own report uses another
+PIPELINE = "demo-pipeline"  # the model id that runs over both workers; the other id is the folder's name
+SEED = 7  # seed of the prompts; the checkpoint's own report uses another
 EXAMINED_PER_TASK = 3  # prompts of each task and split, for the accuracy table
 AT_ONCE = 16
 READY_SECONDS, REQUEST_SECONDS, STOP_SECONDS = 120.0, 60.0, 40.0
-HEARTBEAT = 0.1  # seconds, so that what is shown of memory is of now
-PAGE = 4  # tokens: prompts are short, and only full pages are shared
+HEARTBEAT = 0.1  # seconds; short, so that the shown memory is current
+PAGE = 4  # tokens; few, since prompts are short and only full pages are shared
 GOOD_ENOUGH = 0.85  # share of right answers to held-out prompts of trained length
 
 
 class DemoError(Exception):
-    """Something that ends the demo; its text is for people."""
+    """An error that ends the demo; its text is for people."""
 
 
 def command(checkpoint: Path, port: int, family: Mapping[str, Path]) -> list[str]:
-    """How the server is started: the same line works in a shell. A member of the family is left for later."""
+    """Return the command that starts the server; it also works in a shell. The member ``HOT`` is added later."""
     tenants = [word for name, folder in family.items() if name != HOT for word in ("--app", f"{name}={folder}")]
     later = [word for name, folder in family.items() if name == HOT for word in ("--set", f"app_roots={folder.parent}")]
     return [
@@ -58,7 +59,7 @@ def command(checkpoint: Path, port: int, family: Mapping[str, Path]) -> list[str
 
 
 def free_port(wanted: int) -> int:
-    """``wanted`` if nothing listens there, else one that the system picks."""
+    """Return ``wanted`` if nothing listens there, else a port that the system picks."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -69,20 +70,20 @@ def free_port(wanted: int) -> int:
 
 
 def curl_line(port: int, model: str, example: Example) -> str:
-    """A request to paste; quoted for a POSIX shell (prompts hold no quotes)."""
+    """Return a request to paste, quoted for a POSIX shell (prompts have no quotes)."""
     body = f'{{"model": "{model}", "prompt": "{example.prompt}", "max_tokens": 64, "temperature": 0}}'
     return f"curl http://127.0.0.1:{port}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
 
 
 INTERRUPTED = TourCheck("interrupted", False)
 Part = Callable[[aiohttp.ClientSession], Coroutine[None, None, list[TourCheck]]]
-ServersPart = Callable[..., Coroutine[None, None, list[TourCheck]]]  # of all servers, and a session to the first
+ServersPart = Callable[..., Coroutine[None, None, list[TourCheck]]]  # arguments: all servers, and a session with the first
 
 
 def judge(
     shown: Sequence[ExampleOutcome], piped: ExampleOutcome, examined: Sequence[ExampleOutcome], trained: bool
 ) -> list[TourCheck]:
-    """Whether the demo showed what it promises."""
+    """Return the checks: the demo showed what it promises."""
     everything = [*shown, piped, *examined]
     failed = [item for item in everything if item.error]
     used = {item.route[0] for item in shown if len(item.route) == 1}
@@ -109,24 +110,24 @@ class DemoServer:
         except OSError:
             self._log.close()
             raise
-        self._told = False  # to end
+        self._told = False  # the process was told to end
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def ended(self) -> DemoError | None:
-        """What to tell when the process is gone although nobody stopped it."""
+        """Return the error to report if the process has ended by itself."""
         status = self._process.poll()
         return None if status is None else DemoError(f"the server ended with status {status}:\n{self.said()}")
 
     def said(self) -> str:
-        """The last lines that the server printed."""
+        """Return the last lines that the server printed."""
         self._log.seek(0)
         return "".join(self._log.readlines()[-20:])
 
     async def ready(self, session: aiohttp.ClientSession) -> None:
-        """Return when ``/health/ready`` says 200 and all models are listed as ready."""
+        """Return when ``/health/ready`` answers 200 and lists all models as ready."""
         until = time.monotonic() + READY_SECONDS
         while time.monotonic() < until:
             if gone := self.ended():
@@ -140,13 +141,13 @@ class DemoServer:
         raise DemoError(f"the server was not ready after {READY_SECONDS:.0f} s:\n{self.said()}")
 
     def end(self) -> None:
-        """SIGTERM, once: a second one would end it without order."""
+        """Send SIGTERM, once: a second one would end the server without order."""
         if not self._told and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         self._told = True
 
     def stop(self) -> int:
-        """``end``, wait, and the exit status; a server that does not end is killed and counts as failed."""
+        """End the server and return its exit status. One that does not end is killed and counts as failed."""
         self.end()
         try:
             return self._process.wait(STOP_SECONDS)
@@ -159,19 +160,22 @@ class DemoServer:
 
 
 def stopped(code: int, *, interrupted: bool) -> TourCheck:
-    """``code``: the exit status after SIGTERM. A server that has only begun has no handler yet and dies of it."""
+    """Return the check of a stop. ``code``: the exit status after SIGTERM.
+
+    A server that has just begun has no handler yet and dies of the signal.
+    """
     return TourCheck("the server stopped when told to", code == 0 or (interrupted and code == -signal.SIGTERM))
 
 
 async def replicated(session: aiohttp.ClientSession) -> str:
-    """The model id that is served as replicas: the one that is not the pipeline's."""
+    """Return the model id that is served as replicas, which is the one besides the pipeline's."""
     async with session.get("/v1/models") as answer:
         ids = [str(model["id"]) for model in (await answer.json())["data"]]
     return next(name for name in ids if name != PIPELINE)
 
 
 async def examine(session: aiohttp.ClientSession, model: str) -> list[ExampleOutcome]:
-    """Ask every examination prompt, ``AT_ONCE`` at a time."""
+    """Send every examination prompt, ``AT_ONCE`` at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
     outcomes = [ExampleOutcome(example, model) for example in examination(SEED + 1, EXAMINED_PER_TASK)]
 
@@ -184,7 +188,7 @@ async def examine(session: aiohttp.ClientSession, model: str) -> list[ExampleOut
 
 
 async def tour(session: aiohttp.ClientSession, trained: bool) -> list[TourCheck]:
-    """Stream twelve requests at once, one chat among them, then one over the pipeline, then the examination."""
+    """Stream twelve requests at once, one of them a chat, then one over the pipeline, then run the examination."""
     model = await replicated(session)
     shown = [ExampleOutcome(example, model, judged=trained) for example in examination(SEED, 1, (HELD_OUT,))]
     print(f"\n{len(shown)} requests at once to {model}, on two replicas (the last is a chat):")
@@ -202,7 +206,7 @@ async def tour(session: aiohttp.ClientSession, trained: bool) -> list[TourCheck]
 
 
 async def run(server: DemoServer, stay: bool, part: Part) -> list[TourCheck]:
-    """One part of the demo or, with ``stay``, until a signal comes."""
+    """Run one part of the demo or, with ``stay``, wait until a signal comes."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
@@ -223,7 +227,7 @@ async def run(server: DemoServer, stay: bool, part: Part) -> list[TourCheck]:
 async def guided(
     server: DemoServer, second: DemoServer, session: aiohttp.ClientSession, trained: bool, family: Mapping[str, Path]
 ) -> list[TourCheck]:
-    """All parts. The burst runs beside the others, for its server mostly waits."""
+    """Run all parts. The burst runs beside the others, since its server mostly waits."""
     started, told = time.monotonic(), Meanwhile(sys.stdout)
     print(f"starting 2 workers, listening on {server.url} ...", flush=True)
     beside = asyncio.create_task(meet_a_burst(second, told))
@@ -233,7 +237,7 @@ async def guided(
         checks, model = await tour(session, trained), await replicated(session)
         checks += await show_tenants(session, model, family) if family else []
         print(f"\n{await saved(session)}", flush=True)
-        met = await beside  # nothing is to make the pauses longer that are shown next
+        met = await beside  # so that nothing lengthens the pauses that are shown next
         checks += await show_recovery(session, model)
         told.turn()
         return checks + met
@@ -243,14 +247,14 @@ async def guided(
 
 
 async def meet_a_burst(server: DemoServer, told: Meanwhile) -> list[TourCheck]:
-    """On a server with little memory."""
+    """Show a burst on a server with little memory."""
     async with aiohttp.ClientSession(server.url, timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS)) as session:
         await server.ready(session)
         return await burst.show_burst(session, told.say)
 
 
 async def saved(session: aiohttp.ClientSession) -> str:
-    """What sharing saves, as the server tells it."""
+    """Return a sentence on the memory that sharing saves, from the server's figures."""
     async with session.get("/admin/cluster") as answer:
         view = await answer.json()
     return saving(len(view["applications"]), view["parameter_bytes"], view["saved_bytes"])
@@ -268,7 +272,10 @@ async def serve_on(server: DemoServer, session: aiohttp.ClientSession) -> list[T
 
 
 def show(checkpoint: Path, *, port: int, stay: bool, trained: bool, family: Mapping[str, Path]) -> int:
-    """The exit status. ``port`` 0: any; one in use is replaced by a free one. ``stay``: serve until a signal comes."""
+    """Run the demo and return the exit status.
+
+    ``port``: 0: any; one in use is replaced by a free one. ``stay``: serve until a signal comes.
+    """
     port = free_port(port)
     wanted = [(command(checkpoint, port, family), port)]
     try:
@@ -289,7 +296,7 @@ def show(checkpoint: Path, *, port: int, stay: bool, trained: bool, family: Mapp
 
 
 def attended(wanted: Sequence[tuple[Sequence[str], int]], part: ServersPart, *, stay: bool = False) -> list[TourCheck]:
-    """The demo on its servers (words and port of each), which are stopped at the end whatever comes."""
+    """Run the demo on its servers (command and port of each), which are stopped at the end in any case."""
     servers: list[DemoServer] = []
     try:
         for words, port in wanted:
@@ -302,7 +309,7 @@ def attended(wanted: Sequence[tuple[Sequence[str], int]], part: ServersPart, *, 
 
 
 def stop_all(servers: Sequence[DemoServer]) -> list[int]:
-    """Exit statuses. All are told at once."""
+    """Stop all servers at the same time; return their exit statuses."""
     for server in servers:
         server.end()
     return [server.stop() for server in servers]

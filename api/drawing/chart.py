@@ -1,4 +1,4 @@
-"""Charts as SVG: curves over a common axis of time, and points of predicted against measured times."""
+"""Charts as SVG: curves over a common time axis, and scatter plots of predicted against measured times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A value at each time, None where there is none. ``kind`` is its colour."""
+    """A curve: a value at each time, or None for a gap. ``kind``: its color."""
 
     name: str
     values: Sequence[float | None]
@@ -26,7 +26,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Curves with one vertical axis, which begins at 0. ``least`` is the least that its top may be."""
+    """Curves with one vertical axis, which begins at 0. ``least``: the lowest value of the axis's top."""
 
     title: str
     curves: Sequence[Curve]
@@ -35,7 +35,7 @@ class Plot:
 
 
 def over_time(title: str, description: str, times: Sequence[float], plots: Sequence[Plot], note: str = "") -> str:
-    """Return an SVG of plots below each other. ``times`` are seconds, of which there is at least one."""
+    """Return an SVG of plots below each other. ``times``: seconds, at least one."""
     height = TOP + len(plots) * (PLOT + GAP) + 12
     drawing = Drawing(WIDTH, height, title, description)
     drawing.text(20, 26, title, "bold")
@@ -96,7 +96,7 @@ def _pieces(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]
 
 
 def scatter(title: str, description: str, points: Sequence[tuple[float, float]], format: Format, note: str = "") -> str:
-    """Return an SVG of (predicted, measured) on logarithmic axes, with the line on which both are equal.
+    """Return an SVG of (predicted, measured) on logarithmic axes, with the line of equality.
 
     Points with a value of 0 or less are left out.
     """

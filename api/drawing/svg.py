@@ -1,7 +1,7 @@
-"""SVG files from rectangles, lines, dots and texts, with colours for light and for dark pages.
+"""SVG files from rectangles, lines, dots and texts, with colors for light and dark pages.
 
-A file needs no other: its style is inside, and it follows the colour scheme of the reader. Coordinates are pixels from the
-upper left corner. The output is the same for the same calls.
+A file is self-contained: its style is inside, and it follows the reader's color scheme. Coordinates are pixels from the
+upper left corner. The output is deterministic.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ARROW = (
 
 
 class Drawing:
-    """A picture that grows by its methods. ``kind`` is one or more classes of ``STYLE``."""
+    """A picture that grows by its methods. ``kind``: one or more classes of ``STYLE``."""
 
     def __init__(self, width: float, height: float, title: str, description: str) -> None:
         self._parts = [
@@ -56,7 +56,7 @@ class Drawing:
         self._parts.append(f"<rect {placed} class={quoteattr(kind)}/>")
 
     def text(self, x: float, y: float, content: str, kind: str = "", *, anchor: Anchor = "start") -> None:
-        """Write a line of text. ``y`` is its base line."""
+        """Write a line of text. ``y``: its baseline."""
         placed = f'x="{_n(x)}" y="{_n(y)}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
         self._parts.append(f"<text {placed} class={quoteattr(kind)}>{escape(content)}</text>")
 
@@ -83,6 +83,6 @@ class Drawing:
 
 
 def _n(value: float) -> str:
-    """Return a coordinate with one digit after the point, or none."""
+    """Return a coordinate with one decimal, or none."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text

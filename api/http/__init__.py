@@ -1,1 +1,1 @@
-"""What every endpoint shares: keys, limits, headers, CORS, server-sent events, metrics, the admin endpoints."""
+"""The parts that all endpoints share: keys, limits, headers, CORS, server-sent events, metrics, the admin endpoints."""

@@ -1,4 +1,4 @@
-"""What an operator asks: the cluster, one request's story, the metrics."""
+"""Endpoints for operators: the cluster, the history of one request, forecasts, metrics."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .context import CALLER, FRONT, PEER
 from .tenants import key_tenants, tenants_view
 
 log = logging.getLogger(__name__)
-MOST_LISTED = 1000  # requests of one answer
+MOST_LISTED = 1000  # most requests in one answer
 _WHOSE = "only the key that sent it may see it, or an admin key"
-_CLUSTER_SECONDS = 2.0  # a scrape answers without the workers' numbers rather than late
+_CLUSTER_SECONDS = 2.0  # after this long, a scrape answers without the workers' numbers
 
 
 async def cluster(request: web.Request) -> web.Response:
@@ -30,7 +30,7 @@ async def cluster(request: web.Request) -> web.Response:
 
 
 async def _cluster(request: web.Request) -> dict[str, Any]:
-    """Return what the controller tells, and the tenants, of which all processes that answer have counted something."""
+    """Return the controller's view of the cluster with the tenants' counts, added up over all processes that answer."""
     front, peers = request.app[FRONT], request.app[PEER]
     view = await front.port.cluster()
     uses = [front.tenant_uses(), *(await peers[0].tenant_uses_elsewhere() if peers else [])]
@@ -43,7 +43,7 @@ async def actors(request: web.Request) -> web.Response:
 
 
 async def one_request(request: web.Request) -> web.Response:
-    """Show a request by our id, or by the one its client chose, to the key that sent it and to admin keys."""
+    """Show one request to the key that sent it and to admin keys. The id is ours, or the one that the client chose."""
     id, viewer = request.match_info["id"], request[CALLER].viewer
     front, peers = request.app[FRONT], request.app[PEER]
     view = await peers[0].describe_anywhere(id, viewer) if peers else front.describe(id, viewer)
@@ -56,7 +56,7 @@ async def one_request(request: web.Request) -> web.Response:
 
 
 async def list_requests(request: web.Request) -> web.Response:
-    """List the latest requests of the key, of all keys for an admin key: what runs and waits, then what ended."""
+    """List the latest requests of the key, or of all keys for an admin key: running and waiting ones first, then ended."""
     viewer, text = request[CALLER].viewer, request.query.get("limit", "20")
     if not text.isdecimal() or not 1 <= int(text) <= MOST_LISTED:
         raise bad_request(f"limit is {shown(text)}; give a number from 1 to {MOST_LISTED}", "limit")
@@ -66,7 +66,7 @@ async def list_requests(request: web.Request) -> web.Response:
 
 
 async def cancel(request: web.Request) -> web.Response:
-    """End a running request, for the key that sent it and for admin keys; its own answer becomes a 409."""
+    """Cancel a running request, for the key that sent it and for admin keys. The request itself is answered with a 409."""
     id, viewer = request.match_info["id"], request[CALLER].viewer
     front, peers = request.app[FRONT], request.app[PEER]
     if not (await peers[0].cancel_anywhere(id, viewer) if peers else front.cancel(id, viewer)):
@@ -76,7 +76,7 @@ async def cancel(request: web.Request) -> web.Response:
 
 
 async def forecasts(request: web.Request) -> web.Response:
-    """Of all processes that answer."""
+    """Return the forecasts of all processes that answer."""
     peers = request.app[PEER]
     found = await peers[0].forecasts_anywhere() if peers else request.app[FRONT].forecasts()
     return web.json_response({"data": [dataclasses.asdict(point) for point in found]})
@@ -88,7 +88,7 @@ async def metrics(request: web.Request) -> web.Response:
     try:
         async with asyncio.timeout(_CLUSTER_SECONDS):
             numbers = await _cluster(request)
-    except Exception as error:  # the request counters are worth having whatever is wrong with the cluster
+    except Exception as error:  # the request counters are useful whatever is wrong with the cluster
         log.warning("metrics without the cluster's numbers: %s", error)
     peers = request.app[PEER]
     others = await peers[0].counters_elsewhere() if peers else []

@@ -1,7 +1,7 @@
-"""Authentication by API keys: who is asking, and which models a key may use. Deny by default; the middleware lets only the
-health probes through without one.
+"""Authentication by API keys: the caller of a request, and the models that a key may use.
 
-Keys are kept and compared as hashes, all of them each time, so that the time taken tells nothing.
+Access is denied by default. The middleware lets only the health probes through without a key. Keys are stored and compared
+as hashes, and each check compares all of them, so that the time it takes reveals nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class ApiCaller:
-    """A key, by its tenant and by a name that does not tell it.
+    """The owner of a key: its tenant, and a name for the key that does not reveal it.
 
-    ``admin``: it may use ``/admin``; ``everything``: it is an admin key, which may see the requests of all keys. Where no
-    key is an admin key all may use ``/admin``, and yet none sees the requests of another.
+    ``admin``: the caller may use ``/admin``. ``everything``: the key is an admin key, which may see the requests of all
+    keys. If no key is an admin key, every key may use ``/admin``, but none sees the requests of another.
     """
 
     tenant: str = ""
@@ -35,7 +35,7 @@ class ApiCaller:
 
 
 class Keys:
-    """Who each key belongs to. With no keys everybody is the tenant "" and may do everything.
+    """The keys and their owners. Without keys every caller is the tenant "" and may do everything.
 
     ``admins`` are further keys. While there are none, every key may use ``/admin``.
     """
@@ -53,10 +53,10 @@ class Keys:
         return bool(self._callers)
 
     def caller(self, authorization: str | None, *, own_page: bool = False) -> ApiCaller | None:
-        """Of an ``Authorization`` header; None for a missing or wrong key.
+        """Return the caller that an ``Authorization`` header names, or None for a missing or wrong key.
 
-        own_page: no page of another site makes the browser ask, so that what the browser adds by itself (Basic, with the
-        key as the password) may count too.
+        own_page: accept also Basic, with the key as the password. Browsers add Basic by themselves, so it counts only if no
+        page of another site can have caused the request.
         """
         if not self._callers:
             return ApiCaller()
@@ -73,7 +73,7 @@ class Keys:
 
 
 def _password(credentials: str) -> str:
-    """Of ``base64(name:password)``; empty where it is none."""
+    """Return the password in ``base64(name:password)``, or an empty text if that is malformed."""
     try:
         return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
     except ValueError:
@@ -81,7 +81,10 @@ def _password(credentials: str) -> str:
 
 
 class ModelAccess:
-    """``models``: tenant -> model ids with commas between; tenants without an entry may use all."""
+    """The models that each tenant may use.
+
+    ``models``: tenant -> comma-separated model ids. A tenant without an entry may use all.
+    """
 
     def __init__(self, models: Mapping[str, str]) -> None:
         self._models = {tenant: frozenset(m.strip() for m in text.split(",")) for tenant, text in models.items()}
@@ -91,7 +94,7 @@ class ModelAccess:
         return allowed is None or model in allowed
 
     def check(self, caller: ApiCaller, model: str) -> None:
-        """Raises a 403."""
+        """Raise a 403 if the caller may not use the model."""
         if not self.may_use(caller, model):
             served = ", ".join(sorted(self._models[caller.tenant]))
             message = f"the API key of tenant {caller.tenant!r} may not use model {model!r}; it may use: {served}"

@@ -1,4 +1,4 @@
-"""How far batches are that run in this process, as Prometheus families: sums over them, for each model."""
+"""Prometheus families for the batches that run in this process: progress, summed for each model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SUMS = (
     ("remaining_tokens", "Estimated prompt and answer tokens that running batches still have to compute."),
     ("given_back", "Times a line of a running batch was preempted and has to be sent again."),
 )
-_MEANS = (  # weighted by the prompts' tokens
+_MEANS = (  # means, weighted by prompt tokens
     ("density", "Estimated compute time of running batches divided by their memory time."),
     ("sharing", "Share of the prompt tokens of finished lines that were found in the prefix cache."),
     ("sharing_best", "The share that a depth-first order with unlimited memory would find."),
@@ -20,7 +20,7 @@ _MEANS = (  # weighted by the prompts' tokens
 
 
 def batch_families(figures: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """``figures``: of each batch, as ``actors/batches/figures.py`` makes them."""
+    """Yield the families. ``figures``: one entry for each batch, as ``actors/batches/figures.py`` makes them."""
     jobs: dict[str, list[Progress]] = {}
     for batch in figures:
         for model, job in batch["models"].items():
@@ -61,7 +61,7 @@ def _states(jobs: Iterable[Progress]) -> dict[str, int]:
 
 
 def _sides(jobs: Mapping[str, Iterable[Progress]]) -> GaugeMetricFamily:
-    """Of the dual scanner: what its two sides hold, and may hold."""
+    """Return the KV tokens that the two sides of the dual scanner hold, and the most that they may hold."""
     text = (
         "Tokens of KV on the compute-heavy (left) and memory-heavy (right) side of batches on a worker, in use and at most."
     )

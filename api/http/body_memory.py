@@ -1,7 +1,7 @@
-"""The memory that the bodies of requests may take together while they are read and parsed.
+"""A shared memory budget for request bodies while they are read and parsed.
 
-A small body takes none of it. A large one waits for its share, so that many clients that send large bodies at once cost time
-and not memory. One caller gets half of it at most.
+A small body is not counted. A large one waits for its share, so that many clients that send large bodies at once cost time
+and not memory. One caller gets at most half of the budget.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 
 from ..errors import ApiError
 
-SMALL = 1 << 18  # bytes of a body that are not counted
+SMALL = 1 << 18  # bytes; a body up to this size is not counted
 
 
 class BodyMemory:
-    """Bytes that bodies hold, by caller. ``most``: bytes of all together."""
+    """The bytes that request bodies hold, by caller. ``most``: limit for all bodies together."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -30,7 +30,7 @@ class BodyMemory:
 
     @asynccontextmanager
     async def share(self, caller: str, size: int, seconds: float) -> AsyncIterator[None]:
-        """Hold ``size`` bytes for a caller while the block runs. Raises a 503 where there is no room within ``seconds``."""
+        """Hold ``size`` bytes for a caller while the block runs; raise a 503 if they are not free within ``seconds``."""
         if size <= SMALL:
             yield
             return

@@ -1,7 +1,8 @@
-"""What the front needs of each served model besides its weights: tokenizer, chat template, sampling defaults, end tokens.
+"""The catalog of served models: tokenizer, chat template, sampling defaults and end tokens of each (all but the weights).
 
-Loaded from the model's folders once, on a thread, when first asked for. An adapter's own files count, and its base's for
-what it lacks; equal files share one object, equal tokenizers one tokenizer. Knows from the gateway port which models exist.
+A model is loaded from its folders once, on a thread, when it is first requested. An adapter's own files come first; its
+base's files fill in what it lacks. Models with equal files share one object, and equal tokenizers are loaded once. The
+gateway port says which models exist.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ from ..text.tokenizer import TextCodec
 from ..text.tokenizer_build import OF_SETTINGS
 
 log = logging.getLogger(__name__)
-_Key = tuple[tuple[str, ...], int]  # of a model: its folders, and when it was added
-_LONG = 4096  # characters; shorter texts are tokenized where they are, in less time than a thread's hand-over is worth
+_Key = tuple[tuple[str, ...], int]  # key of a model: its folders, and the time when it was added
+_LONG = 4096  # characters of a turn of the loop that are tokenized on it, since a hand-over to a thread costs more
+_EACH = 64  # characters whose time a text takes besides its own
 
 
 Identity = tuple[tuple[tuple[str, bytes], ...], ...]
@@ -52,8 +54,11 @@ Identity = tuple[tuple[tuple[str, bytes], ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class ServedModel:
-    """``defaults``: the sampling of a request that says nothing. It is ``generation_config.json`` of the checkpoint, where
-    ``do_sample`` false means temperature 0, else no change to the logits. ``generation``: what else that file says.
+    """A model as the front needs it.
+
+    ``defaults``: the sampling of a request that sets nothing. They come from the checkpoint's ``generation_config.json``,
+    where ``do_sample`` false means temperature 0; a default that the file lacks leaves the logits as they are.
+    ``generation``: the other contents of that file.
     """
 
     codec: TextCodec
@@ -61,11 +66,14 @@ class ServedModel:
     defaults: SamplingParams
     generation: GenerationDefaults
     stop_tokens: list[int]
-    vocabulary: int  # ids below this exist
+    vocabulary: int  # number of token ids
 
 
 def identity(files: CheckpointFiles) -> Identity:
-    """Return what is equal for equal files: of each folder that has any, their names and hashes. Raises OSError."""
+    """Return a value that is equal for equal files: names and hashes of the files in each folder that has any.
+
+    Raise OSError for a file that cannot be read.
+    """
     found = []
     for folder in files.folders:
         there = {name: read_regular(folder / name, LONGEST_TEXT) for name in OF_FRONT if (folder / name).is_file()}
@@ -74,7 +82,10 @@ def identity(files: CheckpointFiles) -> Identity:
 
 
 def load_model(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec] | None = None) -> ServedModel:
-    """Load what a front needs of a model. ``codecs``: those in use, by what they are made of. Raises CheckpointError."""
+    """Load the parts of a model that a front needs. ``codecs``: tokenizers in use, by a digest of their inputs.
+
+    Raise CheckpointError.
+    """
     checkpoint = open_source(files.folders[-1])
     codec = _codec(files, {} if codecs is None else codecs)
     generation = read_generation(files, checkpoint.config)
@@ -102,7 +113,7 @@ def load_model(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec] 
             f"generation_config.json: {', '.join(generation.unapplied)} would change answers and is not applied; "
             "docs/serving.md lists what is"
         )
-    if codec.missing:  # last: of a folder that is refused nothing else is said
+    if codec.missing:  # last, so that a folder that is refused logs nothing else
         log.warning("%s", codec.missing)
     for note in notes:
         log.warning("%s: %s", files.folders[0], note)
@@ -117,7 +128,7 @@ def load_model(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec] 
 
 
 def _codec(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec]) -> TextCodec:
-    """Return the tokenizer of a model: one that is in use where it is made of the same."""
+    """Return the tokenizer of a model, sharing one in use that has the same inputs."""
     of_tokenizer, digest = files.of_tokenizer(), hashlib.blake2b(digest_size=16)
     if not (file := of_tokenizer.find(TOKENIZER)).is_file():
         return TextCodec.load(files)
@@ -138,7 +149,8 @@ def _codec(files: CheckpointFiles, codecs: MutableMapping[bytes, TextCodec]) -> 
 def _beyond(files: CheckpointFiles, codec: TextCodec, vocabulary: int) -> list[str]:
     """Return a note on tokens that the model has no parameters for.
 
-    Raises CheckpointError for an adapter's, which was trained with them, unless the token only fills batches.
+    Raise CheckpointError if the token is an adapter's own, since the adapter was trained with it. A token that only pads
+    batches is exempt.
     """
     beyond = codec.beyond(vocabulary)
     if not beyond:
@@ -158,26 +170,32 @@ def _beyond(files: CheckpointFiles, codec: TextCodec, vocabulary: int) -> list[s
 
 
 class Catalog:
-    """Models by id. One for each application; ``close`` ends its threads. ``longest``: characters of a text to tokenize."""
+    """The served models by id. One for each web application; ``close`` ends its threads.
+
+    ``longest``: most characters of a text to tokenize.
+    """
 
     def __init__(self, port: GatewayPort, longest: int) -> None:
         self._port, self._longest = port, longest
         self._loaded: dict[_Key, asyncio.Task[ServedModel]] = {}
         self._known: weakref.WeakValueDictionary[Identity, ServedModel] = weakref.WeakValueDictionary()
         self._codecs: weakref.WeakValueDictionary[bytes, TextCodec] = weakref.WeakValueDictionary()
-        self._tried: ServedModel | None = None  # kept for whoever serves it next
+        self._tried: ServedModel | None = None  # keeps the last tried model alive until it is served
         self._loading = asyncio.Lock()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
+        self._spent = 0  # characters that were tokenized in this turn of the loop
 
     def models(self) -> list[ModelInfo]:
-        """Return what is served; raise a 503 while that is nothing."""
+        """Return the served models; raise a 503 while there are none."""
         if not (models := self._port.models()):
             raise ApiError(503, "no model is loaded yet; try again soon", retry_after=1.0)
         return models
 
     def info(self, model: str | None) -> ModelInfo:
-        """Return the model of that id, or the default one where a request has none; raise a 404 with the nearest id, or a
-        400 where the default is not served: another model never stands in for it."""
+        """Return the model with that id, or the default one if the request names none.
+
+        Raise a 404 with the nearest id, or a 400 if the default is not served: another model never stands in for it.
+        """
         models = self.models()
         wanted = self._port.default_model() if model is None else model
         for info in models:
@@ -192,16 +210,17 @@ class Catalog:
         raise ApiError(404, message, param="model", code="model_not_found")
 
     async def load(self, info: ModelInfo) -> ServedModel:
-        """Raises CheckpointError."""
-        return await asyncio.shield(self._task(info))  # a client that leaves must not end what others wait for
+        """Return a served model, loading it if necessary. Raise CheckpointError if it cannot be loaded."""
+        # a client that disconnects must not cancel a load that others wait for
+        return await asyncio.shield(self._task(info))
 
     def begin(self) -> None:
-        """Load all that is served before anybody asks. What cannot be loaded is said to whoever asks for it."""
+        """Start loading all served models before the first request. Errors are reported to requests that name the model."""
         for info in self._port.models():
             self._task(info)
 
     def forget(self) -> None:
-        """Nobody asks here any more."""
+        """Drop all loaded models, because this process answers no more requests."""
         self._loaded.clear()
         self._tried = None
 
@@ -213,62 +232,70 @@ class Catalog:
             for gone in self._loaded.keys() - served:
                 del self._loaded[gone]
             task = asyncio.create_task(self._load(info.folders))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, if nobody waits for it
+            # marks the exception as retrieved if no request waits for it
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._loaded[key] = task
         return task
 
     async def try_folder(self, folder: Path) -> None:
-        """Load what the front would need to serve a whole model from a folder. Raises CheckpointError."""
+        """Load the front's parts of a whole model from a folder, as a trial before it is served. Raise CheckpointError."""
         self._tried = await self._load((str(folder),))
 
     async def try_adapter(self, folder: Path, base: str) -> None:
-        """Load what the front would need to serve an adapter over the model ``base``; "": the one that it was trained on.
+        """Load the front's parts of an adapter over the model ``base``; "": the base that it was trained on.
 
-        A base that is not served is for the controller to refuse. Raises CheckpointError.
+        A base that is not served is left to the controller, which refuses it. Raise CheckpointError.
         """
         found = await asyncio.to_thread(self._base, folder, base)
         if found:
             self._tried = await self._load((str(folder), found))
 
     def _base(self, folder: Path, name: str) -> str:
-        """Return the folder of the whole model that an adapter is for; "": that is not to be told from here."""
+        """Return the folder of the whole model that an adapter is for; "": it cannot be determined here."""
         infos = [info for info in self._port.models() if not info.adapter and not is_variant(Path(info.checkpoint))]
         wholes = [WholeModel(info.id, info.checkpoint) for info in infos]
         try:
             found = named_base(name, wholes) if name else choose_base(trained_on(folder), wholes)
-        except AmbiguousBase:  # the controller knows more of them, and refuses with their names
+        except AmbiguousBase:  # the controller knows more models, and refuses with their names
             return ""
         return found.checkpoint if found is not None else ""
 
     async def encode(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
-        """Raises a 400 for a text that is longer than any memory should be asked for."""
+        """Return the tokens of a text; raise a 400 for a text above the length limit, which bounds memory."""
         if len(text) > self._longest:
             message = f"the prompt has {len(text)} characters, more than the limit of {self._longest}; shorten it"
             raise ApiError(400, message, param="prompt", code="context_length_exceeded")
         if model.codec.missing:
             raise ApiError(400, model.codec.missing, param="prompt")
-        return await self._with_text(model.codec.encode, text, special=special)
+        return await self._with_text(model, model.codec.encode, text, special=special)
 
     async def offsets(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
-        """Return where the tokens of a text begin, which ``encode`` has taken."""
-        return await self._with_text(model.codec.offsets, text, special=special)
+        """Return the character offsets at which the tokens of a text begin. ``encode`` has accepted the text before."""
+        return await self._with_text(model, model.codec.offsets, text, special=special)
 
-    async def _with_text(self, use: Callable[..., list[int]], text: str, *, special: bool) -> list[int]:
-        if len(text) < _LONG:
+    async def _with_text(self, model: ServedModel, use: Callable[..., list[int]], text: str, *, special: bool) -> list[int]:
+        loop = asyncio.get_running_loop()
+        if self._spent == 0:
+            loop.call_soon(self._begin_turn)
+        self._spent += len(text) + _EACH
+        if model.codec.quick and self._spent < _LONG:
             return use(text, special=special)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(use, text, special=special))
+        return await loop.run_in_executor(self._threads, partial(use, text, special=special))
+
+    def _begin_turn(self) -> None:
+        self._spent = 0
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _load(self, folders: tuple[str, ...]) -> ServedModel:
-        """One at a time, and not on the threads that tokenize: prompts do not wait for it."""
+        """Load a model. Loads run one at a time, and not on the tokenizer threads, so that prompts do not wait for them."""
         files = CheckpointFiles(*map(Path, folders))
         async with self._loading:
             try:
                 key = await asyncio.to_thread(identity, files)
             except (OSError, CheckpointError):
-                key = ()  # the model's reader says why
+                key = ()  # ``load_model`` reports the reason
             found = self._known.get(key)
             if found is None:
                 found = await asyncio.to_thread(load_model, files, self._codecs)

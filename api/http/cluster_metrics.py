@@ -1,4 +1,4 @@
-"""What ``/admin/cluster`` knows, as Prometheus families: memory, queues and counters of the workers, sizes of sweeps."""
+"""Prometheus families from ``/admin/cluster``: memory, queues and counters of the workers, sizes of sweeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-COUNTERS = {  # of a worker's life
+COUNTERS = {  # counters since the start of a worker
     "prompt_tokens": "Prompt tokens of arriving sequences, including virtual tokens.",
     "cached_tokens": "Of these, the tokens found in the prefix cache.",
     "generated_tokens": "Tokens sampled.",
@@ -40,7 +40,7 @@ COUNTERS = {  # of a worker's life
     "cost_drift": "Share by which steps take longer than in the device profile (negative: shorter).",
     "cost_error": "Mean relative error of the cost model, which is refitted continuously to the steps.",
 }
-PREDICTOR = {  # of the predictor of a worker, since its start
+PREDICTOR = {  # counters of a worker's predictor since its start
     "replica": "Whether a worker's predictor has a replica of it (1 or 0).",
     "in_flight": "Requests sent to a worker that its predictor's replica does not show yet.",
     "feeds": "Times a predictor began to follow its worker: at first, after each restart and after each resync.",
@@ -57,14 +57,14 @@ TENANTS = {  # field of a worker in /admin/cluster -> metric, meaning
     "served_by_tenant": ("worker_tenant_service", "Cost of the tokens that were computed for a tenant."),
     "kv_cap_hits": ("worker_tenant_kv_cap_hits", "Pages evicted and sequences preempted because of a tenant's cap."),
 }
-NUMBERS = {  # of /admin/cluster
+NUMBERS = {  # top-level numbers of /admin/cluster
     "parameter_bytes": "Bytes of the parameters of all deployed models, each distinct tensor once.",
     "saved_bytes": "Additional bytes the same models would take if each had its own parameters.",
     "kv_pages_shared": "Times a sequence used a page that another one had computed, on all workers.",
     "kv_pages_shared_now": "Pages that two or more sequences are using, on all workers.",
     "version": "Version of the routes; it grows with every change of where models run.",
 }
-OVERLOAD = {  # field of its "totals" -> meaning
+OVERLOAD = {  # field of ``totals`` under ``overload`` -> meaning
     "dropped_bytes": "Bytes of parameters that were unloaded for KV, on all workers.",
     "stale_requests": "Requests with KV that had to change workers because of a drop or a restore.",
     "copied_bytes": "Bytes of KV that moved with them.",
@@ -73,7 +73,8 @@ OVERLOAD = {  # field of its "totals" -> meaning
 }
 CHANGED = "Drops, restores and similar changes of parameters, by kind."
 FAILED = "Such changes that failed or were not possible, by reason."
-SWEEP_SIZE = re.compile(r"sweeps_up_to_(\d+|inf)")  # a worker's counter: sweeps of so many tokens, and not of fewer
+# a worker's counter: sweeps in one size bucket, by its upper bound in tokens
+SWEEP_SIZE = re.compile(r"sweeps_up_to_(\d+|inf)")
 
 
 def _is_number(value: Any) -> bool:
@@ -81,7 +82,7 @@ def _is_number(value: Any) -> bool:
 
 
 def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
-    """``blockwright:*`` gauges of the numbers in ``/admin/cluster``, and vLLM's of the engine."""
+    """Yield the numbers in ``/admin/cluster`` as ``blockwright:*`` gauges, and as vLLM's metrics of its engines."""
     workers = cluster.get("workers", [])
     families: dict[str, GaugeMetricFamily] = {}
 
@@ -126,7 +127,7 @@ def cluster_families(cluster: dict[str, Any]) -> Iterator[Metric]:
 
 
 def _overload(drops: dict[str, Any]) -> Iterator[Metric]:
-    """Counters of parameters that were dropped or came back, since the head began."""
+    """Yield counters of dropped and restored parameters since the head started."""
     for field, name, text, label in (("counts", "changes", CHANGED, "change"), ("failures", "failures", FAILED, "reason")):
         counter = CounterMetricFamily(f"blockwright:overload_{name}", text, labels=[label])
         for kind, value in (drops.get(field) or {}).items():
@@ -138,8 +139,11 @@ def _overload(drops: dict[str, Any]) -> Iterator[Metric]:
 
 
 def _engines(cluster: dict[str, Any], workers: list[dict[str, Any]]) -> Iterator[Metric]:
-    """A worker is what vLLM calls an engine. Its numbers are told of each model that routes lead there, since models share
-    its memory and its sweeps: they must not be added up over models."""
+    """Yield the metrics that vLLM has for each engine. An engine in vLLM's sense is a worker here.
+
+    A worker's numbers are repeated for each model with a route to it, since models share its memory and its sweeps. They
+    must not be added up over models.
+    """
     labels = ["model_name", "engine"]
     usage = GaugeMetricFamily(
         "vllm:kv_cache_usage_perc",
@@ -165,7 +169,7 @@ def _models_at(cluster: dict[str, Any], worker: str) -> list[str]:
 
 
 def _sweeps(counters: dict[str, float]) -> list[tuple[str, float]]:
-    """The buckets, by upper bound."""
+    """Return the cumulative histogram buckets, by upper bound."""
     found = {float(match[1]): counters[name] for name in counters if (match := SWEEP_SIZE.fullmatch(name))}
     buckets, running = [], 0.0
     for bound in sorted(found):

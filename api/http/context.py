@@ -1,7 +1,7 @@
-"""What every handler of the HTTP front is given: the gateway port, the models, the keys, the counters.
+"""The shared state that every HTTP handler receives: gateway port, models, keys, counters.
 
-One ``Front`` for each application, under ``FRONT``; the other keys name what a request carries through its handlers. Makes
-request ids.
+There is one ``Front`` for each web application, under the key ``FRONT``. The other keys name values that a request carries
+through its handlers. This module also makes request ids.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Asker(Protocol):
-    """What answering needs of who asks: an HTTP request, or a line of a batch. Its keys stand at the end of the module."""
+    """The interface of a caller: an HTTP request, or a line of a batch. Its keys are at the end of the module."""
 
     @property
     def headers(self) -> Mapping[str, str]: ...
@@ -60,8 +60,10 @@ class Asker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OfflinePlace:
-    """Where a line of a batch is meant to run. ``home``: a worker; ``side``: of its dual scanner, "left" or "right". Both
-    empty: wherever there is room."""
+    """The place where a line of a batch should run.
+
+    ``home``: a worker. ``side``: the side of its dual scanner, "left" or "right". Both empty: any worker with capacity.
+    """
 
     home: str = ""
     side: str = ""
@@ -83,20 +85,23 @@ class Front:
     hosts: Hosts
     names: ChosenNames = field(default_factory=ChosenNames)
     history: LoadHistory = field(default_factory=LoadHistory)
-    desk: BatchDesk | None = None  # of the batches, if there are any
-    spans: Spans | None = None  # who is told of requests that are over, if anybody is
+    desk: BatchDesk | None = None  # the batches, if they are enabled
+    spans: Spans | None = None  # the exporter of finished requests, if one is configured
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="front"))
 
     async def aside(self, work: Callable[[], T]) -> T:
-        """Return what work on a thread makes that would hold the loop up. One runs at a time: each costs the loop turns."""
+        """Run work on a thread that would block the event loop, and return its result.
+
+        One call runs at a time, since each takes interpreter time from the loop.
+        """
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
     def close(self) -> None:
-        """End the thread; work that has begun goes on."""
+        """Shut the thread down; work that has begun continues."""
         self.threads.shutdown(wait=False, cancel_futures=True)
 
     def describe(self, name: str, viewer: Viewer) -> RequestView | None:
-        """Return a request of this process that the viewer may see, by our id or the one its client chose."""
+        """Return a request of this process that the viewer may see, by our id or the one that its client chose."""
         view = self.port.describe(self._id(name, viewer))
         return view if view is not None and viewer.may_see(view.key) else None
 
@@ -105,75 +110,81 @@ class Front:
         return self.port.requests(viewer, most)
 
     def cancel(self, name: str, viewer: Viewer) -> bool:
-        """End a request of this process; return False if none that the viewer may see runs."""
+        """Cancel a request of this process. Return False if no running request of that name is visible to the viewer."""
         id = self._id(name, viewer)
         return self.describe(id, viewer) is not None and self.port.cancel(id)
 
     def _id(self, name: str, viewer: Viewer) -> str:
-        """Return our id of a request. The id that a client chose may be that of another key's request: an admin means it."""
+        """Return our id of a request.
+
+        A client's chosen id may equal our id of another key's request. An admin key means the latter.
+        """
         if viewer.everything and self.port.describe(name) is not None:
             return name
         return self.names.resolve(viewer, name)
 
     def move(self, name: str, viewer: Viewer, worker: str, route: str) -> MovesBegun:
-        """Move a request of this process, of any key; return no move if none runs."""
+        """Move a request of this process, of any key. Return no moves if it does not run."""
         try:
             return MovesBegun(self.port.move(self._id(name, viewer), worker, route))
         except RequestRefused as refused:
             return MovesBegun([], RefusedChange(refused.why, refused.message, refused.param))
 
     def families(self) -> list[Family]:
-        """What this process has counted."""
+        """Return the counters of this process."""
         return self.metrics.families()
 
     def tenant_uses(self) -> dict[str, TenantUse]:
-        """Return this process's counts of each tenant."""
+        """Return the counters of this process by tenant."""
         return self.metrics.tenant_uses()
 
     def load_rows(self, step: int, after: int) -> list[LoadRow]:
-        """How busy this process was."""
+        """Return the load history of this process."""
         return self.history.rows(step, after)
 
     def forecasts(self) -> list[ForecastPoint]:
-        """Of the last requests of this process's gateway."""
+        """Return forecasts for the latest requests of this process's gateway."""
         return list(self.port.dispatching().points)
 
     async def drain(self, seconds: float) -> None:
-        """See ``GatewayPort``."""
+        """Drain the gateway (see ``GatewayPort``)."""
         await self.port.drain(seconds)
 
     def model(self, request: Asker, name: str | None) -> ModelInfo:
-        """The model that a request names. Raises a 404, or a 403 for one that its key may not use."""
+        """Return the model that a request names; raise a 404, or a 403 if its key may not use the model."""
         info = self.catalog.info(name)
         request[MODEL] = info.id
         self.access.check(request[CALLER], info.id)
         return info
 
     async def find(self, request: Asker, name: str | None) -> ModelInfo:
-        """Return the model that a request names, also an adapter of the folder that nobody has asked for yet. Raise what
-        ``model`` raises, and RequestRefused for an adapter that cannot be served."""
+        """Return the model that a request names, which may be an adapter in the adapter folder that is not served yet.
+
+        Raise the errors of ``model``, and RequestRefused for an adapter that cannot be served.
+        """
         if name is not None and self.settings.adapters and all(info.id != name for info in self.port.models()):
             self.access.check(request[CALLER], name)
             await self.port.find_application(name)
         return self.model(request, name)
 
     def new_id(self, prefix: str) -> str:
-        """Names its gateway, so that any gateway can tell where to ask about it."""
+        """Return a new request id. It contains the gateway's name, so that every gateway knows which one to ask about it."""
         return request_id(prefix, self.port.name, secrets.token_hex(12))
 
 
 FRONT = web.AppKey("front", Front)
-PEER: web.AppKey[list[Ref]] = web.AppKey("peer", list)  # of this process; empty until the cluster is up
-CALLER = web.RequestKey("caller", ApiCaller)  # who asks
-MODEL = web.RequestKey("model", str)  # the id of the one that answers
+PEER: web.AppKey[list[Ref]] = web.AppKey("peer", list)  # the peer actor of this process; empty until the cluster is up
+CALLER = web.RequestKey("caller", ApiCaller)  # the caller
+MODEL = web.RequestKey("model", str)  # id of the model that answers
 NAME = web.RequestKey("name", str)  # the id that the client chose
-TRACE = web.RequestKey("trace", str)  # the traceparent of what is done for it
+TRACE = web.RequestKey("trace", str)  # traceparent of our own span
 _anything: Any = object
-PROGRESS: web.RequestKey[Callable[[], StreamProgress]] = web.RequestKey("progress", _anything)  # of the first choice
-ASKED: web.RequestKey[Mapping[str, float]] = web.RequestKey("asked", _anything)  # sampling that the request named
-METER = web.RequestKey("meter", Meter)  # what it has come to so far
-FAULT = web.RequestKey("fault", str)  # why it was refused
-BEGUN = web.RequestKey("begun", float)  # when the request came, on the loop's clock
-CALL_ID = web.RequestKey("call_id", str)  # the id of the answer, once it has one
+# progress of the first choice
+PROGRESS: web.RequestKey[Callable[[], StreamProgress]] = web.RequestKey("progress", _anything)
+ASKED: web.RequestKey[Mapping[str, float]] = web.RequestKey("asked", _anything)  # sampling parameters that the request set
+METER = web.RequestKey("meter", Meter)  # counts and times so far
+FAULT = web.RequestKey("fault", str)  # reason of the refusal
+BEGUN = web.RequestKey("begun", float)  # arrival time on the loop's clock
+CALL_ID = web.RequestKey("call_id", str)  # id of the answer, once it is assigned
 IGNORED = web.RequestKey("ignored", tuple[str, ...])  # unknown fields of the body
-OFFLINE = web.RequestKey("offline", OfflinePlace)  # only of a line of a batch
+OFFLINE = web.RequestKey("offline", OfflinePlace)  # set for lines of a batch only

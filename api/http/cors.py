@@ -1,7 +1,8 @@
-"""CORS: which web pages may ask from a browser. Off unless origins are set; a preflight needs no key, as browsers send none.
+"""CORS: the web pages that may send requests from a browser. Off unless origins are configured.
 
-Never a reason to trust anybody: the answer to a page that is not listed merely lacks the headers that let it be read. Where
-no key is needed that is too late for what changes or costs something (cross-site request forgery): there it is refused.
+A preflight needs no key, since browsers send none. CORS never grants trust: an answer to a page that is not listed merely
+lacks the headers that let the page read it. Without keys that is too late for requests that change or cost something
+(cross-site request forgery), so those are refused.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ EXPOSED = (
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
     "x-ratelimit-reset-tokens"
 )
-KEPT_SECONDS = 600  # how long a browser may remember a preflight
+KEPT_SECONDS = 600  # seconds for which a browser may cache a preflight
 
 
 class Cors:
-    """``origins``: with commas between, or ``*``."""
+    """The allowed origins. ``origins``: comma-separated, or ``*``."""
 
     def __init__(self, origins: str) -> None:
         self._origins = frozenset(o.strip().rstrip("/") for o in origins.split(",") if o.strip())
 
     def _allowed(self, request: web.Request) -> str:
-        """The origin to name in an answer; empty for a page that may not ask."""
+        """Return the origin to name in an answer, or an empty text for a page that is not allowed."""
         origin = request.headers.get("Origin", "")
         if not origin or not self._origins:
             return ""
@@ -39,7 +40,7 @@ class Cors:
         return origin if origin in self._origins else ""
 
     def preflight(self, request: web.Request) -> web.Response | None:
-        """The answer to a browser's question, or None where this is none, or from a page that is not listed."""
+        """Return the answer to a preflight, or None if the request is not one or its page is not listed."""
         wanted = request.headers.get("Access-Control-Request-Method")
         if request.method != "OPTIONS" or wanted is None or not self._allowed(request):
             return None
@@ -51,10 +52,10 @@ class Cors:
         return web.Response(status=204, headers=headers)
 
     def check(self, request: web.Request) -> None:
-        """Raises a 403 for a page of another site that is not listed, unless it only reads. For requests that need no key,
-        or whose key a browser remembers (Basic).
+        """Raise a 403 for a page of another site that is not listed, unless the request only reads.
 
-        Programs send neither header. What a browser calls same-origin is, also behind a proxy that changes the host.
+        Called for requests that need no key, or whose key a browser remembers (Basic). Programs other than browsers send
+        neither header. A request that the browser calls same-origin passes, also behind a proxy that changes the host.
         """
         origin, site = request.headers.get("Origin", ""), request.headers.get("Sec-Fetch-Site", "")
         if request.method in ("GET", "HEAD", "OPTIONS") or self._allowed(request) or site in ("same-origin", "none"):
@@ -68,10 +69,11 @@ class Cors:
             )
 
     def mark(self, request: web.Request, response: web.StreamResponse) -> None:
-        """On every answer."""
+        """Add the CORS headers to an answer."""
         headers = response.headers
         if self._origins and "*" not in self._origins:
-            headers.add("Vary", "Origin")  # also for pages that are not listed: a cache must not give them another's answer
+            # also for unlisted pages: a cache must not give them an answer meant for another page
+            headers.add("Vary", "Origin")
         origin = self._allowed(request)
         if not origin:
             return
@@ -80,7 +82,7 @@ class Cors:
 
 
 def _same(origin: str, host: str) -> bool:
-    """``Origin`` names the host that is asked."""
+    """Return True if an ``Origin`` header names the requested host."""
     try:
         return urlsplit(origin).netloc.lower() == host.lower()
     except ValueError:

@@ -1,4 +1,4 @@
-"""What came of asking dispatchers, as Prometheus families: how long that took, what failed, how right forecasts were."""
+"""Prometheus families for dispatching: time to decide, failures, accuracy of forecasts."""
 
 from __future__ import annotations
 

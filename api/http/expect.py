@@ -1,7 +1,7 @@
-"""Answers before a body is read: too large, an unknown encoding, or ``100 Continue`` for a client that waits.
+"""Checks before a body is read: ``Expect: 100-continue``, declared length, content encoding.
 
-aiohttp sends ``100 Continue`` as soon as it has looked for the path, even if there is none, and before the key is checked.
-So the ``Expect`` header is taken out before aiohttp sees it, and the code that reads the body meets it.
+aiohttp sends ``100 Continue`` as soon as it has looked up the path, even if the path does not exist, and before the key is
+checked. So the ``Expect`` header is taken out before aiohttp sees it, and the code that reads the body honors it.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from aiohttp.http_parser import RawRequestMessage
 
 from ..errors import ApiError
 
-ENCODINGS = ("", "identity", "gzip", "deflate", "br", "zstd")  # the last two where their packages are installed
-EXPECTED = web.RequestKey("expected", str)  # what the client waits for, until it is told to go on
+ENCODINGS = ("", "identity", "gzip", "deflate", "br", "zstd")  # the last two if their packages are installed
+EXPECTED = web.RequestKey("expected", str)  # the pending expectation of a client; empty once ``100 Continue`` is sent
 
 
 def take_out(message: RawRequestMessage) -> tuple[RawRequestMessage, str]:
-    """Return the message without its ``Expect`` header, and that header's value or an empty text."""
+    """Return the message without its ``Expect`` header, and the value of that header or an empty text."""
     expected = message.headers.get("Expect", "")
     if not expected:
         return message, ""
     headers = message.headers.copy()
     headers.popall("Expect")
-    known = message.version >= HttpVersion11  # an older client knows nothing of it
+    known = message.version >= HttpVersion11  # HTTP/1.0 has no ``Expect``
     return message._replace(headers=type(message.headers)(headers)), expected if known else ""
 
 
 def check(request: web.Request) -> None:
-    """Raise a 417 for an expectation that is not known."""
+    """Raise a 417 for an unknown expectation."""
     expected = request.get(EXPECTED, "")
     if expected.lower() not in ("", "100-continue"):
         raise ApiError(417, f"Expect: {expected[:100]!r} is not known; leave it out, or say 100-continue")
 
 
 def unknown_encoding(request: web.BaseRequest) -> ApiError:
-    """Return the 415 for a body in an encoding that is not known."""
+    """Return the 415 for a body in an unknown encoding."""
     named = request.headers.get("Content-Encoding", "")[:100]
     refusal = ApiError(415, f"Content-Encoding: {named!r} is not known; send gzip, deflate, or the body as it is")
     refusal.headers["Accept-Encoding"] = "gzip, deflate"
@@ -42,13 +42,13 @@ def unknown_encoding(request: web.BaseRequest) -> ApiError:
 
 
 def check_encoding(request: web.Request) -> None:
-    """Raise a 415 for a body in an encoding that aiohttp would hand on as it is."""
+    """Raise a 415 for a body in an encoding that aiohttp would pass on undecoded."""
     if request.can_read_body and request.headers.get("Content-Encoding", "").lower() not in ENCODINGS:
         raise unknown_encoding(request)
 
 
 async def begin_body(request: web.Request, most: int) -> None:
-    """Let the client send its body; call this before reading it.
+    """Tell a waiting client to send its body; call this before reading it.
 
     Raise aiohttp's 413 for a declared length above ``most`` bytes.
     """
@@ -57,10 +57,13 @@ async def begin_body(request: web.Request, most: int) -> None:
     if request.get(EXPECTED):
         request[EXPECTED] = ""
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # of the answer, which is still to come
+        request.writer.output_size = 0  # the answer, still to come, counts from zero
 
 
 def close_where_it_waits(request: web.Request, answer: web.StreamResponse) -> None:
-    """Close the connection after an answer to a client that still waits: it may send the body next, or another request."""
+    """Close the connection after an answer to a client that still waits.
+
+    Its next bytes may be the body or another request.
+    """
     if request.get(EXPECTED) and request.can_read_body:
         answer.force_close()

@@ -1,6 +1,6 @@
-"""The headers that every answer carries: the request's id and trace, times, what is left of limits, ignored fields.
+"""The headers on every answer: request id, trace, times, remaining limits, ignored fields.
 
-Set when the answer begins, so a stream tells of itself what was known by then. Never refuses a request.
+Headers are set when the answer begins, so a stream reports only what is known by then. Nothing here refuses a request.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .context import BEGUN, CALL_ID, FRONT, IGNORED, NAME, PROGRESS, TRACE, Aske
 from .limits import CHARGE, rate_headers
 
 MAX_IGNORED_SHOWN = 20
-ECHOED = ("x-correlation-id", "x-session-affinity")  # the client's own names for what belongs together
+ECHOED = ("x-correlation-id", "x-session-affinity")  # the client's own ids for related requests
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 async def mark(request: web.Request, response: web.StreamResponse) -> None:
-    """For ``on_response_prepare``: streams included."""
+    """Add the headers to an answer, for ``on_response_prepare``; streams included."""
     headers = response.headers
     given = request.headers.get("x-request-id") or request.get(NAME, "")
     headers["x-request-id"] = given if _REQUEST_ID.fullmatch(given) else _own_id(request)
@@ -44,18 +44,18 @@ async def mark(request: web.Request, response: web.StreamResponse) -> None:
 
 
 def correlation(request: Asker) -> dict[str, str]:
-    """Those of ``ECHOED`` that the client sent, if they are printable and short."""
+    """Return the headers in ``ECHOED`` that the client sent, if they are printable and short."""
     given = {name: request.headers.get(name, "") for name in ECHOED}
     return {name: value for name, value in given.items() if _REQUEST_ID.fullmatch(value)}
 
 
 def log_names(request: Asker) -> dict[str, str]:
-    """By what a line of the log is found again: our id, and those that the client gave."""
+    """Return the names by which a log line can be found: our id, and the ids that the client sent."""
     known = {"request": request.get(CALL_ID), "x-request-id": request.get(NAME), "traceparent": request.get(TRACE)}
     return {name: value[:128] for name, value in known.items() if value} | correlation(request)
 
 
 def _own_id(request: web.Request) -> str:
-    """The id under which ``/v1/requests`` knows it, where it got that far."""
+    """Return the id under which ``/v1/requests`` lists the request, or a random one if it never got an id."""
     id = request.get(CALL_ID)
     return id or f"req-{secrets.token_hex(12)}"

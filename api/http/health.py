@@ -1,4 +1,7 @@
-"""Liveness and readiness. The only answers that need no key, so with keys they say nothing about the applications."""
+"""Liveness and readiness probes.
+
+They are the only endpoints that need no key, so with keys configured they reveal nothing about the applications.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ PUBLIC = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 
 
 async def live(request: web.Request) -> web.Response:
-    """The event loop turns."""
+    """Answer 200 while the event loop runs."""
     return web.json_response({"status": "live"})
 
 
 async def ready(request: web.Request) -> web.Response:
-    """200 when at least one application can be served; else 503 with the reason. With the stages of the start-up."""
+    """Answer 200 if at least one application can be served, else 503 with the reason. Includes the start-up stages."""
     front = request.app[FRONT]
     readiness = front.port.ready()
     body: dict[str, Any] = {"status": "ready" if readiness.ready else "not ready", "reason": readiness.reason}

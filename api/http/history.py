@@ -1,7 +1,7 @@
-"""``/metrics/history``: what the charts of the page show, kept here so that a reload, or another browser, sees the past.
+"""``/metrics/history``: the data of the page's charts, kept on the server so that a reload or another browser sees the past.
 
-Looks once a second, whether anybody asks or not. The rows, and how they are thinned out, are ``actors/load_history.py``'s;
-what other processes that answer have is added when somebody asks.
+Samples are taken once a second, with or without readers. ``actors/load_history.py`` owns the rows and thins them out. Rows
+of other processes are added when a request comes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from ..errors import bad_request
 from .context import FRONT, PEER, Front
 from .metrics import SECONDS
 
-INTERVAL = 1.0  # seconds between two looks
-MEMORY_EVERY = 10  # looks between two questions about the workers' memory; whoever asks for /admin/cluster tells of it, too
-PATIENCE = 2.0  # seconds for the answer to that
+INTERVAL = 1.0  # seconds between two samples
+MEMORY_EVERY = 10  # samples between two queries of the workers' memory; a request for /admin/cluster updates it, too
+PATIENCE = 2.0  # timeout of that query, seconds
 LONGEST = RINGS[-1][0] * RINGS[-1][1]
 log = logging.getLogger(__name__)
 
 
 async def history(request: web.Request) -> web.Response:
-    """Of all processes that answer. ``seconds``: how far back; ``after``: only what may be new since that row."""
+    """Return the rows of all processes that answer.
+
+    ``seconds``: how far back. ``after``: return only rows that may be new since that time.
+    """
     seconds, after = _number(request, "seconds", 120, 1, LONGEST), _number(request, "after", 0, 0, 1 << 53)
     step, front, peers = step_of(seconds), request.app[FRONT], request.app[PEER]
     since = max(after, int(wall_clock()) - seconds)
@@ -60,7 +63,7 @@ def _number(request: web.Request, name: str, default: int, least: int, most: int
 
 
 def look(front: Front, now: float) -> None:
-    """One look, at ``now`` seconds since 1970."""
+    """Take one sample, at ``now`` seconds since 1970."""
     census = front.port.census().values()
     waiting = sum(sum(model.waiting.values()) for model in census)
     running = sum(model.running for model in census)
@@ -68,7 +71,7 @@ def look(front: Front, now: float) -> None:
 
 
 async def keep(app: web.Application) -> AsyncIterator[None]:
-    """For ``cleanup_ctx``."""
+    """Run the sampler, for ``cleanup_ctx``."""
     task = asyncio.create_task(_keep(app[FRONT]))
     yield
     task.cancel()
@@ -78,7 +81,8 @@ async def keep(app: web.Application) -> AsyncIterator[None]:
 
 async def _keep(front: Front) -> None:
     looks, asked = 0, None
-    began, at = time.monotonic(), wall_clock()  # one clock for the rows: it does not jump where the other is set
+    # rows follow the monotonic clock, so that they do not jump when the wall clock is set
+    began, at = time.monotonic(), wall_clock()
     while True:
         look(front, at + time.monotonic() - began)
         if looks % MEMORY_EVERY == 0 and (asked is None or asked.done()):
@@ -91,6 +95,6 @@ async def _ask(front: Front) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
             front.history.memory = memory_of(await front.port.cluster())
-    except Exception as error:  # it is starting, or the controller is away: the charts have a gap
+    except Exception as error:  # the cluster is starting or the controller is away: the charts get a gap
         log.debug("no numbers of the workers: %s", error)
         front.history.memory = None

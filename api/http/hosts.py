@@ -1,7 +1,7 @@
-"""Which names a server on loopback answers to, so that no page of the web reaches it.
+"""The host names that a server on loopback answers to, as a defense against DNS rebinding.
 
-A page can let its own name lead to 127.0.0.1 once it is loaded (DNS rebinding); the browser then takes the server for the
-page's own site and lets it read everything. The header Host still has the page's name. Addresses cannot be such names.
+A web page can let its own name resolve to 127.0.0.1 after it is loaded. The browser then takes the server for the page's own
+site and lets the page read everything. The Host header still has the page's name. An IP address cannot be such a name.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ LOOPBACK = "localhost"
 
 
 class Hosts:
-    """Checked where ``allowed_hosts`` is set, or on loopback without keys: with keys a page lacks one, and beyond loopback
-    proxies and names of all kinds are usual."""
+    """The allowed host names.
+
+    They are checked if ``allowed_hosts`` is set, or on loopback without keys. With keys, such a page lacks one. Beyond
+    loopback, proxies and names of all kinds are usual.
+    """
 
     def __init__(self, settings: Settings) -> None:
         named = {one.strip().lower() for one in settings.allowed_hosts.split(",") if one.strip()}
@@ -27,7 +30,7 @@ class Hosts:
         self._names = named | {LOOPBACK, socket.gethostname().lower(), settings.host.lower()}
 
     def check(self, host: str) -> None:
-        """Raises a 421 for the name of somebody else. ``host``: the header."""
+        """Raise a 421 for a name that is not allowed. ``host``: the value of the header."""
         if not self._checked or self._known(host):
             return
         raise ApiError(

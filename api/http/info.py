@@ -1,4 +1,4 @@
-"""What the server says of itself: version and numerics, load, the reference of its API and a page that shows it."""
+"""Endpoints that describe the server: version and numerics, load, the API reference and a page that shows it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..answers import LoadAnswer, VersionAnswer
 from ..version import VERSION
 from .context import FRONT
 
-INVARIANT = "native-"  # numerics of our kernels, whose sums have one order
+INVARIANT = "native-"  # prefix of our kernels' numerics, which sum in one fixed order
 VARIANT = (
     "a worker computes with {}, whose order of sums depends on the batch; install gcc and install the package again, or "
     "serve with backend native"
 )
-REFERENCE: web.AppKey[bytes] = web.AppKey("reference", bytes)  # the body of /openapi.json
+REFERENCE: web.AppKey[bytes] = web.AppKey("reference", bytes)  # body of /openapi.json
 _PAGE_HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
     "Content-Security-Policy": (
@@ -28,7 +28,10 @@ _CLUSTER_SECONDS = 2.0
 
 
 async def version(request: web.Request) -> web.Response:
-    """The numerics of the workers tell whether bits depend on the batch: not with our kernels."""
+    """Return the version and the workers' numerics, which tell if results depend on the batch.
+
+    With our kernels they do not.
+    """
     numerics: set[str] = set()
     try:
         async with asyncio.timeout(_CLUSTER_SECONDS):
@@ -56,11 +59,11 @@ async def reference(request: web.Request) -> web.Response:
 
 
 async def dashboard(request: web.Request) -> web.Response:
-    """For Grafana: Dashboards, New, Import."""
+    """Return the dashboard for Grafana (Dashboards, New, Import)."""
     body = files("blockwright.api.http").joinpath("grafana.json").read_bytes()
     return web.Response(body=body, content_type="application/json")
 
 
 async def page(request: web.Request) -> web.Response:
-    """Static: it asks for /openapi.json itself, with the key that its reader types in."""
+    """Return the static reference page. It fetches /openapi.json itself, with the key that its reader enters."""
     return web.Response(body=files("blockwright.api.http").joinpath("reference.html").read_bytes(), headers=_PAGE_HEADERS)

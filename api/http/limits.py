@@ -1,7 +1,7 @@
-"""Rate limits of tenants as HTTP has them: has this one anything left for a checked request?
+"""Rate limits of tenants at the HTTP front: charge a checked request, or refuse it with a 429.
 
-Charges the tenant with the most that the request can cost and gives back the rest when it ends. The account itself is kept
-by the limiter actor (one for all gateways); without limits nobody is asked. Says in headers what is left, as OpenAI does.
+A request is charged with the most that it can cost; the rest is returned when it ends. The limiter actor keeps the accounts
+(one actor for all gateways); without limits it is not called. Headers say what is left, as in OpenAI's API.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _WORDS = {
 
 
 class Charge:
-    """What one request was charged."""
+    """The charge for one request."""
 
     def __init__(self, port: GatewayPort, tenant: str, tokens: int, verdict: Verdict) -> None:
         self.verdict = verdict
         self._port, self._tenant, self._tokens = port, tenant, tokens
 
     def end(self, used: int) -> None:
-        """The request is over after ``used`` tokens. Idempotent."""
+        """End the request after ``used`` tokens and return the rest. Idempotent."""
         port, tokens = self._port, self._tokens
         self._tokens = 0
         if tokens:
@@ -40,17 +40,17 @@ class Charge:
 
 
 class TenantLimits:
-    """See the module."""
+    """The rate limits of all tenants (see the module)."""
 
     def __init__(self, port: GatewayPort) -> None:
         self._port = port
 
     async def enter(self, caller: ApiCaller, tokens: int) -> Charge:
-        """Charge a request that costs ``tokens`` at most. Raises a 429 with what to wait for."""
+        """Charge a request that costs at most ``tokens``; raise a 429 that says how long to wait."""
         asking = asyncio.ensure_future(self._port.charge(caller.tenant, tokens))
         try:
             verdict = await asyncio.shield(asking)
-        except asyncio.CancelledError:  # the client left; what was charged meanwhile must not stay
+        except asyncio.CancelledError:  # the client disconnected; a charge that is on its way must be returned
             asking.add_done_callback(lambda done: self._return(caller.tenant, tokens, done))
             raise
         if not verdict.refused:
@@ -78,7 +78,7 @@ class TenantLimits:
 
 
 def rate_headers(verdict: Verdict) -> dict[str, str]:
-    """``x-ratelimit-{limit,remaining,reset}-{requests,tokens}`` of the limits that there are."""
+    """Return ``x-ratelimit-{limit,remaining,reset}-{requests,tokens}`` for the limits that exist."""
     made: dict[str, str] = {}
     for name, standing in (("requests", verdict.requests), ("tokens", verdict.tokens)):
         if standing is not None:
@@ -91,7 +91,7 @@ def rate_headers(verdict: Verdict) -> dict[str, str]:
 
 
 def _span(standing: Standing) -> str:
-    """As OpenAI writes it: ``6m0s``, ``1.5s``."""
+    """Return the time until a reset in OpenAI's form: ``6m0s``, ``1.5s``."""
     minutes, seconds = divmod(math.ceil(standing.reset * 10) / 10, 60)
     shown = f"{seconds:g}s"
     return f"{int(minutes)}m{shown}" if minutes else shown

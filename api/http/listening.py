@@ -1,6 +1,6 @@
-"""The listening side of the HTTP front: connections, runner, TLS, the same in the head and in further gateway processes.
+"""The listening side of the HTTP front: connections, runner, TLS. The head and further gateway processes share it.
 
-It answers only what no handler ever sees: bytes that are no HTTP, and connections beyond the limit.
+It answers only requests that no handler ever sees: bytes that are not HTTP, and connections beyond the limit.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from .health import PUBLIC
 
 log = logging.getLogger(__name__)
 IDLE = 10
-LINGER = 10.0  # seconds for the rest of a body that nobody reads, so that the client reads the refusal
-CLOSE_SECONDS = 2.0  # for answers that are being written when everything has ended
-SPARE_FILES = 256  # open files of a process that connections leave to the rest of it
-EXCESS_SECONDS = 1.0  # that a connection too many has to ask, so that its client reads the refusal
+LINGER = 10.0  # seconds to discard the rest of an unread body, so that the client reads the refusal
+CLOSE_SECONDS = 2.0  # seconds for answers that are still being written at shutdown
+SPARE_FILES = 256  # open files of a process that are reserved for other uses than connections
+EXCESS_SECONDS = 1.0  # seconds in which an excess connection may send its request, so that its client reads the refusal
 
 
 class _Connection(web.RequestHandler):
-    """A connection with a limit on the time that the head of a request may take.
+    """A connection with a time limit for the head of a request, and with our error format for bytes that are not HTTP.
 
-    Bytes that are no HTTP get the same form of error as everything else.
     slow: seconds from the beginning of the connection, or from the first byte of a further request, to the end of its head.
-    A connection on which nothing is asked is closed after ``IDLE`` times as long: clients and proxies keep some for later.
-    most: connections of this process. As many again beyond it get a 503 (``excess``), and further ones are closed at once.
+    An idle connection is closed after ``IDLE`` times that: clients and proxies keep some for later.
+
+    most: connections of this process. Up to that number again get a 503 (``excess``); further ones are closed at once.
     """
 
     def __init__(self, server: web.Server, slow: float, most: float) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # None means none
+            access_log=None,  # type: ignore[arg-type]  # None turns it off
             keepalive_timeout=IDLE * slow,
             lingering_time=min(LINGER, slow),
         )
@@ -64,7 +64,7 @@ class _Connection(web.RequestHandler):
             self._start_limit()
 
     def log_exception(self, *args: Any, **more: Any) -> None:
-        """Log an error of aiohttp's, except one about an unread body that is not as its headers say."""
+        """Log an error of aiohttp's, except one about an unread body that contradicts its headers."""
         if isinstance(more.get("exc_info"), web.RequestPayloadError | PayloadEncodingError):
             log.debug("a body that was not read is broken: %s", more["exc_info"])
         else:
@@ -80,14 +80,14 @@ class _Connection(web.RequestHandler):
             self._start_limit()
 
     def begin_request(self) -> None:
-        """Note that the head of a request is complete."""
+        """Record that the head of a request is complete."""
         self._answering = True
         self._stop_limit()
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Write the rest of an answer; then the next request may begin."""
+        """Write the rest of an answer; after that the next request may begin."""
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
@@ -124,12 +124,12 @@ class _Connection(web.RequestHandler):
         why = " ".join((message or str(exc)).split())[:200]
         log.debug("no HTTP from %s: %s", request.remote, why)
         answer = error_response(bad_request(f"this is no HTTP ({why}); check the request line and the headers"))
-        answer.force_close()  # what follows in this connection is unknown
+        answer.force_close()  # the framing of further bytes is unknown
         return answer
 
 
 class _Server(web.Server):
-    """A server whose connections and requests are ours."""
+    """A server that uses our connection and request classes."""
 
     def __init__(self, made: web.Server, slow: float, max_body: int, most: float) -> None:
         super().__init__(self._handle, request_factory=self._make, handler_cancellation=True)
@@ -151,7 +151,7 @@ class _Server(web.Server):
         return request
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request; errors that aiohttp raises before it has found a handler get our form.
+        """Answer a request. Errors that aiohttp raises before it has found a handler get our format.
 
         Probes are answered on any connection.
         """
@@ -175,14 +175,14 @@ def _too_many(most: float) -> ApiError:
 
 
 def most_connections(wanted: int) -> float:
-    """Return the connections of this process: ``wanted`` (0: no limit), at most as many as its open files allow."""
+    """Return the connection limit of this process: ``wanted`` (0: no limit), capped by its limit on open files."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     able = math.inf if files == resource.RLIM_INFINITY else max(files - SPARE_FILES, files // 2)
     return min(wanted or math.inf, able)
 
 
 class _Runner(web.AppRunner):
-    """A runner whose connections are ours. ``_make_server`` is private in aiohttp, which has no public hook for this."""
+    """A runner that uses our connections. ``_make_server`` is private in aiohttp, which has no public hook for this."""
 
     async def _make_server(self) -> web.Server:
         settings = self.app[FRONT].settings
@@ -191,21 +191,21 @@ class _Runner(web.AppRunner):
 
 
 def make_runner(app: web.Application) -> web.AppRunner:
-    """Return a runner that cancels a handler when its client goes, whether anything was written or not."""
+    """Return a runner that cancels a handler when its client disconnects, even before anything was written."""
     return _Runner(app, shutdown_timeout=CLOSE_SECONDS)
 
 
 def tls(settings: Settings) -> ssl.SSLContext | None:
     """Return the TLS context that the settings name, or None.
 
-    Raise SettingsError for files that are no certificate and its key.
+    Raise SettingsError for files that are not a certificate and its key.
     """
     if not settings.tls_cert:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except OSError as error:  # SSLError is one
+    except OSError as error:  # includes SSLError
         pair = f"{settings.tls_cert} and {settings.tls_key}"
         raise SettingsError(
             f"tls_cert and tls_key: {pair} cannot be used ({error.strerror or error}); give PEM files"

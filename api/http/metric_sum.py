@@ -1,6 +1,6 @@
-"""Counters of several processes as one: Prometheus families as plain data, and their sum.
+"""Metrics of several processes as one: Prometheus families as plain data, and their sums.
 
-Every sample of a front is a count, a sum or a number of requests, so that adding up what each process has is the truth.
+Every sample of a front is a count, a sum or a number of requests, so that adding up all processes is correct.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def plain(families: Iterable[Metric]) -> list[Family]:
 
 
 def summed(processes: Sequence[Sequence[Family]]) -> Iterator[Metric]:
-    """One family for each name, its samples added up by name and labels, in the order in which they are met."""
+    """Yield one family for each name, with its samples added up by name and labels, in order of first appearance."""
     made: dict[str, Metric] = {}
     values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
     for families in processes:

@@ -1,7 +1,7 @@
-"""Counters and histograms of the HTTP front, as Prometheus text; what the cluster knows is ``cluster_metrics.py``'s.
+"""Counters and histograms of the HTTP front, as Prometheus text. ``cluster_metrics.py`` has the cluster's.
 
 Names that vLLM's dashboards and autoscalers read are mirrored as ``vllm:*``; our own are ``blockwright:*``. A streamed token
-costs a few additions here: the numbers are plain Python and become Prometheus families when somebody asks.
+costs only a few additions: the numbers are plain Python and become Prometheus families on request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .tenants import tenant_families
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 CHOICES = (1, 2, 5, 10, 20, 50, 100)
-REASONS = ("capacity", "no_worker", "isolated")  # why sequences wait
+REASONS = ("capacity", "no_worker", "isolated")  # reasons sequences wait
 _COUNTERS = (
     ("vllm:prompt_tokens", "Prompt tokens of admitted requests.", "prompt_tokens"),
     ("vllm:prompt_tokens_cached", "Of these, the tokens found in the prefix cache.", "prompt_tokens_cached"),
@@ -39,7 +39,7 @@ _COUNTERS = (
     ("vllm:generation_tokens", "Tokens generated.", "generation_tokens"),
     ("blockwright:requests_unfinished", "Requests that failed or whose client disconnected.", "unfinished"),
 )
-KEEP = 600.0  # seconds for which the numbers of a model that is served no more can still be read
+KEEP = 600.0  # seconds for which the numbers of a removed model can still be read
 _OF_TENANT = (
     (
         "blockwright:tenant_requests",
@@ -86,7 +86,10 @@ def _estimates(figures: LengthFigures) -> Iterator[Metric]:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Tokens of all models since the start of this process. queries, hits: prompt tokens that were looked up, and found."""
+    """Tokens of all models since the start of this process.
+
+    queries, hits: prompt tokens that were looked up in the prefix cache, and that were found.
+    """
 
     prompt: int = 0
     generated: int = 0
@@ -96,8 +99,10 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class MeterFigures:
-    """Of one request. queued, first_token: seconds from its arrival; None before the first token. reasons: why choices
-    ended."""
+    """The figures of one request.
+
+    queued, first_token: seconds from its arrival; None before the first token. reasons: finish reasons of its choices.
+    """
 
     prompt: int
     tokens: int
@@ -108,8 +113,11 @@ class MeterFigures:
 
 @dataclass(slots=True)
 class TenantCounts:
-    """The use of one tenant. requests, queued: that started, and the seconds that these waited; lines: of batches, which
-    nobody waits for; tokens: of both."""
+    """The usage of one tenant.
+
+    requests, queued: started requests, and the seconds that they waited. lines: started lines of batches, which are not
+    latency sensitive. tokens: of both.
+    """
 
     requests: int = 0
     queued: float = 0.0
@@ -130,7 +138,7 @@ class Tally:
 
 
 class Meter:
-    """One request's view of its model's tally and its tenant's account. ``times``: where its seconds are counted."""
+    """One request's access to its model's tally and its tenant's account. ``times``: the tally that gets its seconds."""
 
     __slots__ = (
         "_account",
@@ -151,13 +159,16 @@ class Meter:
         self._tally, self._times, self._account, self._clock, self._prompt = tally, times, account, clock, prompt
         self._begun = self._last = clock()
         self._first: float | None = None
-        self._queued = 0.0  # seconds before the first plan
-        self._count = self._longest = 0  # tokens of all choices; of the longest that has ended
-        self._reasons: list[str] = []  # why choices ended
+        self._queued = 0.0  # seconds until the first sweep plan
+        self._count = self._longest = 0  # tokens of all choices; tokens of the longest ended choice
+        self._reasons: list[str] = []  # finish reasons of ended choices
         tally.active += 1
 
     def began(self, progress: StreamProgress, *, looked: bool, first: bool) -> None:
-        """A sequence has its first tokens. ``looked``: into the prefix cache; ``first``: of its prompt."""
+        """Record that a sequence has its first tokens.
+
+        ``looked``: the prefix cache was searched. ``first``: it is the first sequence of its prompt.
+        """
         tally, queued = self._tally, progress.queue_seconds or 0.0
         if looked:
             tally.cache_queries += progress.prompt
@@ -176,7 +187,7 @@ class Meter:
             self._times.histograms["vllm:request_prefill_time_seconds"].observe(prefill)
 
     def tokens(self, count: int) -> None:
-        """``count`` tokens came together."""
+        """Record ``count`` tokens that arrived together."""
         if not count:
             return
         now = self._clock()
@@ -192,20 +203,20 @@ class Meter:
         tally.generation_tokens += count
 
     def finished(self, reason: str, tokens: int) -> None:
-        """A choice ended with its finish reason."""
+        """Record that a choice ended, with its finish reason."""
         self._reasons.append(reason)
         self._tally.success[reason] = self._tally.success.get(reason, 0) + 1
         self._tally.histograms["vllm:request_generation_tokens"].observe(tokens)
         self._longest = max(self._longest, tokens)
 
     def figures(self) -> MeterFigures:
-        """What the request has come to."""
+        """Return the request's figures so far."""
         first = None if self._first is None else self._first - self._begun
         queued = None if self._first is None else self._queued
         return MeterFigures(self._prompt, self._count, queued, first, tuple(self._reasons))
 
     def told(self) -> list[str]:
-        """For the log: tokens, and where the time went."""
+        """Return the parts of the log line: token counts, and how the time was spent."""
         said = [f"{self._prompt} prompt + {self._count} tokens"]
         if self._first is not None:
             said.append(f"queued {self._queued:.3f} s, first token after {self._first - self._begun:.3f} s")
@@ -214,7 +225,7 @@ class Meter:
         return said
 
     def close(self, *, complete: bool, preemptions: int = 0) -> None:
-        """The answer is over. ``preemptions``: of all its sequences."""
+        """End the count of a request. ``preemptions``: the total of all its sequences."""
         tally, now = self._tally, self._clock()
         tally.active -= 1
         tally.preemptions += preemptions
@@ -233,9 +244,11 @@ class Meter:
 
 
 class Metrics:
-    """See the module. One for each application, with a registry of its own. ``census``: sequences now, by model;
-    ``models``: ids of what is served, None where nothing is ever removed; ``lengths``: how good estimates of them were;
-    ``dispatching``: what came of asking dispatchers; ``moves``: of moving requests."""
+    """The metrics of one web application (see the module), with a registry of its own.
+
+    ``census``: current sequences by model. ``models``: ids of the served models; None if models are never removed.
+    ``lengths``: accuracy of length estimates. ``dispatching``: figures of dispatch. ``moves``: figures of request moves.
+    """
 
     def __init__(
         self,
@@ -249,27 +262,28 @@ class Metrics:
     ) -> None:
         self._census, self._clock, self._models, self._lengths = census, clock, models, lengths
         self._dispatching, self._moves, self._tenants = dispatching, moves, tenants
-        self._gone: dict[str, float] = {}  # models that are served no more -> when that was seen
-        self._answers: dict[tuple[str, str, str], int] = {}  # (path as the route has it, method, status like 2xx) -> answers
+        self._gone: dict[str, float] = {}  # removed model -> time when that was noticed
+        self._answers: dict[tuple[str, str, str], int] = {}  # (path of the route, method, status like 2xx) -> answers
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
         self._tallies: dict[str, Tally] = {}
-        self._offline = Tally()  # takes the seconds of requests that nobody waits for, and is shown to nobody
+        self._offline = Tally()  # takes the seconds of batch requests; never exported
         self._accounts: dict[str, TenantCounts] = {}
         self._refused: dict[tuple[str, str], int] = {}  # (account, code of the refusal) -> requests
         self._cluster: dict[str, Any] = {}
         self._others: Sequence[Sequence[Family]] = ()
-        self.runtime: Callable[[], Sequence[Measure]] = tuple  # of the head's node, once there is one
-        self.batches: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # figures of those that run here, if any may
+        self.runtime: Callable[[], Sequence[Measure]] = tuple  # measures of the head's node, once it exists
+        # figures of the batches in this process, if they are enabled
+        self.batches: Callable[[], Iterable[Mapping[str, Any]]] = tuple
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def begin(
         self, model: str, prompt_tokens: int, n: int, max_tokens: int | None, tenant: str = "", *, offline: bool = False
     ) -> Meter:
-        """Begin to count a request that was admitted.
+        """Begin to count an admitted request.
 
-        tenant: of the API key; empty without keys. offline: it is a line of a batch, which nobody waits for; its seconds are
-        none of the model's latencies, nor of the tenant's.
+        tenant: the API key's; empty without keys. offline: the request is a line of a batch. Batches are not latency
+        sensitive, so its seconds count neither in the model's latencies nor in the tenant's.
         """
         tally = self._tallies.get(model)
         if tally is None:
@@ -285,13 +299,13 @@ class Metrics:
         return Meter(tally, self._offline if offline else tally, account, self._clock, prompt_tokens)
 
     def counted(self) -> TokenCounts:
-        """Tokens of all models so far."""
+        """Return the tokens of all models so far."""
         tallies = self._tallies.values()
         names = ("prompt_tokens", "generation_tokens", "cache_queries", "cache_hits")
         return TokenCounts(*(sum(getattr(tally, name) for tally in tallies) for name in names))
 
     def first_tokens(self) -> list[int]:
-        """Requests of all models by how long their first token took: a number for each of ``SECONDS``, and one for more."""
+        """Return the requests of all models by time to first token: a count for each of ``SECONDS``, and one beyond."""
         found = [tally.histograms["vllm:time_to_first_token_seconds"].counts for tally in self._tallies.values()]
         return [sum(column) for column in zip([0] * (len(SECONDS) + 1), *found, strict=True)]
 
@@ -301,16 +315,16 @@ class Metrics:
         return sum(tally.active for tally in self._tallies.values())
 
     def rejected(self, model: str, code: str, tenant: str = "") -> None:
-        """Count a request that was refused because there was no room for it: limits, a full queue, no worker, a shut-down.
+        """Count a request that was refused for lack of capacity: limits, a full queue, no worker, a shutdown.
 
-        model: "" while it is not known which one was meant; tenant: of the API key, empty without keys.
+        model: "" while the intended model is unknown. tenant: the API key's; empty without keys.
         """
         self._rejections[model, code] = self._rejections.get((model, code), 0) + 1
         account = account_of(tenant, model)
         self._refused[account, code] = self._refused.get((account, code), 0) + 1
 
     def tenant_uses(self) -> dict[str, TenantUse]:
-        """Return what this process has counted of each tenant."""
+        """Return this process's counts of each tenant."""
         now, found = self._tenants(), dict[str, TenantUse]()
         for account in sorted({*now, *self._accounts, *(account for account, _ in self._refused)}):
             census = now.get(account, Census())
@@ -321,23 +335,25 @@ class Metrics:
         return found
 
     def answered(self, path: str, method: str, status: int) -> None:
-        """An HTTP answer has been given. path: as its route has it, so that there are few."""
+        """Count an HTTP answer. path: the route's pattern, so that there are few label values."""
         key = (path, method, f"{status // 100}xx")
         self._answers[key] = self._answers.get(key, 0) + 1
 
     def families(self) -> list[Family]:
-        """What this process has counted."""
+        """Return the counters of this process."""
         self._forget()
         return plain([*self._requests(), *runtime_families(self.runtime())])
 
     def render(self, cluster: dict[str, Any], others: Sequence[Sequence[Family]] = ()) -> bytes:
-        """Prometheus text; ``cluster`` is the body of ``/admin/cluster``, empty where nobody answered; ``others``: what
-        further processes have counted."""
+        """Return the Prometheus text.
+
+        ``cluster``: body of ``/admin/cluster``; empty if it is not available. ``others``: counters of further processes.
+        """
         self._cluster, self._others = cluster, others
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
+        """Yield all families; called by the registry."""
         yield from summed([self.families(), *self._others])
         yield from cluster_families(self._cluster)
         yield from tenant_families(self._cluster.get("tenants", ()))
@@ -347,7 +363,7 @@ class Metrics:
 
     def _requests(self) -> Iterator[Metric]:
         for model in () if self._models is None else self._models():
-            self._tallies.setdefault(model, Tally())  # a dashboard finds what has not been asked for yet, too
+            self._tallies.setdefault(model, Tally())  # dashboards also find models without requests so far
         yield from self._now()
         for name, text, field in _COUNTERS:
             counter = CounterMetricFamily(name, text, labels=["model_name"])
@@ -398,7 +414,10 @@ class Metrics:
             yield histogram
 
     def _forget(self) -> None:
-        """Models that come and go leave nothing for ever. Whoever reads the numbers now and then has seen their last."""
+        """Delete the numbers of models that were removed ``KEEP`` seconds ago.
+
+        So models that come and go do not pile up. A regular scrape has seen their last values by then.
+        """
         if self._models is None:
             return
         now, served = self._clock(), self._models()
@@ -413,7 +432,7 @@ class Metrics:
                 self._refused = {key: n for key, n in self._refused.items() if key[0] != model}
 
     def _now(self) -> Iterator[Metric]:
-        """The sequences of this process's gateway."""
+        """Yield the current sequences of this process's gateway."""
         label = ["model_name"]
         running = GaugeMetricFamily("vllm:num_requests_running", "Sequences that are running on a worker.", labels=label)
         waiting = GaugeMetricFamily(

@@ -11,7 +11,10 @@ from .context import CALLER, FRONT
 
 
 def _shown(request: web.Request) -> dict[str, dict[str, Any]]:
-    """The models that the key may use, by id. Of the others not even the names are told, as ``parent`` would."""
+    """Return the models that the key may use, by id.
+
+    Even the names of other models stay hidden; ``parent`` would reveal them.
+    """
     front, caller = request.app[FRONT], request[CALLER]
     usable = {info.id: info for info in front.port.models() if front.access.may_use(caller, info.id)}
     default = front.port.default_model()
@@ -21,7 +24,7 @@ def _shown(request: web.Request) -> dict[str, dict[str, Any]]:
 def _model(info: ModelInfo, usable: dict[str, ModelInfo], default: bool) -> dict[str, Any]:
     root = info
     seen = {info.id}
-    while root.parent in usable and root.parent not in seen:  # the base of an adapter may have come later than it
+    while root.parent in usable and root.parent not in seen:  # an adapter's base may be newer than the adapter
         seen.add(root.parent)
         root = usable[root.parent]
     return {
@@ -38,13 +41,16 @@ def _model(info: ModelInfo, usable: dict[str, ModelInfo], default: bool) -> dict
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """A 503 while nothing is loaded: a client that starts early, or when the only gateway is started again, asks again. It
-    would take an empty list for the answer."""
+    """List the served models. Answer 503 while none is loaded.
+
+    A client that asks early, or while the only gateway restarts, then asks again. It would take an empty list for the
+    answer.
+    """
     request.app[FRONT].catalog.models()
     return web.json_response({"object": "list", "data": list(_shown(request).values())})
 
 
 async def one_model(request: web.Request) -> web.Response:
-    """A 404 for an id that is not served, a 403 for one that the key may not use."""
+    """Show one model; answer 404 for an id that is not served, 403 for one that the key may not use."""
     info = request.app[FRONT].model(request, request.match_info["id"])
     return web.json_response(_shown(request)[info.id])

@@ -1,8 +1,8 @@
-"""Spans of requests by OTLP over HTTP: OpenTelemetry's SDK and exporter, the extra ``otlp``. Imported where it is asked for.
+"""Spans of requests, exported by OTLP over HTTP with OpenTelemetry's SDK (the extra ``otlp``). Imported on demand.
 
-Owns what a span says: the GenAI semantic conventions, and the names that vLLM gives to what these lack. The SDK keeps spans
-in a bounded queue and sends them in batches from a thread of its own; what a collector does not take is dropped, and the log
-says so. Never delays or fails a request.
+This module owns the contents of a span: the GenAI semantic conventions, and vLLM's names where the conventions have none.
+The SDK keeps spans in a bounded queue and sends them in batches from a thread of its own. Spans that a collector does not
+accept are dropped, and the log says so. Exporting never delays or fails a request.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from opentelemetry.util.types import AttributeValue
 
 from .spans import FinishedRequest
 
-TIMEOUT = 3.0  # seconds that a collector may take, also for the last spans when the server ends
-NAME = "llm_request"  # as vLLM's
+TIMEOUT = 3.0  # seconds that a collector may take, also for the last spans at shutdown
+NAME = "llm_request"  # the span name of vLLM
 
 
 class _Ids(IdGenerator):
-    """The id that a request's work has had all along (``traceparent``), where it has one. Used on the event loop alone."""
+    """A generator that returns the span id a request's work already has (``traceparent``), if any. Event loop only."""
 
     def __init__(self) -> None:
         self._random, self.chosen = RandomIdGenerator(), 0
@@ -39,8 +39,11 @@ class _Ids(IdGenerator):
 
 
 class OtlpSpans:
-    """``endpoint``: where the collector takes traces, as http://localhost:4318/v1/traces. What the SDK reads from the
-    environment (OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, ...) holds, too."""
+    """An exporter of finished requests.
+
+    ``endpoint``: URL of the collector, such as http://localhost:4318/v1/traces. The environment variables of the SDK
+    (OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, ...) apply, too.
+    """
 
     def __init__(self, endpoint: str, version: str) -> None:
         self._ids = _Ids()
@@ -50,7 +53,7 @@ class OtlpSpans:
         self._tracer = self._provider.get_tracer("blockwright", version)
 
     def note(self, request: FinishedRequest) -> None:
-        """It has ended, just now or earlier."""
+        """Export a request that has ended, just now or earlier."""
         parent, context = request.parent, None
         if len(parent) == 25 and len(request.trace) == 25:
             flags = TraceFlags(parent[24])
@@ -68,7 +71,7 @@ class OtlpSpans:
         span.end(begun + int(request.seconds * 1e9))
 
     async def close(self) -> None:
-        """Send what waits; a collector that does not answer holds this up for a few seconds."""
+        """Send the queued spans. A collector that does not answer delays this by a few seconds."""
         await asyncio.to_thread(self._provider.shutdown)
 
 

@@ -1,6 +1,7 @@
-"""The page at ``/``: files of the package, served as they are. Everything it shows it asks the API for.
+"""The page at ``/``: static files of the package. The page gets all its data from the API.
 
-With keys a browser is asked for one (as the password; any name) and sends it with every question of the page.
+With keys configured the browser asks its user for one (as the password; any name) and sends it with every request of the
+page.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from aiohttp import web
 
 FOLDER = Path(__file__).parent / "page"
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
-# Nothing from elsewhere is loaded or asked, and no other page may frame this one.
+# Nothing is loaded from elsewhere, and no other page may frame this one.
 _POLICY = "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'"
 
 
@@ -20,7 +21,7 @@ async def index(request: web.Request) -> web.Response:
 
 
 async def asset(request: web.Request) -> web.Response:
-    """A file of the page; a 404 for anything else."""
+    """Return a file of the page, or a 404."""
     name = request.match_info["name"]
     if name not in {path.name for path in FOLDER.iterdir()}:
         raise web.HTTPNotFound

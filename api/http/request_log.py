@@ -1,6 +1,7 @@
-"""What the log says of an HTTP request once it is over: one line at level info, at debug for what is asked again and again.
+"""One log line for each finished HTTP request: at level info, or debug for endpoints that are polled.
 
-Counts the answer, too, and tells of generations as spans where somebody listens. Never refuses and never fails a request.
+The answer is also counted, and a generation is exported as a span if an exporter is configured. Nothing here refuses or
+fails a request.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from .context import ASKED, BEGUN, CALL_ID, CALLER, FAULT, FRONT, METER, MODEL, 
 from .headers import log_names
 from .spans import FinishedRequest
 
-LEFT = 499  # status of who went before the answer, as nginx has it
+LEFT = 499  # status of a client that disconnected before the answer, as in nginx
 _POLLED = ("/health", "/ping", "/load", "/metrics", "/admin/cluster", "/admin/forecasts", "/page/")
-_LOOKED_AT = ("/v1/requests", "/admin/actors")  # by the page, ps and explain; POST changes something
+_LOOKED_AT = ("/v1/requests", "/admin/actors")  # polled with GET by the page, ps and explain; POST changes something
 _GENERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}  # path -> GenAI operation
 log = logging.getLogger(__name__)
 
 
 def note_call(request: web.Request, status: int) -> None:
-    """The request is over. ``status``: of its answer, or ``LEFT``."""
+    """Record a finished request. ``status``: the answer's, or ``LEFT``."""
     resource = request.match_info.route.resource
     path = "none" if resource is None else resource.canonical
     front = request.app[FRONT]

@@ -1,4 +1,4 @@
-"""What the actor runtime of a node counts, as Prometheus families ``blockwright_runtime_*``."""
+"""Prometheus families ``blockwright_runtime_*``: the counters of a node's actor runtime."""
 
 from __future__ import annotations
 

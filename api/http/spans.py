@@ -1,6 +1,6 @@
-"""Requests as a tracing system is told of them, once they are over. Where no endpoint is set there is nobody to tell.
+"""Finished requests as a tracing system receives them. Without a configured endpoint there is no receiver.
 
-Owns what is known of a request at its end; how it is sent is ``otlp.py``'s, which needs packages that not everybody has.
+This module owns the data known of a request at its end. ``otlp.py`` sends it, and needs packages that are optional.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequest:
-    """``trace``: of its own span, ``parent``: of the client's, both as ``runtime/base/scope.py`` has them or empty. Seconds
-    since ``began``, which is in seconds since 1970; None: it did not come so far."""
+    """A finished request.
+
+    ``trace``: its own span; ``parent``: the client's span; both in the form of ``runtime/base/scope.py``, or empty. Seconds
+    count from ``began``, which is in seconds since 1970. None: the request did not get that far.
+    """
 
     operation: str  # "chat" or "text_completion"
     model: str
@@ -24,9 +27,9 @@ class FinishedRequest:
     began: float
     seconds: float
     status: int
-    error: str  # "code: sentence", empty where there was none
-    asked: Mapping[str, float]  # sampling that the request named: max_tokens, temperature, top_p, n
-    reasons: Sequence[str] = ()  # of its choices
+    error: str  # "code: sentence"; empty without an error
+    asked: Mapping[str, float]  # sampling parameters that the request set: max_tokens, temperature, top_p, n
+    reasons: Sequence[str] = ()  # finish reasons of its choices
     prompt_tokens: int | None = None
     tokens: int | None = None
     queued: float | None = None
@@ -34,10 +37,10 @@ class FinishedRequest:
 
 
 class Spans(Protocol):
-    """Where they go."""
+    """The receiver of finished requests."""
 
     def note(self, request: FinishedRequest) -> None:
-        """It is over. Takes microseconds."""
+        """Take a finished request. Costs microseconds."""
 
     async def close(self) -> None:
-        """Send what waits."""
+        """Send the queued requests."""

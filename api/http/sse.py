@@ -1,7 +1,7 @@
-"""A stream of server-sent events on one connection: headers, comments while nothing happens, errors after the 200.
+"""A stream of server-sent events on one connection: headers, comments during silence, errors after the 200.
 
-The response starts with the first byte that there is to send, so an error before it still gets a status of its own. Knows
-nothing of what the events say. Each delta is one ``write``.
+The response starts with the first byte to send, so an earlier error still gets a status of its own. The contents of events
+are opaque here. Each delta is one ``write``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _DONE = b"data: [DONE]\n\n"
 
 
 class EventStream:
-    """Use as ``async with``: leaving it ends the comments, whatever happened.
+    """A stream of events. Use as ``async with``: leaving it stops the comments in any case.
 
-    After ``keep_alive`` seconds of silence a comment says ``comment()``: one line of ASCII.
+    After ``keep_alive`` seconds of silence a comment with ``comment()`` is sent: one line of ASCII.
     """
 
     def __init__(self, request: web.Request, keep_alive: float, comment: Callable[[], str]) -> None:
@@ -47,19 +47,19 @@ class EventStream:
             self._comment.cancel()
 
     async def write(self, events: bytes) -> None:
-        """Events, each ending in a blank line. Waits while the client reads too slowly."""
+        """Write events, each ending in a blank line. Waits while the client reads too slowly."""
         if not self.started:
             await self._start()
         self._last = self._loop.time()
         await self.response.write(events)
 
     async def done(self, events: bytes = b"") -> None:
-        """The last events and the end mark, in one write."""
+        """Write the last events and the end mark together."""
         await self.write(events + _DONE)
         await self.response.write_eof()
 
     async def fail(self, body: bytes) -> None:
-        """An error object in place of what would have followed; there is no end mark after it."""
+        """Write an error object in place of the rest of the stream; no end mark follows."""
         await self.write(b"data: " + body + b"\n\n")
         await self.response.write_eof()
 
@@ -74,11 +74,12 @@ class EventStream:
         due = self._last + self._keep_alive
         if now >= due:
             transport = self._request.transport
-            if transport is not None and transport.get_write_buffer_size() == 0:  # a client that does not read needs none
+            # a client that does not read needs no comment
+            if transport is not None and transport.get_write_buffer_size() == 0:
                 self._comment = self._loop.create_task(self._write_comment())
             due = now + self._keep_alive
         self._timer = self._loop.call_at(due, self._beat)
 
     async def _write_comment(self) -> None:
-        with contextlib.suppress(ConnectionError):  # the handler is cancelled when the connection goes
+        with contextlib.suppress(ConnectionError):  # the handler is cancelled when the connection is lost
             await self.write(f": {self._say()}\n\n".encode("ascii"))

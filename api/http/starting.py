@@ -1,8 +1,8 @@
-"""What the HTTP front says while there is no gateway: the stages reached, and a gateway port before there is one.
+"""The HTTP front before there is a gateway: the start-up stages, and a stand-in gateway port.
 
-The front listens first, so that ``/health/live`` answers and a taken port is noticed before any worker is started. Until
-``become`` is called nothing is ready; from then on everything is the real port's. It never is where every gateway is a
-process of its own: then the head's front answers only while none of them is up.
+The front listens first, so that ``/health/live`` answers and a taken port is noticed before any worker is started. Nothing
+is ready until ``become`` is called; then every call goes to the real port. If every gateway is a process of its own,
+``become`` is never called: the head's front then answers only while none of the gateways is up.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from ...policies.requests.request_ownership import Viewer
 
 
 class Stages:
-    """What the server has reached, each with its seconds since the server began. The last one is where it is."""
+    """The stages that the server has reached, with their seconds since the server began. The last one is current."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._began = clock, clock()
         self.reached: list[tuple[str, float]] = []
 
     def now(self) -> float:
-        """Seconds since the server began."""
+        """Return the seconds since the server began."""
         return self._clock() - self._began
 
     def reach(self, name: str, at: float | None = None) -> float:
-        """The seconds; ``at`` where it was reached earlier than now."""
+        """Record a stage and return its seconds. ``at``: given if it was reached earlier."""
         seconds = self.now() if at is None else at
         self.reached.append((name, seconds))
         return seconds
 
     def view(self) -> dict[str, Any]:
-        """For JSON. Names no model, so that it may be told to anybody."""
+        """Return the stages for JSON. No model is named, so that the view is safe to publish."""
         return {
             "stage": self.reached[-1][0] if self.reached else "starting",
             "seconds": round(self.now(), 3),
@@ -62,10 +62,10 @@ class Stages:
 
 
 class StartingPort:
-    """Implements ``GatewayPort``."""
+    """A ``GatewayPort`` that refuses requests until ``become`` names the real one."""
 
     def __init__(self) -> None:
-        self.name = "starting"  # in no request id: there are no models before there is a gateway
+        self.name = "starting"  # never part of a request id: without a gateway there are no models
         self.reason = "the cluster is starting"
         self._real: GatewayPort | None = None
 

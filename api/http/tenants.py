@@ -1,7 +1,7 @@
-"""Tenants: the weight, the use, the limits and the KV memory of each, for ``/admin/cluster`` and as Prometheus families.
+"""Tenants: the weight, usage, limits and KV memory of each, for ``/admin/cluster`` and as Prometheus families.
 
-A tenant is the account that requests are counted on: that of an API key or, without keys, a model. Pure: what the processes
-have counted, what the limiter knows and what workers hold comes in as data.
+A tenant is the account that requests are charged to: an API key's tenant or, without keys, a model. Pure: the counters of
+the processes, the limiter's standings and the workers' memory are passed in.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from ...actors.gateway.peers import TenantUse
 from ...policies.requests.account import is_offline_account
 from ...policies.requests.rate_limit import EVERYBODY, Standing
 
-Standings = Mapping[str, Mapping[str, Standing]]  # tenant -> limit -> how it stands
+Standings = Mapping[str, Mapping[str, Standing]]  # tenant -> limit -> its standing
 
 
 def key_tenants(settings: Settings) -> list[str]:
-    """Return the tenants that have keys, by name; without keys only "", whose limits are those of all requests together."""
+    """Return the tenants that have keys, by name; without keys only "", whose limits cover all requests together."""
     return sorted({*settings.api_keys.values(), *settings.admin_keys.values()}) or [""]
 
 
 def tenants_view(
     settings: Settings, cluster: Mapping[str, Any], uses: Iterable[Mapping[str, TenantUse]], standings: Standings
 ) -> list[dict[str, Any]]:
-    """Return ``tenants`` of ``/admin/cluster``, by name: those that have keys (without keys: the models), and any other that
-    has used something. ``cluster``: its body so far; ``uses``: of each process."""
+    """Return ``tenants`` of ``/admin/cluster``, by name: tenants with keys (without keys: the models) or with usage.
+
+    ``cluster``: the body so far. ``uses``: one entry for each process.
+    """
     used = _added(uses)
     workers = cluster.get("workers", ())
     held = _held(workers, "kv_by_tenant")
@@ -67,7 +69,7 @@ def _added(uses: Iterable[Mapping[str, TenantUse]]) -> dict[str, TenantUse]:
 
 
 def _held(workers: Sequence[Mapping[str, Any]], field: str) -> dict[str, int]:
-    """Return a number of each tenant over all workers."""
+    """Return a number of each tenant, summed over all workers."""
     total: dict[str, int] = {}
     for worker in workers:
         for tenant, amount in (worker.get(field) or {}).items():
@@ -80,7 +82,7 @@ def _own(values: Mapping[str, Any], tenant: str, default: Any) -> Any:
 
 
 def _cap(settings: Settings, tenant: str, workers: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return the most bytes of KV that a tenant may hold on all workers, as each of them reckons it; None: no cap."""
+    """Return the most bytes of KV that a tenant may hold on all workers, by the workers' own computation; None: no cap."""
     shares = settings.tenant_kv_share
     share = shares.get(tenant) if is_offline_account(tenant) else _own(shares, tenant, None)
     if share is None or not tenant:
@@ -90,7 +92,7 @@ def _cap(settings: Settings, tenant: str, workers: Sequence[Mapping[str, Any]]) 
 
 
 def tenant_families(tenants: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Yield what ``/admin/cluster`` has of tenants and no process has counted."""
+    """Yield the tenants' figures that ``/admin/cluster`` has and no process counts."""
     label = ["tenant"]
     weight = GaugeMetricFamily("blockwright:tenant_weight", "A tenant's weight in the fair share of workers.", labels=label)
     cap = GaugeMetricFamily(

@@ -1,6 +1,6 @@
-"""A line of the log every ten seconds in which something was served: tokens per second, and what runs and waits.
+"""A log line every ten seconds with traffic: tokens per second, running and waiting requests.
 
-With the setting ``log_level`` at info; each process that answers tells of its own.
+Logged if the setting ``log_level`` is info; each process that answers logs its own.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ...actors.gateway.port import Census
 from .context import FRONT
 from .metrics import TokenCounts
 
-SECONDS = 10.0  # between two lines, as vLLM has it
+SECONDS = 10.0  # seconds between two lines, as in vLLM
 log = logging.getLogger(__name__)
 
 
 def line(before: TokenCounts, after: TokenCounts, seconds: float, census: Mapping[str, Census]) -> str:
-    """Of the time between two counts; empty where nothing happened in it and nothing is there."""
+    """Return the line for the time between two counts, or an empty text if nothing happened and nothing is in progress."""
     running = sum(now.running for now in census.values())
     waiting = sum(sum(now.waiting.values()) for now in census.values())
     if before == after and not running + waiting:
@@ -34,7 +34,7 @@ def line(before: TokenCounts, after: TokenCounts, seconds: float, census: Mappin
 
 
 async def tell(app: web.Application) -> AsyncIterator[None]:
-    """For ``cleanup_ctx``."""
+    """Run the logger, for ``cleanup_ctx``."""
     task = asyncio.create_task(_tell(app)) if log.isEnabledFor(logging.INFO) else None
     yield
     if task is not None:

@@ -1,4 +1,4 @@
-"""Endpoints of other servers that people ask for here: what each was meant for, and what to use instead."""
+"""Endpoints of other servers that clients try here: the purpose of each, and what to use instead."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ _SENTENCES = {
 
 
 def instead(path: str, served: Collection[str]) -> str:
-    """A sentence for a path that is not served: of whom it is known to be, or which served one is meant; else empty."""
+    """Return a sentence for a path that is not served, or an empty text.
+
+    The sentence names the server that the path belongs to, or the nearest served path.
+    """
     for known, sentence in _SENTENCES.items():
         if path == known or path.startswith(f"{known}/"):
             return sentence

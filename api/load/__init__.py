@@ -1,1 +1,1 @@
-"""``blockwright bench``: loads of the usual shapes, sent over HTTP alone, and what became of them in figures."""
+"""``blockwright bench``: loads of the usual forms, sent over HTTP only, and figures of their outcomes."""

@@ -1,7 +1,7 @@
-"""From what happened to each request to figures: percentiles, rates, a table, the document that ``--json`` stores.
+"""Figures from the outcomes of requests: percentiles, rates, and the document that ``--json`` stores.
 
-Times are seconds. TTFT: from sending to the first token; ITL: between two events with tokens; TPOT: the time after the first
-token divided by the tokens after it; E2E: from sending to the end.
+Times are seconds. TTFT: from sending to the first token. ITL: between two events with tokens. TPOT: the time after the first
+token divided by the number of tokens after it. E2E: from sending to the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METRICS = ("ttft", "itl", "tpot", "e2e")
 
 @dataclass(slots=True)
 class Outcome:
-    """One request. ``stamps``: when each event with tokens came; all times on one clock."""
+    """The outcome of one request. ``stamps``: arrival times of events with tokens. All times are on one clock."""
 
     sent: float
     ended: float = 0.0
@@ -35,7 +35,7 @@ class Outcome:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Linear between the two nearest; ``values`` are sorted and not empty."""
+    """Return a percentile, linear between the two nearest values. ``values`` are sorted and not empty."""
     place = (len(values) - 1) * share / 100
     low = int(place)
     high = min(low + 1, len(values) - 1)
@@ -43,7 +43,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def spread(values: Iterable[float]) -> dict[str, float] | None:
-    """Mean, percentiles and maximum; None for no values."""
+    """Return mean, percentiles and maximum; None for no values."""
     found = sorted(values)
     if not found:
         return None
@@ -52,8 +52,11 @@ def spread(values: Iterable[float]) -> dict[str, float] | None:
 
 
 def level(outcomes: Sequence[Outcome], concurrency: int | None, arrival: str, rate: float | None) -> dict[str, Any]:
-    """The figures of one run. ``arrival``: how requests came ("at once", "poisson", "constant", "trace"); ``rate``: per
-    second, where that was asked for. Failed requests count as failed and nowhere else."""
+    """Return the figures of one run. Failed requests count as failed and nowhere else.
+
+    ``arrival``: the arrival process ("at once", "poisson", "constant", "trace"). ``rate``: requested rate per second, if
+    any.
+    """
     good = [one for one in outcomes if not one.error]
     seconds = max((one.ended for one in outcomes), default=0.0) - min((one.sent for one in outcomes), default=0.0)
     began = [one for one in good if one.stamps]
@@ -84,7 +87,10 @@ def level(outcomes: Sequence[Outcome], concurrency: int | None, arrival: str, ra
 
 
 def document(server: Mapping[str, Any], settings: Mapping[str, Any], levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What ``--json`` stores; docs/schemas/bench-serve.json describes it. ``machine`` and ``versions``: where this ran."""
+    """Return the document that ``--json`` stores (docs/schemas/bench-serve.json).
+
+    ``machine`` and ``versions`` describe the machine of the client.
+    """
     return {
         "benchmark": "serve",
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -97,7 +103,7 @@ def document(server: Mapping[str, Any], settings: Mapping[str, Any], levels: Seq
 
 
 def machine() -> dict[str, Any]:
-    """The processor, the cores and the memory that this process may use."""
+    """Return the processor, and the cores and memory that this process may use."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return {

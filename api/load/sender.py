@@ -1,7 +1,7 @@
-"""Sends a load to a server over HTTP, and notes when what came back.
+"""The sender of a load: requests over HTTP, with the arrival times of the answers.
 
-Uses the fields of OpenAI's API that every server of its kind takes (and ``ignore_eos`` where lengths are to be exact), so
-that it measures any of them. Never looks into the server.
+It uses the fields of OpenAI's API that every compatible server accepts (and ``ignore_eos`` for exact lengths), so that it
+can measure any of them. It never looks inside the server.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .figures import Outcome
 from .workload import Request, Vocabulary
 
 SAMPLE = "The quick brown fox jumps over the lazy dog while seven wizards mix black quartz and jolly hymns vex. "
-SAFE = tuple(range(32, 256))  # ids that every vocabulary has, for a server that does not tell its tokens
+SAFE = tuple(range(32, 256))  # ids that every vocabulary has, for a server without /tokenize
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTemplate:
-    """How each request is put."""
+    """The fields that all requests share."""
 
     model: str
     chat: bool
@@ -47,7 +47,7 @@ class RequestTemplate:
 
 
 async def vocabulary(client: Client, model: str) -> Vocabulary:
-    """From the server's tokens of a sample text, where it has /tokenize."""
+    """Return the vocabulary of a sample text by the server's /tokenize, or a safe one without that endpoint."""
     try:
         answer = await client.post("/tokenize", {"model": model, "prompt": SAMPLE, "add_special_tokens": False})
         tokens = [int(token) for token in answer["tokens"]]
@@ -65,8 +65,10 @@ async def send(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> list[Outcome]:
-    """All requests, each at its time and at most ``concurrency`` of them at once; ``done`` gets each as it has ended.
-    ``now`` and ``sleep``, in seconds, are the time that they go by."""
+    """Send all requests, each at its time and at most ``concurrency`` at once; return their outcomes.
+
+    ``done`` receives each outcome. ``now`` and ``sleep``, in seconds, are the clock.
+    """
     gate = asyncio.Semaphore(concurrency or len(load) or 1)
     began = now()
 
@@ -93,7 +95,7 @@ async def _ask(client: Client, path: str, body: dict[str, Any], now: Callable[[]
         outcome.error = f"{type(error).__name__}: {error}"
     outcome.ended = now()
     if not outcome.error and not outcome.tokens:
-        outcome.tokens = len(outcome.stamps)  # a server that tells no usage sends a token in each event
+        outcome.tokens = len(outcome.stamps)  # a server without usage sends one token in each event
     if not outcome.error and not outcome.stamps:
         outcome.error = "the answer has no tokens"
     return outcome
@@ -106,7 +108,7 @@ def _note(outcome: Outcome, event: dict[str, Any], now: float) -> None:
         if choice.get("text") or (choice.get("delta") or {}).get("content"):
             outcome.stamps.append(now)
         elif choice.get("finish_reason") and not outcome.stamps:
-            outcome.stamps.append(now)  # tokens without text: their end is the first that is seen of them
+            outcome.stamps.append(now)  # tokens without text: only their end is visible
     if event.get("usage"):
         outcome.prompt_tokens = event["usage"].get("prompt_tokens", 0)
         outcome.tokens = event["usage"].get("completion_tokens", 0)

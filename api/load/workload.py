@@ -1,6 +1,6 @@
-"""What is sent and when: lengths, arrivals and prompts, all from one seed.
+"""The workload of a benchmark: lengths, arrivals and prompts, all from one seed.
 
-Pure. Prompts are token ids where the endpoint takes them (then their length is exact), else words of about that many tokens.
+Pure. Prompts are token ids if the endpoint accepts them (then their length is exact), else words of about that many tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What prompts are made of: ids that exist, and how many characters a token of plain words has."""
+    """The material of prompts: existing ids, and the mean number of characters of a token in plain words."""
 
     ids: tuple[int, ...]
     characters: float
@@ -24,7 +24,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``at``: seconds after the beginning of the run; ``max_tokens``: None where the server's default holds."""
+    """A request. ``at``: seconds since the beginning of the run. ``max_tokens``: None for the server's default."""
 
     at: float
     prompt: str | list[int]
@@ -32,7 +32,7 @@ class Request:
 
 
 def arrivals(count: int, rate: float | None, law: str, source: random.Random) -> list[float]:
-    """Seconds from the beginning; ``rate`` per second, None: all at once. ``law``: "poisson" or "constant"."""
+    """Return arrival times in seconds. ``rate``: per second; None: all at once. ``law``: "poisson" or "constant"."""
     if rate is None:
         return [0.0] * count
     times, now = [], 0.0
@@ -43,7 +43,7 @@ def arrivals(count: int, rate: float | None, law: str, source: random.Random) ->
 
 
 def random_lengths(count: int, prompt: int, output: int, spread: float, source: random.Random) -> list[TraceRequest]:
-    """Both lengths are drawn evenly from ``length * (1 - spread)`` to ``length * (1 + spread)``."""
+    """Return lengths drawn evenly from ``length * (1 - spread)`` to ``length * (1 + spread)``, for prompt and answer."""
 
     def draw(length: int) -> int:
         return max(source.randint(round(length * (1 - spread)), round(length * (1 + spread))), 1)
@@ -52,8 +52,10 @@ def random_lengths(count: int, prompt: int, output: int, spread: float, source: 
 
 
 def clip(shapes: Sequence[TraceRequest], context: int) -> tuple[list[TraceRequest], int]:
-    """Shapes that fit ``context`` tokens (0: unlimited), and how many had to be shortened: the answer to half of the
-    context at most, the prompt to what is left."""
+    """Return shapes that fit into ``context`` tokens (0: unlimited), and the number of shortened ones.
+
+    An answer is shortened to half of the context at most, then the prompt to the rest.
+    """
     made, clipped = [], 0
     for one in shapes:
         output = min(one.output, context // 2) if context and one.prompt + one.output > context else one.output
@@ -72,7 +74,7 @@ def requests(
     prefix: int,
     source: random.Random,
 ) -> Iterator[Request]:
-    """A prompt for each shape; ``prefix``: tokens that all begin with. ``text``: words instead of token ids."""
+    """Yield a prompt for each shape. ``prefix``: tokens with which all begin. ``text``: words instead of token ids."""
     salt = source.random()
     common = _tokens(vocabulary, random.Random(f"{salt} prefix"), prefix)
     for shape, at in zip(shapes, times, strict=True):
@@ -94,7 +96,7 @@ def _tokens(vocabulary: Vocabulary, source: random.Random, count: int) -> list[i
 
 
 def _words(tokens: Sequence[int], vocabulary: Vocabulary) -> str:
-    """Words of about as many tokens; equal ids give equal words, so that equal beginnings stay equal."""
+    """Return words of about this many tokens. Equal ids give equal words, so that equal beginnings stay equal."""
     made = []
     for token in tokens:
         size = max(round(vocabulary.characters) - 1, 1)

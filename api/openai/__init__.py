@@ -1,1 +1,1 @@
-"""The OpenAI-compatible endpoints: fields, bodies, generation, shapes of answers."""
+"""The OpenAI-compatible endpoints: fields, request bodies, generation, forms of answers."""

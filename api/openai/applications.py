@@ -1,6 +1,6 @@
-"""What an operator changes: applications that come and go while the server serves, also as vLLM's adapter endpoints.
+"""Endpoints that add, replace and remove models at run time, also in the form of vLLM's adapter endpoints.
 
-A folder lies below a root of the setting ``app_roots``; who may use ``/admin`` may use all of these.
+A folder must be below a root of the setting ``app_roots``. Every key that may use ``/admin`` may use all of these.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _THEIRS = {"name": "lora_name", "path": "lora_path", "base": "base_model_name"} 
 
 
 async def list_applications(request: web.Request) -> web.Response:
-    """As the controller has them."""
+    """List the applications as the controller reports them."""
     view = await request.app[FRONT].port.cluster()
     answer: AppsAnswer = {"applications": view["applications"], "default": view["default"]}
     return web.json_response(answer)
@@ -67,7 +67,7 @@ async def add(request: web.Request) -> web.Response:
 
 
 async def replace(request: web.Request) -> web.Response:
-    """A new version of a model: new requests go there, old ones end on the old one."""
+    """Add a new version of a model: new requests go there, and running ones end on the old version."""
     values = await _body(request, REPLACE_FIELDS)
     return _added(await _add(request, NewApplication(request.match_info["name"], replace=True, **_new(values))))
 
@@ -89,7 +89,7 @@ async def remove(request: web.Request) -> web.Response:
 
 
 async def load_adapter(request: web.Request) -> web.Response:
-    """vLLM's: a text on success."""
+    """Add an adapter (vLLM's endpoint); the answer to success is plain text."""
     values = await _body(request, LOAD_FIELDS)
     new = NewApplication(values["lora_name"], values["lora_path"], values.get("base_model_name", ""))
     in_place = values.get("load_inplace", False)
@@ -100,13 +100,13 @@ async def load_adapter(request: web.Request) -> web.Response:
         except RequestRefused as refused:
             if refused.why is not Refusal.UNKNOWN_MODEL or not in_place:
                 raise
-            view = await _add(request, new)  # there is none to replace
+            view = await _add(request, new)  # there is no model to replace
     on = f" Its base is '{view.base}'." if view.base else ""
     return web.Response(text=f"Success: LoRA adapter '{new.name}' added successfully.{on}")
 
 
 async def unload_adapter(request: web.Request) -> web.Response:
-    """vLLM's: a text on success."""
+    """Remove an adapter (vLLM's endpoint); the answer to success is plain text."""
     values = await _body(request, UNLOAD_FIELDS)
     front = request.app[FRONT]
     with _their_names():
@@ -115,7 +115,7 @@ async def unload_adapter(request: web.Request) -> web.Response:
 
 
 async def _check_adapter(request: web.Request, path: str) -> None:
-    """A whole model is not what was meant, and what it costs would surprise."""
+    """Raise a 400 for a whole model: it is not what the client meant, and its memory cost would surprise."""
     folder = await asyncio.to_thread(folder_below, roots_of(request.app[FRONT].settings), path)
     try:
         found = await asyncio.to_thread(is_variant, folder)
@@ -128,7 +128,7 @@ async def _check_adapter(request: web.Request, path: str) -> None:
 
 @contextlib.contextmanager
 def _their_names() -> Iterator[None]:
-    """Of the field that is to blame."""
+    """Translate field names in errors to vLLM's."""
     try:
         yield
     except (ApiError, RequestRefused) as raised:
@@ -147,14 +147,14 @@ async def _body(request: web.Request, fields: tuple[Field, ...]) -> dict[str, An
 
 
 def _new(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an addition as ``NewApplication`` has them."""
+    """Return the fields of an addition under the names of ``NewApplication``."""
     own = {one.name for one in DEFAULTS}
     defaults = checked_defaults({name: value for name, value in values.items() if name in own}, "")
     return {name: value for name, value in values.items() if name not in own} | {"defaults": defaults}
 
 
 async def _add(request: web.Request, new: NewApplication) -> ApplicationView:
-    """Its texts are tried before anything is loaded: a tokenizer that cannot be read is no application."""
+    """Add a model after a trial load of its text files: a model with an unreadable tokenizer cannot be served."""
     front = request.app[FRONT]
     folder = await asyncio.to_thread(folder_below, roots_of(front.settings), new.path)
     try:
@@ -181,7 +181,7 @@ def _added(view: ApplicationView) -> web.Response:
 
 
 def _follows(name: str, view: RemovalView) -> str:
-    """Return what the removal of a model brings about."""
+    """Return a sentence on the effects of a removal."""
     freed = f"{binary_size(view.freed)} {'freed' if view.gone else 'to be freed'}"
     adapters = f"{view.adapters} adapter{'s keep' if view.adapters > 1 else ' keeps'} its blocks, " if view.adapters else ""
     if view.answered:

@@ -1,8 +1,8 @@
-"""Bodies of the endpoints, parsed and checked into plain records.
+"""Request bodies of the generating endpoints, parsed and checked into plain records.
 
-Every refusal is a 400 that names the field, the value and the remedy. Which fields there are is ``fields.py``'s; here is
-what concerns more than one of them, prompts and messages. Knows no model: lengths, vocabularies and defaults of checkpoints
-are applied afterwards (``generate.py``).
+Every refusal is a 400 that names the field, the value and the remedy. ``fields.py`` declares the fields. This module has the
+checks that concern several fields, prompts and messages. It is independent of models: ``generate.py`` applies lengths,
+vocabularies and defaults of checkpoints later.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .fields import (
 from .foreign_fields import GENERATING, NOTHING, ForeignField, ForeignFields
 from .json_size import MOST, check_size
 
-MAX_SEQUENCES = 1024  # choices of one request
+MAX_SEQUENCES = 1024  # most choices of one request
 LONGEST_ROLE = 64  # characters
-Values = dict[str, Any]  # fields that were given, checked
+Values = dict[str, Any]  # given fields, after the checks
 Made = TypeVar("Made", bound=Options)
 
 
@@ -53,10 +53,11 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def parse_json(raw: bytes, most: int = MOST) -> Body:
-    """Return the body as an object. Raises a 400 for anything else, NaN, infinities and too many values included."""
+    """Return the body as an object; raise a 400 for anything else, including NaN, infinities and too many values."""
     check_size(raw, most)
     try:
-        body = json.loads(raw, parse_constant=_refuse_constant)
+        text = raw.decode("utf-8-sig")  # not as Python guesses: in UTF-16 the count of values would miss most
+        body = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise bad_request("the body is nested too deeply; send a flatter object", code="invalid_json") from None
     except ValueError as error:
@@ -69,9 +70,10 @@ def parse_json(raw: bytes, most: int = MOST) -> Body:
 def read_fields(
     body: Body, fields: Sequence[Field], unknown: str, foreign: ForeignFields | None = None
 ) -> tuple[Values, tuple[str, ...]]:
-    """Return the fields that are given, checked, and the names that are ignored.
+    """Return the given fields, checked, and the names of ignored fields.
 
-    ``unknown``: the setting ``unknown_fields``; ``foreign``: fields that are never ignored, where there are any.
+    ``unknown``: the setting ``unknown_fields``. ``foreign``: fields that are refused instead of ignored, if the endpoint has
+    any.
     """
     if foreign is not None:
         foreign.check(body)
@@ -92,14 +94,14 @@ def read_fields(
     if ignored and unknown == "reject":
         names = ", ".join(shown(name) for name in ignored[:10])
         raise bad_request(f"unknown fields: {names}; leave them out", ignored[0], "unknown_parameter")
-    for field in fields:  # known, and never refused
+    for field in fields:  # known fields without effect are reported as ignored, never refused
         if isinstance(field.kind, Ignored) and values.get(field.name) not in (None, *field.kind.neutral):
             ignored.append(field.name)
     return values, tuple(ignored)
 
 
 def parse_completion(body: Body, unknown: str) -> CompletionBody:
-    """``unknown``: the setting ``unknown_fields``."""
+    """Parse and check the body of a completion. ``unknown``: the setting ``unknown_fields``."""
     values, ignored = read_fields(body, COMPLETION_FIELDS, unknown, FOREIGN_TO_COMPLETIONS)
     options = _made(CompletionOptions, values, ignored)
     n, best_of = options.n, options.best_of
@@ -113,7 +115,7 @@ def parse_completion(body: Body, unknown: str) -> CompletionBody:
 
 
 def parse_chat(body: Body, unknown: str) -> ChatBody:
-    """``unknown``: the setting ``unknown_fields``."""
+    """Parse and check the body of a chat. ``unknown``: the setting ``unknown_fields``."""
     values, ignored = read_fields(body, CHAT_FIELDS, unknown, FOREIGN_TO_CHAT)
     options = _made(ChatOptions, values, ignored)
     top = options.top_logprobs
@@ -123,7 +125,7 @@ def parse_chat(body: Body, unknown: str) -> ChatBody:
 
 
 def template_options(values: Values) -> TemplateOptions:
-    """Raises a 400 for wishes that contradict each other."""
+    """Return the options of the chat template; raise a 400 for contradictory ones."""
     made = TemplateOptions(**_of(TemplateOptions, values))
     if made.add_generation_prompt and made.continue_final_message:
         raise bad_request(
@@ -138,12 +140,12 @@ def template_options(values: Values) -> TemplateOptions:
 
 
 def _of(record: type, values: Values) -> Values:
-    """Those that the record has."""
+    """Return the values that are fields of the record."""
     return {field.name: values[field.name] for field in dataclasses.fields(record) if field.name in values}
 
 
 def _made(record: type[Made], values: Values, ignored: tuple[str, ...]) -> Made:
-    """The options, with what concerns several of them checked."""
+    """Return the options, after the checks that concern several of them."""
     options = record(**_of(record, values), ignored=ignored, named=frozenset(values))
     if "stream_options" in values and not options.stream:
         raise bad_request("stream_options is set but stream is not true; set stream or leave it out", "stream_options")
@@ -158,7 +160,7 @@ def _made(record: type[Made], values: Values, ignored: tuple[str, ...]) -> Made:
 
 
 class Prompts:
-    """The four forms of a prompt, as a list of prompts."""
+    """The field type of a prompt in any of its four forms, read as a list of prompts."""
 
     def read(self, value: Any, name: str) -> list[str | list[int]]:
         if isinstance(value, str):
@@ -186,14 +188,14 @@ class Prompts:
         }
 
 
-NOT_IN_MESSAGES = ("function_call", "audio")  # but for what asks for nothing
+NOT_IN_MESSAGES = ("function_call", "audio")  # refused in messages, unless empty
 OF_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", *NOT_IN_MESSAGES}
-REASONING = ("reasoning_content", "reasoning")  # two names of one thing, of an assistant
+REASONING = ("reasoning_content", "reasoning")  # two names of an assistant's reasoning
 OF_PART = {"type", "text"}
 
 
 class Messages:
-    """A conversation: roles and texts."""
+    """The field type of a conversation: roles and texts."""
 
     def read(self, value: Any, name: str) -> list[dict[str, Any]]:
         if not isinstance(value, list) or not value:
@@ -244,7 +246,10 @@ FOREIGN_TO_CHAT = ForeignFields(
 
 
 def _unknown_of_messages(messages: list[dict[str, Any]]) -> list[str]:
-    """Named as they would be refused. ``null`` is no field: it is what SDKs keep of an answer that had none."""
+    """Return unknown fields of messages, named as in a refusal.
+
+    ``null`` does not count as a field: SDKs keep it from answers without that field.
+    """
     found = []
     for i, message in enumerate(messages):
         parts = content if isinstance(content := message.get("content"), list) else []
@@ -255,7 +260,7 @@ def _unknown_of_messages(messages: list[dict[str, Any]]) -> list[str]:
 
 
 def _message(message: Any, at: str) -> dict[str, Any]:
-    """Role and content, a text or a list of text parts; which roles there are is for the chat template to judge."""
+    """Return a message's role and content (a text or a list of text parts). The chat template judges the roles."""
     if not isinstance(message, dict):
         raise bad_request(f"{at} is {shown(message)}; give an object with role and content", at, "invalid_type")
     role = message.get("role")
@@ -270,20 +275,21 @@ def _message(message: Any, at: str) -> dict[str, Any]:
             )
     made = {"role": role, **_of_tools(message, role, at), **(_reasoning(message, at) if role == "assistant" else {})}
     content = message.get("content")
-    silent = content is None and ("tool_calls" in made or "reasoning_content" in made)  # an assistant need not say more
+    # an assistant's message may lack content then
+    silent = content is None and ("tool_calls" in made or "reasoning_content" in made)
     made["content"] = "" if silent else _content(content, f"{at}.content")
     author = message.get("name")
     return made if author is None else made | {"name": Text().read(author, f"{at}.name")}
 
 
 def _reasoning(message: dict[str, Any], at: str) -> Values:
-    """Return what an assistant thought; also by the name that templates know, where a client uses the newer one."""
+    """Return an assistant's reasoning. If the client uses the newer name, the name that templates know is added."""
     found = {name: Text().read(message[name], f"{at}.{name}") for name in REASONING if message.get(name) is not None}
     return {"reasoning_content": found["reasoning"], **found} if "reasoning" in found else found
 
 
 def _of_tools(message: dict[str, Any], role: str, at: str) -> Values:
-    """Calls of tools, and which one a message answers, of a history that was made elsewhere; templates print them."""
+    """Return a message's tool calls and the call that it answers, from a history made elsewhere; templates print them."""
     found: Values = {}
     for name, of in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
         if not message.get(name):
@@ -303,12 +309,14 @@ def _of_tools(message: dict[str, Any], role: str, at: str) -> Values:
 
 
 def _call(call: Any, at: str) -> Values:
-    """With its arguments as an object, which templates want; on the wire they are JSON in a string."""
+    """Return a tool call with its arguments as an object, as templates expect; on the wire they are JSON in a string."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise bad_request(f"{at} is {shown(call)}; give an object with a function that has a name", at, "invalid_type")
     given = function.get("arguments") or {}
     try:
+        if isinstance(given, str):
+            check_size(unicode_text(given, f"{at}.function.arguments").encode())  # the body counted it as one value
         arguments = json.loads(given, parse_constant=_refuse_constant) if isinstance(given, str) else given
     except (ValueError, RecursionError):
         arguments = None

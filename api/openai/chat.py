@@ -29,7 +29,7 @@ async def _prompts(call: GenerateHandler, body: ChatBody) -> None:
 async def render(
     front: Front, info: ModelInfo, served: ServedModel, messages: list[dict[str, Any]], options: TemplateOptions
 ) -> str:
-    """Return the prompt of a conversation, with the model's own system message where it has none. Raise a 400."""
+    """Return the prompt of a conversation, with the model's own system message if it has none. Raise a 400."""
     messages = with_system(messages, info.defaults)
     how = Rendering(
         options.add_generation_prompt, options.continue_final_message, options.chat_template_kwargs, front.max_body
@@ -49,7 +49,7 @@ async def render(
 
 
 class ChatShape(AnswerShape):
-    """A choice's role comes in one write with its first news."""
+    """The form of a chat's answer. A choice's role and its first text are sent in one write."""
 
     prefix = "chatcmpl"
 

@@ -1,7 +1,7 @@
-"""One choice of an answer: turns the gateway's news into text that may be sent, and keeps count.
+"""One choice of an answer: turns a token stream into text that is safe to send, and counts its tokens.
 
-Joins detokenization, the stop-string scanner, the echo and log-probabilities. Owns the state of one sequence's text; never
-writes to a connection.
+It combines detokenization, the stop-string scanner, the echo and log-probabilities. It owns the text state of one sequence
+and never writes to a connection.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .fields import Options
 
 @dataclass(slots=True)
 class TextPiece:
-    """What news of a stream add to an answer. Text may lag behind tokens: half characters and half stop strings are held."""
+    """One addition to an answer. Text may lag behind tokens: partial characters and possible stop strings are held back."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob | None] = field(default_factory=list)  # one per token where they were asked for
-    offsets: list[int] = field(default_factory=list)  # where each token's text begins, in characters of the answer
+    logprobs: list[TokenLogprob | None] = field(default_factory=list)  # one per token if the request asks for them
+    offsets: list[int] = field(default_factory=list)  # start of each token's text, in characters of the answer
     finish: str = ""  # "" | "stop" | "length"
-    stop_reason: str | int | None = None  # the stop string that was found, or the id of stop_token_ids
-    shown_prompt: list[int] = field(default_factory=list)  # the echo's tokens, which are none of the answer's
+    stop_reason: str | int | None = None  # the stop string found, or the token of stop_token_ids
+    shown_prompt: list[int] = field(default_factory=list)  # the echo's tokens, which do not count as the answer's
 
     def join(self, other: TextPiece) -> None:
-        """Add what came later."""
+        """Append a later piece."""
         self.text += other.text
         self.tokens += other.tokens
         self.logprobs += other.logprobs
@@ -42,14 +42,14 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The prompt as it stands before the answer: ``text``, and where each of its tokens begins in it."""
+    """The prompt as it is repeated before the answer: ``text``, and the offset of each of its tokens in it."""
 
     text: str
     offsets: list[int]
 
 
 def decoded_echo(codec: TextCodec, tokens: Sequence[int], *, special: bool) -> Echo:
-    """Return the echo of tokens, whose text is what they say. ``special``: with special tokens."""
+    """Return the echo of a prompt of tokens: their decoded text. ``special``: with special tokens."""
     detokenizer, pieces, offsets, length = codec.detokenizer(special=special), [], [], 0
     for token in tokens:
         text = detokenizer.push((token,))
@@ -60,14 +60,14 @@ def decoded_echo(codec: TextCodec, tokens: Sequence[int], *, special: bool) -> E
 
 
 def _lead(codec: TextCodec, token: int, text: str) -> int:
-    """Return the characters of ``text`` that come with a token and are not its own: what was held back before it."""
+    """Return the number of characters of ``text`` that were held back before a token and precede its own text."""
     own = codec.whole_text(token)
     return len(text) - len(own) if own and text.endswith(own) else 0
 
 
 @dataclass(slots=True, eq=False)
 class ChoiceText:
-    """See the module. ``stops``: texts that end the answer. ``echo``: what it begins with, if anything; it is shown once."""
+    """One choice (see the module). ``stops``: strings that end the answer. ``echo``: the echo, if any; it is shown once."""
 
     index: int
     generation: Generation
@@ -78,11 +78,11 @@ class ChoiceText:
     stops: Sequence[str] = ()
     _echo: Echo | None = None
     completion_tokens: int = 0
-    cached: int = 0  # prompt tokens found in the prefix cache, once the first token is there
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # of all prompt tokens but the first, if asked for
-    started: bool = False  # something of this choice was written
+    cached: int = 0  # prompt tokens found in the prefix cache, set with the first token
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # for all prompt tokens except the first, if requested
+    started: bool = False  # part of this choice was written
     _scanner: StopScanner | None = None
-    _length: int = 0  # characters detokenized, whether sent or held back
+    _length: int = 0  # detokenized characters, sent or held back
 
     def __post_init__(self) -> None:
         self._scanner = StopScanner(self.stops) if self.stops else None
@@ -94,12 +94,12 @@ class ChoiceText:
 
     @property
     def looked(self) -> bool:
-        """Into the prefix cache."""
+        """True if the prefix cache was searched."""
         return self.options.prompt_scored < 0 and not (self.options.echoed and self.options.scored >= 0)
 
     def take(self, news: StreamNews) -> TextPiece:
-        """Ends the stream when a stop string is found; tokens after it are dropped."""
-        if isinstance(news, PromptScored):  # comes before the first token
+        """Return the text that news adds. Ends the stream if a stop string is found; tokens after it are dropped."""
+        if isinstance(news, PromptScored):  # arrives before the first token
             self.prompt_logprobs = news.entries
             piece = TextPiece()
         elif self.options.limit == 0:
@@ -129,16 +129,16 @@ class ChoiceText:
         return self._text((token,)) if self.options.include_stop_str_in_output else ""
 
     def _stop_token(self, news: TokensEmitted) -> int | None:
-        """The last token, where it is a stop token that ended the sequence."""
+        """Return the last token if it is a stop token that ended the sequence."""
         ended = news.finish == "stop" and news.tokens and news.tokens[-1] in self.generation.stop_tokens
         return news.tokens[-1] if ended else None
 
     def _reason(self, stop: int | None) -> int | None:
-        """The stop token, if it is the client's and not the checkpoint's."""
+        """Return the stop token if the client set it, and None if it is the checkpoint's."""
         return stop if stop in self.options.stop_token_ids else None
 
     def _take_singly(self, news: TokensEmitted) -> TextPiece:
-        """Token by token: where each begins is wanted, or which one completes a stop string."""
+        """Process tokens one by one, because their offsets are wanted or one may complete a stop string."""
         piece, stop = TextPiece(), self._stop_token(news)
         last = len(news.tokens) - 1
         for i, token in enumerate(news.tokens):
@@ -157,7 +157,7 @@ class ChoiceText:
         return piece
 
     def _unshown(self, token: int, *, ends: bool) -> str:
-        """Return what a token says that is not shown: a special token's name, or the text of a stop token."""
+        """Return the hidden text of a token: the name of a special token, or the text of a stop token."""
         if self._scanner is None:
             return ""
         hidden = self.options.skip_special_tokens and token in self.codec.special
@@ -165,7 +165,10 @@ class ChoiceText:
         return self.codec.said(token) if hidden or dropped else ""
 
     def _pass(self, piece: TextPiece, text: str, *, hidden: bool = False) -> bool:
-        """Through the scanner; True when a stop string ended the answer. ``hidden``: the text is said and not shown."""
+        """Pass text through the scanner; return True if a stop string ended the answer.
+
+        ``hidden``: the text is scanned but not shown.
+        """
         if not hidden:
             self._length += len(text)
         rules = self.generation.sampling.rules

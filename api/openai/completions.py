@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any
 
@@ -12,6 +13,8 @@ from .choice import ChoiceText, Echo, TextPiece, decoded_echo
 from .fields import CompletionOptions
 from .generate import AnswerShape, GenerateHandler, GeneratingEndpoint
 from .logprobs import completion_logprobs, prompt_logprobs
+
+_MANY = 1024  # tokens of all prompts; to decode many one by one takes some milliseconds
 
 
 async def _prompts(call: GenerateHandler, body: CompletionBody) -> None:
@@ -22,19 +25,20 @@ async def _prompts(call: GenerateHandler, body: CompletionBody) -> None:
 
 
 async def _echo(call: GenerateHandler, prompt: str | list[int], tokens: list[int], options: CompletionOptions) -> Echo:
-    """A text as it was sent, unless its beginning was cut off; else what the tokens say."""
+    """Return the echo: a text as it was sent, or the decoded tokens if the prompt is tokens or was truncated."""
     if not isinstance(prompt, str) or options.truncate_prompt_tokens is not None:
-        return decoded_echo(call.served.codec, tokens, special=not options.skip_special_tokens)
+        decoded = partial(decoded_echo, call.served.codec, tokens, special=not options.skip_special_tokens)
+        return decoded() if sum(map(len, call.prompts)) < _MANY else await call.front.aside(decoded)
     if options.scored < 0:
         return Echo(prompt, [])
     return Echo(prompt, await call.front.catalog.offsets(call.served, prompt, special=options.add_special_tokens))
 
 
 class CompletionShape(AnswerShape):
-    """A plain text chunk is one concatenation."""
+    """The form of a completion's answer. A plain text chunk costs one concatenation."""
 
     prefix = "cmpl"
-    default_tokens = 16  # OpenAI's
+    default_tokens = 16  # OpenAI's default
 
     _tail = ',"logprobs":null,"finish_reason":null,"stop_reason":null}]'
 

@@ -1,8 +1,7 @@
-"""The kinds of values that a body's fields can have: each checks a value, and says in JSON Schema what it takes.
+"""The types of body fields: each checks a value, and describes itself in JSON Schema.
 
-Every refusal is a 400 that names field, value and remedy. ``null`` never gets here: it is the same as an absent field.
-``true`` is not a number, nor is NaN or an infinity; a float without fraction is an integer, for clients that know one
-number type.
+Every refusal is a 400 that names field, value and remedy. ``null`` never gets here: it equals an absent field. ``true`` is
+not a number, nor is NaN or an infinity. A float without a fraction is an integer, for clients with a single number type.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Schema = dict[str, Any]
 
 class FieldType(Protocol):
     def read(self, value: Any, name: str) -> Any:
-        """The value as the server uses it; ``name`` is the field's, for the refusal."""
+        """Return the value as the server uses it. ``name``: the field's name, for the refusal."""
 
     def schema(self) -> Schema: ...
 
@@ -37,7 +36,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """``least``: what is lower counts as this; ``wrap``: the value modulo this, where it is not 0."""
+    """An integer. ``least``: lower values count as this one. ``wrap``: values are taken modulo this, if it is not 0."""
 
     low: int
     high: int
@@ -61,7 +60,7 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """With ``above`` the value must be greater than ``low``, not equal."""
+    """A number. ``above``: it must be greater than ``low``, not equal."""
 
     low: float
     high: float
@@ -70,7 +69,7 @@ class Number:
     def read(self, value: Any, name: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise bad_request(f"{name} is {shown(value)}; give a number", name, "invalid_type")
-        if not self.low <= value <= self.high or (self.above and value == self.low):  # NaN is within no bounds
+        if not self.low <= value <= self.high or (self.above and value == self.low):  # NaN fails every comparison
             bound = f"above {self.low:g} and at most {self.high:g}" if self.above else f"from {self.low:g} to {self.high:g}"
             raise bad_request(f"{name} is {shown(value)}; give a number {bound}", name)
         return float(value)
@@ -81,7 +80,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    longest: int = 0  # characters; 0: any
+    longest: int = 0  # characters; 0: no limit
 
     def read(self, value: Any, name: str) -> str:
         if not isinstance(value, str):
@@ -109,9 +108,9 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A list of strings, none empty; with ``single`` also one string by itself."""
+    """A list of non-empty strings; with ``single`` also one string by itself."""
 
-    what: str  # one of them, in words
+    what: str  # name of one string, for messages
     most: int
     longest: int
     single: bool = False
@@ -140,7 +139,7 @@ def is_token(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A list of token ids. Whether they are in the vocabulary is known only with the model."""
+    """A list of token ids. The vocabulary is checked later, when the model is known."""
 
     least: int = 0
     most: int = 1 << 20
@@ -159,7 +158,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Biases:
-    """Token ids, as the keys that JSON allows, to numbers."""
+    """An object of token ids (strings, as JSON requires of keys) and numbers."""
 
     limit: float
     most: int
@@ -198,7 +197,7 @@ class Mapping:
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """Accepted without effect, whatever it is."""
+    """A value that is accepted without effect."""
 
     def read(self, value: Any, name: str) -> Any:
         return value
@@ -209,8 +208,10 @@ class Anything:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A field that clients send by default and that changes nothing here: any of its values is taken, and told as ignored
-    unless it is one of ``neutral``."""
+    """A field that clients send by default and that has no effect here.
+
+    Every one of its values is accepted, and reported as ignored unless it is one of ``neutral``.
+    """
 
     values: tuple[str, ...]
     neutral: tuple[str, ...] = ()
@@ -223,13 +224,13 @@ class Ignored:
 
 
 def equals_any(value: Any, values: Sequence[Any]) -> bool:
-    """Tell whether a value of the wire is one of these: 1.0 is 1, but true is not."""
+    """Return True if a value of the wire equals one of these: 1.0 equals 1, but true does not."""
     return any(type(value) in (type(one), float) and value == one for one in values)
 
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """A field that is not served: taken only with the values that ask for nothing."""
+    """A field that is not served: accepted only with values that request nothing."""
 
     values: tuple[Any, ...] = ()
 
@@ -250,12 +251,12 @@ class Field:
 
     name: str
     kind: FieldType
-    text: str  # a sentence for the reference
+    text: str  # a sentence for the API reference
     required: bool = False
-    default: Any = None  # for the reference; None where it depends
+    default: Any = None  # for the API reference; None if it is not constant
 
     def schema(self) -> Schema:
-        """With ``null``, unless the field is required."""
+        """Return the schema, which allows ``null`` unless the field is required."""
         made = self.kind.schema()
         if not self.required and made:
             made = _or_null(made)
@@ -265,7 +266,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An object with fields of its own, as a dict of those that are given."""
+    """An object with declared fields, read as a dict of the given ones."""
 
     fields: tuple[Field, ...]
 

@@ -1,9 +1,8 @@
-"""The fields of the generating endpoints: what is taken, with which bounds, and what each means.
+"""The fields of the generating endpoints: type, bounds and meaning of each.
 
-One declaration, an attribute of ``Options`` or ``TemplateOptions``, is the parser's, the reference's (``/openapi.json``),
-the tests' and what handlers read. Fields that would change the answer and are not served are refused unless they have the
-value that changes nothing (``Only``). What stands nowhere here is unknown, and ``unknown_fields`` of the settings says what
-becomes of it.
+One declaration, an attribute of ``Options`` or ``TemplateOptions``, serves the parser, the reference (``/openapi.json``),
+the tests and the handlers. A field that would change the answer and is not served is refused, unless its value changes
+nothing (``Only``). A field without a declaration is unknown; the setting ``unknown_fields`` decides about it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from .field_types import (
     Tokens,
 )
 
-MAX_N = 128  # choices of one prompt
+MAX_N = 128  # most choices of one prompt
 MAX_STOPS, MAX_STOP_LENGTH = 4, 1024  # strings, characters
 MAX_BAD_WORDS, MAX_BIASES = 256, 1024
 MAX_LOGPROBS = 20
@@ -47,9 +46,10 @@ STREAM_OPTIONS = (
 
 
 def given(kind: FieldType, text: str, default: Any = None, *, sampling: bool = False) -> Any:
-    """An attribute that is a field of the body.
+    """Declare an attribute that is a field of the body.
 
-    default: a value, or how one is made. sampling: it goes as it stands into ``SamplingParams``, where it has the same name.
+    default: a value, or a function that makes one. sampling: the value is passed unchanged to the field of the same name in
+    ``SamplingParams``.
     """
     how: Any = {"default_factory": default} if callable(default) else {"default": default}
     return field(metadata={"kind": kind, "text": text, "sampling": sampling}, **how)
@@ -60,7 +60,10 @@ sampled = partial(given, sampling=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What both endpoints take, by the names of the wire. None: the checkpoint's default, or the endpoint's."""
+    """The fields that both endpoints have, by their names on the wire.
+
+    None stands for the default of the checkpoint or the endpoint.
+    """
 
     model: str | None = given(Text(), "A model id from /v1/models; default: the one that is marked there.")
     temperature: float | None = sampled(
@@ -123,27 +126,27 @@ class Options:
     )
     request_id: str | None = given(Text(128), "A name for /v1/requests, like the header x-request-id.")
     ignored: tuple[str, ...] = ()  # unknown fields
-    named: frozenset[str] = frozenset()  # fields that the request gives
+    named: frozenset[str] = frozenset()  # fields that the request sets
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Of ``SamplingParams``, what the request says."""
+        """The request's values for ``SamplingParams``."""
         named = [one.name for one in fields(self) if one.metadata.get("sampling")]
         return {name: value for name in named if (value := getattr(self, name)) is not None}
 
     @property
     def limit(self) -> int | None:
-        """New tokens at most. 0: nothing but the echo."""
+        """Most new tokens. 0: only the echo."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def scored(self) -> int:
-        """Log-probabilities of the answer's tokens, and of so many of the best; -1: none."""
+        """Number of top tokens whose log-probabilities come with each token of the answer; -1: no log-probabilities."""
         raise NotImplementedError
 
     @property
     def prompt_scored(self) -> int:
-        """The same of the prompt's."""
+        """The same for the prompt's tokens."""
         return -1 if self.prompt_logprobs is None else self.prompt_logprobs
 
     @property
@@ -160,7 +163,7 @@ class Options:
 
     @property
     def tier(self) -> str | None:
-        """That the request gets, where it named one."""
+        """The service tier that the request gets, if it names one."""
         return None if self.service_tier is None else TIERS[self.service_tier][0]
 
     @property
@@ -199,7 +202,7 @@ class ChatOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateOptions:
-    """How messages become a prompt."""
+    """The options for turning messages into a prompt."""
 
     add_generation_prompt: bool = given(Flag(), "End the prompt with the beginning of the assistant's message.", True)
     continue_final_message: bool = given(Flag(), "Continue the last message; not with add_generation_prompt.", False)
@@ -207,13 +210,13 @@ class TemplateOptions:
 
 
 def fields_of(record: type) -> tuple[Field, ...]:
-    """Of the body that the record is made of."""
+    """Return the body fields that the record declares."""
     declared = [(one, one.metadata) for one in fields(record) if one.metadata]
     return tuple(Field(one.name, how["kind"], how["text"], default=_shown(one.default)) for one, how in declared)
 
 
 def _shown(default: Any) -> Any:
-    """What the reference says of it: nothing where it is made for each request, or is empty."""
+    """Return a default for the API reference: None if it is made per request or is empty."""
     return default if isinstance(default, int) else None
 
 
@@ -229,7 +232,7 @@ _ACCEPTED = tuple(
         ("store", Flag()),
     )
 )
-HARMLESS = frozenset(field.name for field in _ACCEPTED)  # they do not change an answer, nor do misspellings of them
+HARMLESS = frozenset(field.name for field in _ACCEPTED)  # these do not change an answer, nor do misspellings of them
 
 _NOT_SERVED = {
     "documents": ([],),

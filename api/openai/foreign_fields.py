@@ -1,8 +1,8 @@
-"""Fields of other servers' APIs that choose or shape an answer there: each is refused with our name for it, or a remedy.
+"""Fields of other servers' APIs that choose or shape the answer there: each is refused with our name for it, or a remedy.
 
-Without this they would be unknown, thus ignored, and the answer would silently be another one. A value that asks for nothing
-is ignored as before. Fields that only concern the other server (``keep_alive``, ``cache_prompt``) stand nowhere here. A name
-that is a misspelling of one of our own fields is refused, too.
+Otherwise they would be unknown, hence ignored, and the answer would silently differ. A value that requests nothing is still
+ignored. Fields that only concern the other server (``keep_alive``, ``cache_prompt``) are not listed. A misspelling of one of
+our own fields is refused, too.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from ..checks import Body, shown
 from ..errors import ApiError, bad_request
 from .field_types import Field, equals_any
 
-NOTHING: tuple[Any, ...] = ("", [], {}, False)  # values that ask for nothing, of most fields
-LOOKED_AT = 256  # names of a body that are compared with ours, each in some ten microseconds
-SHORT, LONG = 4, 9  # letters from which one and two mistakes are the likely reason for a likeness
+NOTHING: tuple[Any, ...] = ("", [], {}, False)  # values that request nothing, for most fields
+LOOKED_AT = 256  # most names of a body that are compared with ours; each takes some ten microseconds
+SHORT, LONG = 4, 9  # from these lengths on, names with one and two wrong letters count as misspellings
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignField:
-    """``remedy``: half a sentence, after a semicolon. ``neutral``: values that ask for nothing. ``named``: our own field.
-    ``switches``: foreign fields without which it has no effect elsewhere, so that it is ignored where one of them is off."""
+    """A field of another API.
+
+    ``remedy``: half a sentence, after a semicolon. ``neutral``: values that request nothing. ``named``: our own field.
+    ``switches``: foreign fields that it depends on; it is ignored if one of them is off, since it has no effect elsewhere
+    then.
+    """
 
     remedy: str
     neutral: tuple[Any, ...] = NOTHING
@@ -57,6 +61,8 @@ CHOOSING = {
     **dict.fromkeys(("adapter", "adapter_id", "adapter_name", "adapters", "merged_adapters", "adapter_parameters"), ADAPTER),
     **dict.fromkeys(("lora", "loras", "lora_id", "lora_name", "lora_path", "lora_request", "lora_adapters"), ADAPTER),
     "adapter_source": ForeignField("an adapter is a model here, which the server was started with: leave it out"),
+    "base_model": _renamed("model"),
+    "deployment": _renamed("model"),
     "deployment_id": _renamed("model"),
     "engine": _renamed("model"),
     "model_id": _renamed("model"),
@@ -106,7 +112,7 @@ PROMPTING = {
     "truncate": _renamed("truncate_prompt_tokens"),
 }
 SAMPLING = {
-    # other names of ours
+    # other names for our fields
     "banned_tokens": _renamed("bad_words"),
     "candidate_count": _renamed("n", 1),
     "custom_stopping_strings": _renamed("stop"),
@@ -127,6 +133,11 @@ SAMPLING = {
     "num_predict": _renamed("max_tokens"),
     "num_return_sequences": _renamed("n", 1),
     "random_seed": _renamed("seed"),
+    "sampler_seed": _renamed("seed"),
+    "eos_token_id": _renamed("stop_token_ids"),
+    "greedy": ForeignField("send temperature = 0", (False,)),
+    "repetition_penalties": _renamed("repetition_penalty"),
+    "sampling": INSIDE,
     "rep_pen": _renamed("repetition_penalty", 1),
     "repeat_penalty": _renamed("repetition_penalty", 1),
     "return_full_text": _renamed("echo"),
@@ -228,7 +239,7 @@ TOKENIZING = {
     "with_pieces": _renamed("return_token_strs"),
 }
 DETOKENIZING = {**CHOOSING, "ids": _renamed("tokens"), "input_ids": _renamed("tokens"), "token_ids": _renamed("tokens")}
-BEGINNINGS = {  # families of fields, so that what is added to one later is refused, too
+BEGINNINGS = {  # families of fields by prefix, so that later additions to them are refused, too
     "guided_": STRUCTURED,
     "mirostat_": _sampler(switches=("mirostat", "mirostat_mode")),
     "dynatemp_": _sampler(0, switches=("dynatemp_range",)),
@@ -237,7 +248,7 @@ BEGINNINGS = {  # families of fields, so that what is added to one later is refu
     "lora_": ADAPTER,
     "adapter_": ADAPTER,
 }
-GROUPS = ("options",)  # objects whose fields are looked at like those of the body (ollama); the harmless ones are ignored
+GROUPS = ("options",)  # objects whose fields are checked like the body's (ollama); the harmless ones are ignored
 
 
 class ForeignFields:
@@ -251,7 +262,7 @@ class ForeignFields:
         self._beginnings = BEGINNINGS if "format" in foreign else {}
 
     def check(self, body: Body) -> None:
-        """Raise a 400 for the first field of the body that would be ignored though it chooses or shapes the answer."""
+        """Raise a 400 for the first field that would be ignored although it chooses or shapes the answer."""
         looked = 0
         for name, value in body.items():
             if name in self._known or value is None:
@@ -276,19 +287,19 @@ class ForeignFields:
             raise bad_request(message, name, "unknown_parameter")
 
     def _is_off(self, foreign: ForeignField, body: Body) -> bool:
-        """Tell whether the body turns off what the field is a part of."""
+        """Return True if the body turns off the feature that the field belongs to."""
         switches = [(self._foreign[_plain(name)], body[name]) for name in foreign.switches if name in body]
         return any(equals_any(value, (None, *switch.neutral)) for switch, value in switches)
 
     def _misspelt(self, plain: str) -> str:
-        """Return the field of ours that this is with one wrong letter, or of a long name two; else nothing."""
+        """Return the field of ours that the name misspells by one letter (two in a long name), or an empty text."""
         allowed = 0 if len(plain) < SHORT else 1 if len(plain) < LONG else 2
         near = [one for one in self._own if len(one) >= SHORT and abs(len(one) - len(plain)) <= allowed]
         found = [(distance, one) for one in near if (distance := edits(plain, one)) <= allowed]
         return self._own[min(found)[1]] if found else ""
 
     def _check_group(self, group: str, inner: Body) -> None:
-        """Raise a 400 for a field within a group that is a field of ours, or would be refused."""
+        """Raise a 400 for a field in a group that is a field of ours, or that would be refused in the body."""
         for name, value in inner.items():
             if name in self._known and value is not None and value not in ([], ""):
                 message = f"{group}.{name} would be ignored; send {name} in the body itself, beside model"
@@ -300,12 +311,12 @@ class ForeignFields:
 
 
 def _plain(name: str) -> str:
-    """Return a name without case and signs: maxTokens, max-tokens and max_tokens are one."""
+    """Return a name without case and separators: maxTokens, max-tokens and max_tokens are one."""
     return name.casefold().replace("_", "").replace("-", "").replace(".", "").replace(" ", "")
 
 
 def _is_told(own: str, value: Any, body: Body) -> bool:
-    """Tell whether the body has the same value under our own name, so that nothing is lost."""
+    """Return True if the body has the same value under our own name, so that nothing is lost."""
     return bool(own) and own in body and equals_any(value, (body[own],))
 
 

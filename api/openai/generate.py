@@ -1,7 +1,8 @@
-"""From a body to an answer: what both generating endpoints share, for HTTP requests and for lines of batches.
+"""The path from a body to an answer, shared by both generating endpoints, for HTTP requests and for lines of batches.
 
-Applies a model's limits and defaults, starts the sequences, and drives their streams to one answer, streamed or whole. A
-client that goes away cancels this handler (aiohttp's ``handler_cancellation``), and leaving it cancels the sequences.
+It applies a model's limits and defaults, starts the sequences, and merges their streams into one answer, streamed or whole.
+A client that disconnects cancels the handler (aiohttp's ``handler_cancellation``), and the handler's end cancels the
+sequences.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aiohttp import web
@@ -53,11 +55,12 @@ from .request_body import read_body
 from .sampling import for_prompt, sampling_of, stop_strings, stop_tokens
 
 log = logging.getLogger(__name__)
+_LONG_WORDS = 2048  # characters of all bad words, which are tokenized in some milliseconds
 
 
 @dataclass(slots=True, kw_only=True)
 class GenerateHandler:
-    """One request being answered. ``request``: who asks; choice i answers prompt ``i // options.n``."""
+    """One request in progress. ``request``: the caller. Choice i answers prompt ``i // options.n``."""
 
     front: Front
     request: Asker
@@ -66,24 +69,30 @@ class GenerateHandler:
     options: Options
     shape: type[AnswerShape]
     id: str = ""
-    created: int = 0  # seconds of the epoch
+    created: int = 0  # seconds since the epoch
     prompts: list[list[int]] = field(default_factory=list)  # token ids
-    limits: list[int] = field(default_factory=list)  # new tokens of each choice of each prompt
+    limits: list[int] = field(default_factory=list)  # for each prompt: most new tokens of each choice
     continues: bool = False  # the answer's text continues its prompt's
-    echoes: Sequence[Echo] = ()  # for each prompt, where it is to stand before its answers
+    echoes: Sequence[Echo] = ()  # one for each prompt, if prompts are repeated before their answers
     sampling: SamplingParams = field(default_factory=SamplingParams)
     ends: list[int] = field(default_factory=list)  # tokens that end a sequence
-    stops: tuple[str, ...] = ()  # texts that do
+    stops: tuple[str, ...] = ()  # strings that end a sequence
     choices: list[ChoiceText] = field(default_factory=list)
 
     async def tokens(self, prompt: str | list[int], *, special: bool) -> list[int]:
-        """Of a prompt, cut to what the request wants. Raises a 400. ``special``: a text gets the tokenizer's own too."""
+        """Return the tokens of a prompt, truncated as the request wants; raise a 400.
+
+        ``special``: add the tokenizer's special tokens to a text.
+        """
         if isinstance(prompt, str):
             prompt = await self.front.catalog.encode(self.served, prompt, special=special)
         return truncated(prompt, self.options, self.info)
 
     def usage(self) -> Usage:
-        """So far. ``cached_tokens``: of the prompts, found in the prefix cache by the first choice of each."""
+        """Return the usage so far.
+
+        ``cached_tokens``: prompt tokens that the first choice of each prompt found in the prefix cache.
+        """
         prompt = sum(len(tokens) for tokens in self.prompts)
         completion = sum(choice.completion_tokens for choice in self.choices)
         cached = sum(choice.cached for choice in self.choices[:: self.options.n])
@@ -96,10 +105,13 @@ class GenerateHandler:
 
 
 class AnswerShape:
-    """How an endpoint writes its answer. Events are complete: each ends in a blank line. What is constant is made once."""
+    """The form in which an endpoint writes its answer.
 
-    prefix: ClassVar[str]  # of the ids of its requests
-    default_tokens: ClassVar[int | None] = None  # new tokens where the request names no limit; None: all that fit
+    Events are complete: each ends in a blank line. Constant parts are made once.
+    """
+
+    prefix: ClassVar[str]  # prefix of request ids
+    default_tokens: ClassVar[int | None] = None  # new tokens if the request sets no limit; None: all that fit
 
     def __init__(self, call: GenerateHandler) -> None:
         options = call.options
@@ -112,28 +124,28 @@ class AnswerShape:
         self._plain = not (options.return_token_ids or options.continuous_usage or options.scored >= 0)
 
     def chunk(self) -> dict[str, Any]:
-        """What each event begins with."""
+        """Return the beginning of each event."""
         raise NotImplementedError
 
     def events(self, choice: ChoiceText, piece: TextPiece) -> bytes:
-        """The events for one piece of one choice; empty when there is nothing to show yet."""
+        """Return the events for one piece of one choice; empty if there is nothing to show yet."""
         raise NotImplementedError
 
     def whole(self, pieces: Sequence[TextPiece]) -> dict[str, Any]:
-        """The body of an answer that is not streamed; one piece for each choice."""
+        """Return the body of an answer that is not streamed; one piece for each choice."""
         raise NotImplementedError
 
     def usage_event(self) -> bytes:
-        """The extra event of ``include_usage``."""
+        """Return the extra event of ``include_usage``."""
         return f'{self._head}],"usage":{json.dumps(self._call.usage())}}}\n\n'.encode()
 
     def usage_now(self) -> str:
-        """What a chunk says of the usage."""
+        """Return a chunk's field for the usage."""
         return f',"usage":{json.dumps(self._call.usage())}' if self._call.options.continuous_usage else self._usage
 
 
 class Checked(Protocol):
-    """A body that was parsed."""
+    """A parsed body."""
 
     @property
     def options(self) -> Options: ...
@@ -144,9 +156,9 @@ Parsed = TypeVar("Parsed", bound=Checked)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratingEndpoint(Generic[Parsed]):
-    """How one endpoint checks a body, makes prompts of it and writes the answer.
+    """The parts of one endpoint: parse a body, make its prompts, write the answer.
 
-    ``prompts``: fills in what a call has of prompts, ``continues`` and ``echoes``.
+    ``prompts``: fills in a call's prompts, ``continues`` and ``echoes``.
     """
 
     path: str
@@ -155,7 +167,7 @@ class GeneratingEndpoint(Generic[Parsed]):
     shape: type[AnswerShape]
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
-        """The response, complete. Raises ApiError or RequestRefused where nothing of it was sent."""
+        """Return the complete response; raise ApiError or RequestRefused if nothing of it was sent."""
         front = request.app[FRONT]
         body = await read_body(request, lambda raw: self.parse(raw, front.settings.unknown_fields))
         call = await self._check(front, request, body)
@@ -165,7 +177,7 @@ class GeneratingEndpoint(Generic[Parsed]):
             return web.Response(body=await _whole(call, ends), content_type="application/json")
 
     async def prepare(self, front: Front, asking: Asker, body: Body) -> GenerateHandler:
-        """A call that nothing is wrong with, as far as can be told before a worker has it. Raises ApiError."""
+        """Return a call that has passed all checks that are possible before a worker has it; raise ApiError."""
         return await self._check(front, asking, self.parse(body, front.settings.unknown_fields))
 
     async def _check(self, front: Front, asking: Asker, body: Parsed) -> GenerateHandler:
@@ -178,20 +190,23 @@ class GeneratingEndpoint(Generic[Parsed]):
         check_count(front, len(call.prompts), options.n)
         most = most_tokens(info.defaults, self.shape.default_tokens)
         call.limits = [check_prompt(one, info, served, options, most) for one in call.prompts]
-        call.sampling, call.ends = sampling_of(options, served), stop_tokens(options, served)
+        words = sum(map(len, options.bad_words))
+        long = words > _LONG_WORDS or (words > 0 and not served.codec.quick)
+        call.sampling = await front.aside(partial(sampling_of, options, served)) if long else sampling_of(options, served)
+        call.ends = stop_tokens(options, served)
         call.stops = stop_strings(options, served)
         return call
 
 
 async def whole_answer(call: GenerateHandler) -> bytes:
-    """The JSON of an answer that is not streamed. Raises ApiError or RequestRefused."""
+    """Return the JSON of an answer that is not streamed; raise ApiError or RequestRefused."""
     async with _running(call) as ends:
         return await _whole(call, ends)
 
 
 @dataclass(slots=True)
 class _Ends:
-    """What has ended of a call's choices, and where it is counted."""
+    """The ended choices of a call, and the meter that counts them."""
 
     meter: Meter
     ended: set[int] = field(default_factory=set)
@@ -199,12 +214,12 @@ class _Ends:
 
 @asynccontextmanager
 async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
-    """Its sequences run within; leaving it ends what has not ended by itself."""
+    """Start a call's sequences; leaving the block cancels the ones that have not ended by themselves."""
     front, asking, options = call.front, call.request, call.options
     call.id = asking[CALL_ID] = front.new_id(call.shape.prefix)
     _name(front, asking, options)
     charge, offline = None, asking.get(OFFLINE) is not None
-    if not offline:  # lines of batches are of another account than what is asked now
+    if not offline:  # lines of batches are not charged to the limits of online requests
         most = sum(len(tokens) + options.n * limit for tokens, limit in zip(call.prompts, call.limits, strict=True))
         charge = asking[CHARGE] = await front.limits.enter(asking[CALLER], most)
     ends = None
@@ -231,7 +246,7 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
 
 
 def _start(call: GenerateHandler) -> None:
-    """Every choice of every prompt. Raises RequestRefused; those before it run then."""
+    """Start every choice of every prompt. Raise RequestRefused; choices before the refused one are running then."""
     options = call.options
     for index, sequence in enumerate(_sequences(call)):
         stream = call.front.port.generate(sequence)
@@ -243,7 +258,7 @@ def _start(call: GenerateHandler) -> None:
 
 
 def _sequences(call: GenerateHandler) -> list[Generation]:
-    """One for each choice of each prompt."""
+    """Return a generation for each choice of each prompt."""
     options, caller = call.options, call.request[CALLER]
     place = call.request.get(OFFLINE)
     samplings = [for_prompt(call.sampling, call.served, options, len(prompt)) for prompt in call.prompts]
@@ -270,14 +285,17 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
 
 
 def _name(front: Front, request: Asker, options: Options) -> None:
-    """By which the request can be found: in ``/v1/requests`` and in the log."""
+    """Record the client's name for the request, under which ``/v1/requests`` and the log have it."""
     if chosen := request.headers.get("x-request-id") or options.request_id:
         request[NAME] = chosen
         front.names.record(request[CALLER].key, chosen, request[CALL_ID])
 
 
 def _salt(front: Front, tenant: str, wished: str) -> bytes:
-    """Only requests with an equal one share cached prefixes: with keys those of one tenant, unless all are to share."""
+    """Return the cache salt; only requests with equal salts share cached prefixes.
+
+    With keys these are requests of one tenant, unless the cache is shared by all.
+    """
     apart = front.keys.required and not front.settings.shared_cache
     return f"{len(tenant)} {tenant} {wished}".encode() if apart else wished.encode()
 
@@ -323,7 +341,7 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
 
 
 def _progress(choice: ChoiceText) -> str:
-    """Where the first choice is, for a comment."""
+    """Return the progress of the first choice, for a comment."""
     if choice.completion_tokens or choice.started:
         return "keep-alive"
     now = choice.stream.progress()
@@ -333,7 +351,7 @@ def _progress(choice: ChoiceText) -> str:
 
 
 async def _consume(choice: ChoiceText, ends: _Ends, use: Callable[[TextPiece], Awaitable[None] | None]) -> None:
-    """One sequence, to its end."""
+    """Read one sequence to its end."""
     meter = ends.meter
     async for news in choice.stream:
         if not choice.completion_tokens and isinstance(news, TokensEmitted) and news.tokens:
@@ -354,7 +372,7 @@ async def _consume(choice: ChoiceText, ends: _Ends, use: Callable[[TextPiece], A
 
 
 async def _each(choices: list[ChoiceText], consume: Callable[[ChoiceText], Awaitable[None]]) -> None:
-    """All choices together; the first failure ends the others."""
+    """Run all choices together; the first failure cancels the others."""
     if len(choices) == 1:
         await consume(choices[0])
         return

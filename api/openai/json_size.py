@@ -1,21 +1,22 @@
-"""A bound on the values of a JSON text, so that Python's parser, which keeps the interpreter lock to its end, is short.
+"""A bound on the number of values in a JSON text, because Python's parser holds the interpreter lock to its end.
 
-A text of a few megabytes may have millions of values, and then takes seconds; a few long strings take milliseconds. Values
-are counted from the punctuation outside strings, in pieces between which other threads run.
+A text of a few megabytes may have millions of values and take seconds; a few long strings take milliseconds. Values are
+counted by the punctuation outside strings, in pieces between which other threads run.
 """
 
 from __future__ import annotations
 
 from ..errors import ApiError, bad_request
 
-MOST = 250_000  # units; Python parses so many in less than 0.1 s
-MEMBER, CONTAINER, DIGITS = 4, 2, 1000  # units of a member of an object and of a list or object; digits of an integer
+MOST = 250_000  # units; Python parses this number in less than 0.1 s
+MEMBER, CONTAINER, DIGITS = 4, 2, 1000  # units of an object's member and of a list or object; most digits of an integer
 _PIECE = 1 << 16  # bytes
-_DIGITS = bytes(b"0"[0] if chr(byte).isdigit() and byte < 128 else b" "[0] for byte in range(256))  # to translate by
+# translation table: digits to 0, all else to a space
+_DIGITS = bytes(b"0"[0] if chr(byte).isdigit() and byte < 128 else b" "[0] for byte in range(256))
 
 
 def check_size(raw: bytes, most: int = MOST) -> None:
-    """Raise a 400 for a text of too many values, and for one with integers that take long to read."""
+    """Raise a 400 for a text with too many values, or with integers that take long to parse."""
     if _units(raw) > most:
         _count(raw.replace(b"\\\\", b"").replace(b'\\"', b""), most)
     if len(raw) > _PIECE and _has_long_number(raw):
@@ -23,17 +24,17 @@ def check_size(raw: bytes, most: int = MOST) -> None:
 
 
 def _has_long_number(text: bytes) -> bool:
-    """Tell whether there are so many digits in a row, in a tenth of the time of a regular expression."""
+    """Return True for a run of ``DIGITS`` digits. Takes a tenth of the time of a regular expression."""
     return b"0" * DIGITS in text.translate(_DIGITS)
 
 
 def _units(text: bytes) -> int:
-    """Return the price of all punctuation, as if none of it stood in strings."""
+    """Return the cost of all punctuation, as if none of it were in strings."""
     return text.count(b",") + MEMBER * text.count(b":") + CONTAINER * (text.count(b"[") + text.count(b"{"))
 
 
 def _outside(text: bytes) -> list[bytes]:
-    """Return what stands outside strings, piece by piece, of a text without escaped quotes."""
+    """Return the parts of a text outside strings, piece by piece. The text has no escaped quotes."""
     found, inside = [], False
     for start in range(0, len(text), _PIECE):
         parts = text[start : start + _PIECE].split(b'"')
@@ -58,6 +59,6 @@ def _check_numbers(text: bytes) -> None:
 
 
 def too_many(most: int) -> ApiError:
-    """Return the refusal of a text of too many values."""
+    """Return the refusal of a text with too many values."""
     message = f"the body has more than {most} values (a member of an object counts {MEMBER} times); send less in one request"
     return bad_request(message, code="invalid_json")

@@ -1,8 +1,7 @@
-"""Log-probabilities (``logprobs``) in OpenAI's two forms (columns for completions, a list of objects for chat) and vLLM's
-for prompts.
+"""Log-probabilities (``logprobs``) in OpenAI's forms for completions and chat, and in vLLM's form for prompts.
 
-A token that is part of a character has no text of its own: it is written as its bytes, escaped. Minus infinity, which JSON
-cannot write, becomes -9999.
+Completions have columns, chats a list of objects. A token that is part of a character has no text of its own: it is written
+as its bytes, escaped. Minus infinity, which JSON cannot represent, becomes -9999.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ def _finite(logprob: float) -> float:
 
 
 def completion_logprobs(codec: TextCodec, piece: TextPiece) -> dict[str, Any]:
-    """``tokens``, ``token_logprobs``, ``top_logprobs`` (the chosen token is always in it), ``text_offset``.
+    """Return ``tokens``, ``token_logprobs``, ``top_logprobs`` (the chosen token is always in it), ``text_offset``.
 
-    The echo's tokens come first; the first of all has no probability.
+    The echo's tokens come first; the very first one has no probability.
     """
     tokens = [_text(codec.token_bytes(token), "bytes:") for token in (*piece.shown_prompt, *piece.tokens)]
     tops: list[dict[str, float] | None] = []
@@ -49,7 +48,7 @@ def completion_logprobs(codec: TextCodec, piece: TextPiece) -> dict[str, Any]:
 
 
 def chat_logprobs(codec: TextCodec, piece: TextPiece) -> dict[str, Any]:
-    """``content``: one object for each token."""
+    """Return ``content``: one object for each token."""
 
     def one(token: int, logprob: float) -> dict[str, Any]:
         data = codec.token_bytes(token)
@@ -64,7 +63,7 @@ def chat_logprobs(codec: TextCodec, piece: TextPiece) -> dict[str, Any]:
 
 
 def prompt_logprobs(codec: TextCodec, prompt: Sequence[int], entries: Sequence[TokenLogprob], k: int) -> list[Any]:
-    """None for the first token; for each other an object of token ids: its own, and the ``k`` best."""
+    """Return None for the first token, and for each other an object by token id: the token itself, and the ``k`` best."""
 
     def one(token: int, logprob: float, rank: int) -> dict[str, Any]:
         return {"logprob": _finite(logprob), "rank": rank, "decoded_token": _text(codec.token_bytes(token))}

@@ -1,7 +1,7 @@
-"""Defaults that a model gives to requests: a system prompt for chats, and the fields of sampling.
+"""The defaults that a model gives to requests: a system prompt for chats, and sampling fields.
 
-Owns which fields these are and how they are applied. They travel as a JSON object in text, checked by the rules of requests
-when the model is configured or added.
+This module owns the list of these fields and their application. Defaults travel as a JSON object in text. They are checked
+by the rules of requests when the model is configured or added.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ Made = TypeVar("Made", bound=Options)
 
 
 def checked_defaults(given: Mapping[str, Any], where: str) -> str:
-    """Return the defaults of one model as they travel; "" for none. ``where``: what the fields' names begin with.
+    """Return the defaults of one model in the form in which they travel; "" for none. ``where``: prefix of the field names.
 
-    Raise ApiError, naming the field, for a value that no request may have and for a field that is no default.
+    Raise ApiError, naming the field, for a value that no request may have and for a field that cannot be a default.
     """
     known = {}
     for name, value in given.items():
@@ -55,36 +55,36 @@ def checked_defaults(given: Mapping[str, Any], where: str) -> str:
             message = f"{where}{name} is no default of a model; {suggestion(name, sorted(_KINDS))}"
             raise ApiError(400, message, param=f"{where}{name}")
         if value is not None:
-            plain = list(value) if isinstance(value, tuple) else value  # as JSON has it
+            plain = list(value) if isinstance(value, tuple) else value  # a list, as in JSON
             _KINDS[name].read(plain, f"{where}{name}")
             known[name] = plain
     return json.dumps(known, sort_keys=True) if known else ""
 
 
 def value_of(name: str, text: str) -> Any:
-    """Return what a command line says of a default as its value: a number or a JSON list, where it is no text."""
+    """Return the value of a default given on the command line: a number or a JSON list, unless the field is a text."""
     if isinstance(_KINDS.get(name), Text):
         return text
     try:
         return json.loads(text)
     except ValueError:
-        return text  # a stop string, or what the field's own rule refuses
+        return text  # a stop string, or a value that the field's own rule refuses
 
 
 def filled(options: Made, defaults: str) -> Made:
-    """Return a request's options with the model's defaults in the place of what it does not name."""
+    """Return a request's options, with the model's defaults for the fields that it does not set."""
     found = {name: value for name, value in _read(defaults).items() if name not in (*options.named, "system", _LIMIT)}
     return replace(options, **found) if found else options
 
 
 def most_tokens(defaults: str, otherwise: int | None) -> int | None:
-    """Return the new tokens of a request that names no limit; None for all that fit."""
+    """Return the limit on new tokens for a request that sets none; None for all that fit."""
     found: int | None = _read(defaults).get(_LIMIT, otherwise)
     return found
 
 
 def with_system(messages: list[dict[str, Any]], defaults: str) -> list[dict[str, Any]]:
-    """Return a conversation with the model's system message before it, unless it has one of its own."""
+    """Return a conversation with the model's system message in front, unless it has one of its own."""
     system = _read(defaults).get("system", "")
     if not system or any(message["role"] in ("system", "developer") for message in messages):
         return messages
@@ -93,7 +93,7 @@ def with_system(messages: list[dict[str, Any]], defaults: str) -> list[dict[str,
 
 @lru_cache(maxsize=1024)
 def _read(defaults: str) -> Mapping[str, Any]:
-    """Return what was checked, by the names and in the types of ``Options``."""
+    """Return checked defaults by the names and in the types of ``Options``."""
     given = json.loads(defaults) if defaults else {}
     assert isinstance(given, dict), shown(given)
     return {name: _KINDS[name].read(value, name) for name, value in given.items()}

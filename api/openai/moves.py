@@ -1,4 +1,4 @@
-"""Moving what runs: a request from one worker to another, or all that a worker has."""
+"""Endpoints that move running work: one request to another worker, or everything off a worker (drain)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DRAIN_FIELDS = (Field("drain", Flag(), "true: drain the worker; false: use it ag
 
 
 async def move(request: web.Request) -> web.Response:
-    """Have a running request go on on another worker; its answer does not show it."""
+    """Move a running request to another worker; its answer does not show it."""
     values = await _order(request, MOVE_FIELDS)
     worker, route = values.get("worker") or "", values.get("route") or ""
     if worker and route:
@@ -49,17 +49,20 @@ async def move(request: web.Request) -> web.Response:
 
 
 async def drain(request: web.Request) -> web.Response:
-    """Empty a worker: what runs there goes on elsewhere, and nothing new comes."""
+    """Drain a worker: its requests continue elsewhere, and it gets no new ones."""
     return await _drain(request, (await _order(request, DRAIN_FIELDS)).get("drain", True))
 
 
 async def resume(request: web.Request) -> web.Response:
-    """A worker that was drained may be used again."""
+    """Make a drained worker available again."""
     return await _drain(request, False)
 
 
 async def _order(request: web.Request, fields: tuple[Field, ...]) -> dict[str, Any]:
-    """Without a misspelt field, whatever ``unknown_fields`` says: something else than was meant would be done."""
+    """Return the fields of an order. Unknown fields are refused whatever ``unknown_fields`` says.
+
+    A misspelt field would otherwise do something else than was meant.
+    """
     check = partial(read_fields, fields=fields, unknown="reject")
     return (await read_body(request, check))[0] if request.can_read_body else {}
 

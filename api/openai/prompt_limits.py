@@ -1,6 +1,6 @@
-"""What a prompt may be: its length in the model's context, its tokens, and how many choices a request may have.
+"""Limits of prompts: the length in the model's context, valid tokens, and the number of choices of a request.
 
-Every refusal is a 400 with the numbers and the remedy. Knows no text: prompts are token ids here.
+Every refusal is a 400 with the numbers and the remedy. Prompts are token ids here; text is not handled.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from .fields import Options
 
 
 def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, options: Options, default: int | None) -> int:
-    """The number of new tokens that may follow; a 400 with the numbers where that is none, or fewer than asked for.
+    """Return the number of new tokens that may follow; raise a 400 if that is zero, or fewer than requested.
 
-    ``default``: new tokens when the request names no limit; None for all that fit. An echo alone (0 tokens asked for) needs
-    room for one: the prompt runs to its end, and what comes after it is not shown.
+    ``default``: new tokens if the request sets no limit; None for all that fit. An echo alone (0 tokens requested) needs
+    capacity for one: the prompt runs to its end, and the token after it is not shown.
     """
     if not tokens:
         raise bad_request("the prompt has no tokens; give at least one character", "prompt")
@@ -43,15 +43,17 @@ def check_prompt(tokens: list[int], info: ModelInfo, served: ServedModel, option
 
 
 def _own_limit(served: ServedModel, prompt: int) -> int | None:
-    """Return the new tokens that the checkpoint allows where a request names no limit: ``max_new_tokens``, else what
-    ``max_length`` leaves. A prompt that is as long as that is not limited by it."""
+    """Return the checkpoint's limit on new tokens for requests that set none.
+
+    That is ``max_new_tokens``, or the rest of ``max_length``. A prompt that fills ``max_length`` is not limited by it.
+    """
     own = served.generation
     left = own.max_new_tokens or (own.max_length - prompt if own.max_length else 0)
     return left if left > 0 else None
 
 
 def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]:
-    """The end of the prompt that ``truncate_prompt_tokens`` leaves. Raises a 400 where that is nothing."""
+    """Return the end of the prompt that ``truncate_prompt_tokens`` keeps; raise a 400 if that is empty."""
     if options.truncate_prompt_tokens is None:
         return tokens
     if options.truncate_prompt_tokens == 0:
@@ -68,7 +70,7 @@ def truncated(tokens: list[int], options: Options, info: ModelInfo) -> list[int]
 
 
 def check_count(front: Front, prompts: int, n: int) -> None:
-    """A 400 for more choices than there can be places for: to come back, as a 503 says, would be in vain."""
+    """Raise a 400 for more choices than the waiting queue can ever hold: retrying, as after a 503, would be in vain."""
     most = part(front.settings.max_waiting, 0, 0, front.settings.gateways)
     if prompts * n > most:
         message = f"{prompts * n} choices are more than a gateway accepts at a time ({most}, from max_waiting and gateways)"

@@ -1,4 +1,4 @@
-"""Reads and checks a JSON body, off the event loop when it is large enough to hold the loop up."""
+"""Reading and checking of JSON bodies, off the event loop if a body is large enough to block it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..http.expect import begin_body
 from .bodies import parse_json
 from .json_size import MOST
 
-SLOWEST = 16 << 10  # bytes in a second, of a body for which the setting read_timeout is over
+SLOWEST = 16 << 10  # bytes per second: the slowest rate of a body after the setting read_timeout has passed
 T = TypeVar("T")
 
 
 async def read_body(request: web.Request, check: Callable[[Body], T]) -> T:
-    """Return what ``check`` makes of the body, an object. Raises a 400, a 408, a 503, or aiohttp's 413."""
+    """Return the result of ``check`` on the body, an object. Raise a 400, a 408, a 503, or aiohttp's 413."""
     front = request.app[FRONT]
     await begin_body(request, request.client_max_size)
     length = request.content_length
@@ -35,7 +35,7 @@ async def read_body(request: web.Request, check: Callable[[Body], T]) -> T:
 
 
 async def _read(request: web.Request, seconds: float) -> bytes:
-    """Return the body. Raises a 408 where it comes more slowly than ``SLOWEST`` for longer than ``seconds``."""
+    """Return the body; raise a 408 if it arrives more slowly than ``SLOWEST`` for longer than ``seconds``."""
     raw, most, begun = bytearray(), request.client_max_size, asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds) as limit:
@@ -47,7 +47,7 @@ async def _read(request: web.Request, seconds: float) -> bytes:
     except web.RequestPayloadError as error:
         why = " ".join(str(error).removeprefix("400, message:").split())
         refusal = bad_request(f"the body cannot be read ({why}); send it as its headers say", code="invalid_json")
-        refusal.headers["Connection"] = "close"  # what follows in this connection is unknown
+        refusal.headers["Connection"] = "close"  # the framing of further bytes is unknown
         raise refusal from None
     except TimeoutError:
         late = ApiError(408, f"the body did not arrive within {seconds:g} s plus one for each 16 KiB; send it faster")

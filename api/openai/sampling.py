@@ -1,7 +1,7 @@
-"""From a request's options and a checkpoint's defaults to the sampling of each sequence.
+"""Sampling parameters of each sequence, from a request's options and a checkpoint's defaults.
 
-Everything that needs the model to be checked is checked here: token ids against the vocabulary, bad words against the
-tokenizer. Each refusal is a 400 that names the field.
+All checks that need the model are here: token ids against the vocabulary, bad words against the tokenizer. Each refusal is a
+400 that names the field.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from .fields import Options
 
 
 def stop_tokens(options: Options, served: ServedModel) -> list[int]:
-    """Ids that end the sequence."""
+    """Return the ids that end the sequence."""
     ends = [] if options.ignore_eos else served.stop_tokens
     return [*ends, *(token for token in options.stop_token_ids if token not in ends)]
 
 
 def stop_strings(options: Options, served: ServedModel) -> tuple[str, ...]:
-    """Return the texts that end an answer: the request's, and the checkpoint's unless its ends are ignored."""
-    if options.stop and served.codec.missing:  # the answer has no text that they could stand in
+    """Return the strings that end an answer: the request's, and the checkpoint's unless its ends are ignored."""
+    if options.stop and served.codec.missing:  # the answer has no text to search for them
         raise bad_request(served.codec.missing, "stop")
     own = () if options.ignore_eos or served.codec.missing else served.generation.stop_strings
     return tuple(dict.fromkeys((*options.stop, *own)))
 
 
 def sampling_of(options: Options, served: ServedModel) -> SamplingParams:
-    """The sampling of the first choice; the others differ in ``choice`` alone."""
+    """Return the sampling parameters of the first choice; the others differ only in ``choice``."""
     return replace(
         served.defaults,
         **options.sampling,
@@ -43,7 +43,7 @@ def sampling_of(options: Options, served: ServedModel) -> SamplingParams:
 
 
 def for_prompt(sampling: SamplingParams, served: ServedModel, options: Options, tokens: int) -> SamplingParams:
-    """Return the sampling of a prompt of so many tokens: ``min_length`` of the checkpoint counts them, too."""
+    """Return the sampling parameters for a prompt of this length: ``min_length`` of the checkpoint includes the prompt."""
     rules = sampling.rules or TokenRules()
     least = 0 if options.min_tokens is not None else served.generation.min_length - tokens
     if least <= rules.min_tokens:
@@ -52,7 +52,7 @@ def for_prompt(sampling: SamplingParams, served: ServedModel, options: Options, 
 
 
 def rules_of(options: Options, served: ServedModel) -> TokenRules | None:
-    """None for a request without such fields, where the checkpoint has none either."""
+    """Return the token rules, or None if neither the request nor the checkpoint has any."""
     _check_ids("stop_token_ids", options.stop_token_ids, served)
     _check_ids("allowed_token_ids", options.allowed_token_ids, served)
     _check_ids("logit_bias", (token for token, _ in options.logit_bias), served)
@@ -82,12 +82,12 @@ def rules_of(options: Options, served: ServedModel) -> TokenRules | None:
 
 
 def _ends(options: Options, served: ServedModel) -> list[int]:
-    """Return the tokens that may not come before an answer is as long as it has to be."""
+    """Return the tokens that are forbidden until an answer has its least length."""
     return sorted(t for t in {*served.stop_tokens, *options.stop_token_ids} if t < served.vocabulary)
 
 
 def bad_word_ids(codec: TextCodec, word: str) -> list[list[int]]:
-    """The word as token ids at the start of a text, and within one where that is a token of its own (as vLLM has it)."""
+    """Return the word as token ids at the start of a text, and within one if that is a token of its own (as in vLLM)."""
     if codec.missing:
         raise bad_request(codec.missing, "bad_words")
     if (special := codec.id_of(word.strip())) in codec.special and special is not None:

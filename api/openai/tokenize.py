@@ -1,6 +1,6 @@
-"""``POST /tokenize`` and ``POST /detokenize``: what the served models make of texts, conversations and ids.
+"""``POST /tokenize`` and ``POST /detokenize``: texts, conversations and token ids, converted by the models' tokenizers.
 
-The answers equal those of the checkpoint's own tokenizer in transformers. Long texts are tokenized on a thread.
+The answers equal the results of the checkpoint's own tokenizer in transformers. Long texts are tokenized on a thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOKENIZE_FIELDS = (
     Field("return_token_strs", Flag(), "Also return the tokens as they are in the vocabulary.", default=False),
     *TEMPLATE,
 )
-_MANY = 1 << 14  # token ids; to look up and write so many takes about 10 ms
+_MANY = 1 << 14  # token ids; looking up and writing this number takes about 10 ms
 DETOKENIZE_FIELDS = (_MODEL, Field("tokens", Tokens(), "Token ids.", required=True))
 FOREIGN_TO_TOKENIZE = ForeignFields(TOKENIZING, TOKENIZE_FIELDS)
 FOREIGN_TO_DETOKENIZE = ForeignFields(DETOKENIZING, DETOKENIZE_FIELDS)

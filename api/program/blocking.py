@@ -1,7 +1,7 @@
 """The blocking client: a session without ``await``, on an event loop in a thread of its own.
 
-So it works in a script, in a notebook (whose loop is running already) and in a test. Ctrl-C in the calling thread cancels
-what runs on the loop, lets it clean up, and goes on as KeyboardInterrupt.
+So it works in a script, in a notebook (whose loop is already running) and in a test. Ctrl-C in the calling thread cancels
+the work on the loop, lets it clean up, and continues as KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class AsyncSession(Protocol):
-    """What ``BlockingSession`` runs: a ``Client`` or a ``Cluster``."""
+    """The interface that ``BlockingSession`` runs: a ``Client`` or a ``Cluster``."""
 
     url: str
 
@@ -29,7 +29,7 @@ class AsyncSession(Protocol):
     async def __aexit__(self, *_: object) -> None: ...
 
     @overload
-    def generate(  # type: ignore[overload-overlap] # as ``Session.generate``
+    def generate(  # type: ignore[overload-overlap] # as in ``Session.generate``
         self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]
     ) -> GenerateCall: ...
     @overload
@@ -61,7 +61,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of ``work``; an interrupt cancels it and waits for its end."""
+        """Return the result of ``work``. An interrupt cancels it and waits for its end."""
         running: list[asyncio.Task[Any] | None] = []
 
         async def carried() -> T:
@@ -89,7 +89,7 @@ class LoopThread:
 
 
 async def _settle() -> None:
-    """Cancel what is left on the loop and see it out."""
+    """Cancel all tasks left on the loop and wait for their end."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
@@ -98,7 +98,7 @@ async def _settle() -> None:
 
 
 class BlockingCall:
-    """As ``GenerateCall``: ``wait()`` for the answer, or iterate over its pieces."""
+    """A ``GenerateCall`` without ``await``: ``wait()`` for the answer, or iterate over its pieces."""
 
     def __init__(self, call: GenerateCall, loop: LoopThread) -> None:
         self._call, self._loop = call, loop
@@ -133,7 +133,7 @@ async def _close(pieces: AsyncIterator[Piece]) -> None:
 
 
 class BlockingSession:
-    """A ``Client`` or ``Cluster`` for code that does not await. Use as ``with``."""
+    """A ``Client`` or ``Cluster`` for code without ``await``. Use as ``with``."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
@@ -141,7 +141,7 @@ class BlockingSession:
 
     @property
     def url(self) -> str:
-        """Where it listens; empty for a cluster without a port."""
+        """The address; empty for a cluster without a port."""
         return self._session.url
 
     def __enter__(self) -> Self:
@@ -162,7 +162,7 @@ class BlockingSession:
             loop.close()
 
     @overload
-    def generate(  # type: ignore[overload-overlap] # as ``Session.generate``
+    def generate(  # type: ignore[overload-overlap] # as in ``Session.generate``
         self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]
     ) -> Answer: ...
     @overload
@@ -172,13 +172,13 @@ class BlockingSession:
     def generate(
         self, prompt: Any, *, model: str | None = None, **options: Unpack[GenerateOptions]
     ) -> Answer | list[Answer]:
-        """As ``Session.generate``, complete: a list of prompts gives a list of answers."""
+        """Return the complete answer of ``Session.generate``; a list of prompts gives a list of answers."""
         call: Any = self._session.generate(prompt, model=model, **options)
         found: Answer | list[Answer] = self._thread.run(call.whole())
         return found
 
     def stream(self, prompt: Prompt, *, model: str | None = None, **options: Unpack[GenerateOptions]) -> BlockingCall:
-        """The answer in pieces, of one prompt. Raises TypeError for a list."""
+        """Stream the answer to one prompt; raise TypeError for a list."""
         call: GenerateCall | GenerateCalls = self._session.generate(prompt, model=model, **options)
         if isinstance(call, GenerateCalls):
             raise TypeError("stream takes one prompt; call it for each, or generate for the whole answers")
@@ -187,7 +187,7 @@ class BlockingSession:
     def chat(
         self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
     ) -> Answer:
-        """As ``Session.chat``, complete."""
+        """Return the complete answer of ``Session.chat``."""
         return self.stream_chat(messages, model=model, **options).wait()
 
     def stream_chat(
@@ -199,22 +199,22 @@ class BlockingSession:
         return self._thread.run(self._session.models())
 
     def get(self, path: str) -> Any:
-        """The JSON of a GET of the API."""
+        """Return the JSON of a GET of the API."""
         return self._thread.run(self._session.get(path))
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The JSON of a POST of the API."""
+        """Return the JSON of a POST of the API."""
         return self._thread.run(self._session.post(path, body))
 
     def delete(self, path: str) -> Any:
-        """The JSON of a DELETE of the API."""
+        """Return the JSON of a DELETE of the API."""
         return self._thread.run(self._session.delete(path))
 
     def get_text(self, path: str) -> str:
         return self._thread.run(self._session.get_text(path))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of what awaits, on the session's loop; an interrupt cancels it."""
+        """Return the result of a coroutine, run on the session's loop. An interrupt cancels it."""
         return self._thread.run(work)
 
     @property

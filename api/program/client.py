@@ -1,6 +1,6 @@
 """The HTTP client: generate, chat, list models, explain requests. The commands and the embedded cluster use it.
 
-Owns the connection and the translation between JSON and ``results.py``. A request has no time limit of its own; leaving a
+It owns the connection and the conversion between JSON and ``results.py``. A request has no time limit of its own; leaving a
 stream cancels it at the server.
 """
 
@@ -30,12 +30,12 @@ from .options import ConversationOptions, GenerateOptions, check_options
 from .results import Answer, Choice, Piece, RequestError
 
 Prompt = str | Sequence[int]
-AT_ONCE = 64  # requests of one list that are under way
+AT_ONCE = 64  # most requests of one list in flight
 Message = Mapping[str, Any]
 
 
 async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-    """The JSON objects of an event stream, up to its end mark. Comments are skipped."""
+    """Yield the JSON objects of an event stream, up to its end mark. Comments are skipped."""
     rest = b""
     async for data in answer.content.iter_any():
         *complete, rest = (rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
@@ -50,19 +50,19 @@ async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]
 class GenerateCall:
     """A request that has not been sent yet: ``await`` it for the ``Answer``, or ``async for`` its ``Piece``s.
 
-    After the last piece ``answer`` holds the whole. Raises RequestError.
+    After the last piece ``answer`` is the complete answer. Raises RequestError.
     """
 
     def __init__(self, session: Session, path: str, body: dict[str, Any]) -> None:
         self._session, self._path, self._body = session, path, body
-        self.id = ""  # the server's, once it has begun to answer
+        self.id = ""  # the server's id, once it has begun to answer
         self.answer: Answer | None = None
 
     def __await__(self) -> Generator[Any, None, Answer]:
         return self.whole().__await__()
 
     async def whole(self) -> Answer:
-        """What ``await`` gives."""
+        """Send the request and return the complete answer."""
         self.answer = answer_of(await self._session.post(self._path, self._body))
         self.id = self.answer.id
         return self.answer
@@ -88,8 +88,10 @@ class GenerateCall:
 
 
 class GenerateCalls:
-    """A list of prompts that has not been sent yet: ``await`` it for the answers, in the order of the prompts. Raises
-    RequestError for the first one that fails, and ends the others."""
+    """A list of prompts that has not been sent yet: ``await`` it for the answers, in the order of the prompts.
+
+    Raises RequestError for the first one that fails, and cancels the others.
+    """
 
     def __init__(self, calls: Sequence[GenerateCall]) -> None:
         self._calls = calls
@@ -98,7 +100,7 @@ class GenerateCalls:
         return self.whole().__await__()
 
     async def whole(self) -> list[Answer]:
-        """What ``await`` gives."""
+        """Send the requests and return the complete answers."""
         room = asyncio.Semaphore(AT_ONCE)
 
         async def one(call: GenerateCall) -> Answer:
@@ -115,7 +117,7 @@ class GenerateCalls:
 
 
 def as_prompts(prompts: object) -> tuple[list[str | list[int]], bool]:
-    """Whatever holds prompts, as texts and lists of token ids; and whether it is a single prompt. Raises TypeError."""
+    """Return prompts in any container as texts and lists of token ids, and True for a single prompt. Raise TypeError."""
     if isinstance(prompts, str):
         return [prompts], True
     if not isinstance(prompts, Iterable):
@@ -128,15 +130,15 @@ def as_prompts(prompts: object) -> tuple[list[str | list[int]], bool]:
 
 def _ids(tokens: Iterable[SupportsIndex]) -> list[int]:
     try:
-        return [index(token) for token in tokens]  # an array's are no integers to JSON
+        return [index(token) for token in tokens]  # an array's elements are not integers for JSON
     except TypeError:
         raise TypeError(f"{tokens!r} is no prompt; give a text, or a list of token ids, which are integers") from None
 
 
 class Session:
-    """Requests to one server. ``options`` of ``generate`` and ``chat`` are the API's fields by their names."""
+    """Requests to one server. ``options`` of ``generate`` and ``chat`` are the API's fields by name."""
 
-    closed = "the session is not open; use it inside 'async with'"  # what a request is told where there is no connection
+    closed = "the session is not open; use it inside 'async with'"  # error of a request without a connection
 
     def __init__(self) -> None:
         self._http: aiohttp.ClientSession | None = None
@@ -152,8 +154,10 @@ class Session:
     def generate(
         self, prompt: Prompt | Sequence[Prompt], *, model: str | None = None, **options: Unpack[GenerateOptions]
     ) -> GenerateCall | GenerateCalls:
-        """Continue a prompt (text, or token ids), or each of a list of them. ``model``: the first one that is served by
-        default. Raises TypeError for an option that there is not, and for what is no prompt."""
+        """Continue a prompt (text, or token ids), or each prompt of a list.
+
+        ``model``: by default the server's default model. Raise TypeError for an unknown option or an invalid prompt.
+        """
         check_options(options, GenerateOptions)
         prompts, single = as_prompts(prompt)
         calls = [GenerateCall(self, "/v1/completions", asked(model, options, prompt=one)) for one in prompts]
@@ -162,44 +166,44 @@ class Session:
     def chat(
         self, messages: str | Sequence[Message], *, model: str | None = None, **options: Unpack[ConversationOptions]
     ) -> GenerateCall:
-        """Answer messages of role and content; a text is a single one of the user. Raises TypeError as ``generate``."""
+        """Answer messages of role and content; a text is one message of the user. Raise TypeError like ``generate``."""
         check_options(options, ConversationOptions)
         given = [{"role": "user", "content": messages}] if isinstance(messages, str) else [dict(one) for one in messages]
         return GenerateCall(self, "/v1/chat/completions", asked(model, options, messages=given))
 
     async def models(self) -> list[str]:
-        """Ids of what is served, the default first."""
+        """Return the ids of the served models, the default first."""
         found = (await self.get("/v1/models"))["data"]
         return [str(one["id"]) for one in sorted(found, key=lambda one: not one.get("default"))]
 
     async def get(self, path: str) -> Any:
-        """The JSON of a GET. Raises RequestError."""
+        """Return the JSON of a GET; raise RequestError."""
         async with self.open("GET", path) as answer:
             return await answer.json()
 
     async def get_text(self, path: str) -> str:
-        """The text of a GET. Raises RequestError."""
+        """Return the text of a GET; raise RequestError."""
         async with self.open("GET", path) as answer:
             return await answer.text()
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The JSON of a POST. Raises RequestError."""
+        """Return the JSON of a POST; raise RequestError."""
         async with self.open("POST", path, body) as answer:
             return await answer.json()
 
     async def delete(self, path: str) -> Any:
-        """The JSON of a DELETE. Raises RequestError."""
+        """Return the JSON of a DELETE; raise RequestError."""
         async with self.open("DELETE", path) as answer:
             return await answer.json()
 
     def open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> _OpenExchange:
-        """``async with`` it for a response of status 200 or 202; everything else is a RequestError."""
+        """Return a context with the response, of status 200 or 202; any other status is a RequestError."""
         if self._http is None:
             raise RuntimeError(self.closed)
         return _OpenExchange(self._http, method, path, body)
 
     async def connect(self, http: aiohttp.ClientSession) -> None:
-        """Use this connection; it is closed by ``close``."""
+        """Use this connection; ``close`` closes it."""
         self._http = http
 
     async def close(self) -> None:
@@ -209,9 +213,9 @@ class Session:
 
 
 class Client(Session):
-    """A session with a server at ``url``, with or without the ``/v1`` at the end of the base URL that other clients ask for.
+    """A session with a server at ``url``. The URL may end in ``/v1``, as the base URL of other clients does.
 
-    ``key`` is sent where one is given. Use as ``async with``.
+    ``key`` is sent if it is given. Use as ``async with``.
     """
 
     def __init__(self, url: str, key: str = "") -> None:
@@ -227,7 +231,7 @@ class Client(Session):
 
 
 def open_http(base: str, key: str = "", connector: aiohttp.BaseConnector | None = None) -> aiohttp.ClientSession:
-    """Without limits on connections and time: both are the server's to set."""
+    """Return a connection without limits on connections and time, which are the server's to set."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     connector = connector or aiohttp.TCPConnector(limit=0)
     return aiohttp.ClientSession(
@@ -236,7 +240,7 @@ def open_http(base: str, key: str = "", connector: aiohttp.BaseConnector | None 
 
 
 class _OpenExchange:
-    """One exchange, its errors in our words."""
+    """One exchange, with errors in our words."""
 
     def __init__(self, http: aiohttp.ClientSession, method: str, path: str, body: Mapping[str, Any] | None) -> None:
         self._http, self._method, self._path, self._body = http, method, path, body
@@ -272,18 +276,18 @@ class _OpenExchange:
             raise broke(error) from None
 
     def _told(self, answer: aiohttp.ClientResponse) -> tuple[str, int, str]:
-        """Return where an answer came from, its status and its media type."""
+        """Return the origin of an answer, its status and its media type."""
         return f"{answer.url.host}:{answer.url.port}", answer.status, answer.content_type
 
 
 def asked(model: str | None, options: Mapping[str, Any], **given: Any) -> dict[str, Any]:
-    """The body of a request. ``given``: what the options are about, like the prompt."""
+    """Return the body of a request. ``given``: the subject of the options, such as the prompt."""
     named = {} if model is None else {"model": model}
     return {**named, **given, "return_token_ids": True, **{k: v for k, v in options.items() if v is not None}}
 
 
 def answer_of(body: Mapping[str, Any]) -> Answer:
-    """What a body says that was not streamed."""
+    """Return the answer in a body that was not streamed."""
     return _answer(body["id"], body["model"], tuple(_choice(one) for one in body["choices"]), body["usage"])
 
 

@@ -1,10 +1,10 @@
-"""Seconds as people read them."""
+"""Durations for people."""
 
 from __future__ import annotations
 
 
 def duration(seconds: float | None) -> str:
-    """Return a span like ``1 h 05 min``, ``3 min 20 s`` or ``40 s``; empty for one that is not known."""
+    """Return a duration like ``1 h 05 min``, ``3 min 20 s`` or ``40 s``; empty if unknown."""
     if seconds is None:
         return ""
     whole = round(seconds)

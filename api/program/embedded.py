@@ -1,8 +1,8 @@
 """The embedded cluster: ``async with Cluster(model) as c: await c.generate(...)``, or plain ``with``.
 
-Starts the same controller, gateway and HTTP front as ``blockwright serve``, with workers as processes, but listens on a
-socket in the cluster's private directory alone (and on a port where one is given). So an embedded cluster answers exactly
-what the server answers. Whatever ends the program, nothing of it stays.
+It starts the same controller, gateway and HTTP front as ``blockwright serve``, with workers as processes. But it listens
+only on a socket in the cluster's private directory (and on a port if one is given). So an embedded cluster answers exactly
+like the server. Nothing of it survives the end of the program, whatever ends it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from ..http.context import Front
     from .blocking import BlockingSession
 
-ALONE: dict[str, Any] = {"offline_sweep": 3600}  # of a cluster of which nobody else asks anything: no sweep is too long
-SOCKET = "api.sock"  # in the cluster's directory
+ALONE: dict[str, Any] = {"offline_sweep": 3600}  # settings of a cluster without other clients: no sweep is too long
+SOCKET = "api.sock"  # name of the socket in the cluster's directory
 
 
 class Cluster(Session):
-    """See the module.
+    """A cluster inside a program (see the module).
 
-    model: checkpoint folder or hub id; apps: further ones by their model ids. port: where to listen for other programs
-    too (0: any free port); None: nowhere. settings: those of ``blockwright serve --show-settings``, by name; sets: the
-    same as texts of ``--set``.
+    model: checkpoint folder or hub id. apps: further ones by model id. port: a port for other programs (0: any free one);
+    None: no port. settings: settings of ``blockwright serve --show-settings``, by name. sets: the same as texts of
+    ``--set``.
 
     Entering raises SettingsError, CheckpointError or StartError with one sentence.
     """
@@ -68,11 +68,13 @@ class Cluster(Session):
         self._running: Running | None = None
         self._runner: web.AppRunner | None = None
         self._blocking: BlockingSession | None = None
-        self.url = ""  # where it listens, if it does
+        self.url = ""  # address, if it listens
 
     async def start(self) -> None:
-        """Return when every worker has loaded; at once where it has been started, as by a cell that is run again. What was
-        started is stopped again where that fails."""
+        """Return when every worker has loaded. A failed start is undone.
+
+        A started cluster returns at once, for example if a notebook cell runs again.
+        """
         async with self._starting:
             if self._http is not None:
                 return
@@ -84,7 +86,7 @@ class Cluster(Session):
 
     @property
     def front(self) -> Front:
-        """What answers requests of this process, once the cluster has started."""
+        """The front that answers requests of this process, once the cluster has started."""
         from ..http.context import FRONT
 
         if self._runner is None:
@@ -93,7 +95,7 @@ class Cluster(Session):
 
     @property
     def caller(self) -> ApiCaller:
-        """Who the program is to its own cluster."""
+        """The program's identity in its own cluster."""
         found = self.front.keys.caller(f"Bearer {self._key}")
         assert found is not None, "the key is of the cluster's own settings"
         return found
@@ -135,7 +137,7 @@ class Cluster(Session):
         self.url = f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
 
     async def stop(self) -> None:
-        """End requests, workers, sockets. Idempotent."""
+        """Stop requests, workers, sockets. Idempotent."""
         await super().close()
         running, self._running = self._running, None
         runner, self._runner = self._runner, None
@@ -147,7 +149,7 @@ class Cluster(Session):
                 await runner.cleanup()
 
     async def close(self) -> None:
-        """The same as ``stop``: no worker outlives what asked it."""
+        """Stop the cluster: no worker outlives its owner."""
         await self.stop()
 
     async def __aenter__(self) -> Cluster:

@@ -1,4 +1,4 @@
-"""The sentences for an exchange over HTTP that failed, the same for both clients. Imports nothing heavy."""
+"""The error messages of failed HTTP exchanges, shared by both clients. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from .results import RequestError
 
-PROXY = (502, 503, 504)  # status of a proxy behind which there may be a server of ours
+PROXY = (502, 503, 504)  # statuses of a proxy in front of a server of ours
 DONE = (200, 202)
 
 
@@ -39,8 +39,7 @@ def broke(error: BaseException) -> RequestError:
 
 
 def system_reason(number: int, told: object) -> str:
-    """Return the reason of the operating system; of a name that is not found, whose number is none of the system's, what
-    was ``told``."""
+    """Return the operating system's reason, or ``told`` if the number is not the system's (a name was not found)."""
     return os.strerror(number) if number > 0 else str(told)
 
 
@@ -55,17 +54,17 @@ def refusal(path: str, where: str, status: int, kind: str, text: str) -> Request
 
 
 def stranger(path: str, where: str, status: int, kind: str) -> RequestError:
-    """Return the error for an answer that no server of ours gives."""
-    said = f"what answers at {where} is no blockwright ({path} gave {status} and {kind})"
+    """Return the error for an answer that does not come from a server of ours."""
+    said = f"what answers at {where} is not a Blockwright server ({path} gave {status} and {kind})"
     return RequestError(status, f"{said}; give the address of one")
 
 
 def error_of(status: int, body: Mapping[str, Any]) -> RequestError:
-    """Return what the body of a refusal says."""
+    """Return the error in the body of a refusal."""
     error = body["error"]
     return RequestError(status, str(error["message"]), code=str(error.get("code") or ""), param=error.get("param"))
 
 
 def warn_ignored(names: str) -> None:
-    """Say that fields have no effect."""
+    """Warn that fields have no effect."""
     warnings.warn(f"the server ignores: {names}", stacklevel=3)

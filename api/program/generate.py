@@ -48,14 +48,13 @@ def generate(
 ) -> Answer | list[Answer]:
     """Continue prompts with a checkpoint: start a cluster, answer all of them, stop it.
 
-    prompts: one (a text, or token ids) gives one answer, a list of them a list in its order. They run in the order that
-    suits the machine, as batches do (docs/offline.md). progress: a bar on standard error; None: where a person looks (a
-    terminal, a notebook). settings: as of ``Cluster``; options: the API's fields by name (max_tokens, temperature, seed,
-    stop, ...).
+    prompts: one (a text, or token ids) gives one answer, a list gives a list in its order. They run in the order that suits
+    the machine, as batches do (docs/offline.md). progress: a bar on standard error; None: shown on a terminal or in a
+    notebook. settings: as for ``Cluster``. options: the API's fields by name (max_tokens, temperature, seed, stop, ...).
 
-    Raises RequestError for a prompt that is refused, and what entering a ``Cluster`` raises.
+    Raises RequestError for a prompt that is refused, and the errors of entering a ``Cluster``.
     """
-    for name in options:  # before a cluster is started for it
+    for name in options:  # checked before a cluster is started
         if name in get_type_hints(Settings):
             raise TypeError(f"{name} is a setting of the cluster; give it as settings={{{name!r}: ...}}")
     check_options(options, GenerateOptions)

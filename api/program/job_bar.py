@@ -1,7 +1,7 @@
-"""The progress bar of an offline batch: lines that are done, tokens a second, how long the rest will take by estimate.
+"""The progress bar of an offline batch: finished lines, tokens per second, and an estimate of the time left.
 
-The estimate is the job's own, by the work that is left; lines alone would mislead, as they differ in length a thousandfold.
-Owns the display alone.
+The estimate is the job's own, by the work that is left. Lines alone would mislead, since their lengths differ a
+thousandfold. Only the display is here.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from ...policies.offline.job_account import FeedProgress
 from .duration import duration
 
-SECONDS = 0.5  # between two looks at the estimate
+SECONDS = 0.5  # seconds between two updates of the estimate
 
 
 class JobBar:
-    """Use as ``with``; nothing is written where ``shown`` is false."""
+    """The bar. Use as ``with``; nothing is written if ``shown`` is false."""
 
     def __init__(self, total: int, shown: bool) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[more]}"))
@@ -38,16 +38,16 @@ class JobBar:
         self._progress.stop()
 
     def begin(self, what: str, done: int = 0) -> None:
-        """Another stage, which has so many done already; seconds count from now."""
+        """Begin another stage, of which ``done`` lines are finished already; seconds count from now."""
         self._began = self._looked = time.monotonic()
         self._progress.update(self._task, description=what, completed=done, more="")
 
     def advance(self, steps: int) -> None:
-        """So many more are done."""
+        """Count ``steps`` more finished lines."""
         self._progress.update(self._task, advance=steps)
 
     def tell(self, jobs: Sequence[FeedProgress]) -> None:
-        """How far the jobs are, all running at once; looked at now and then."""
+        """Show the progress of the jobs, which all run at once. Calls in quick succession are skipped."""
         now = time.monotonic()
         if now - self._looked >= SECONDS:
             self._looked = now
@@ -55,7 +55,7 @@ class JobBar:
 
 
 def told(jobs: Sequence[FeedProgress], seconds: float) -> str:
-    """``812 tok/s, about 3 min 20 s left``."""
+    """Return the text beside the bar: ``812 tok/s, about 3 min 20 s left``."""
     rate = sum(job.done_tokens for job in jobs) / max(seconds, 1e-9)
     left = [job.remaining_seconds for job in jobs if job.remaining_seconds is not None]
     return f"{rate:.0f} tok/s" + (f", about {duration(max(left))} left" if left else "")

@@ -1,4 +1,4 @@
-"""Many prompts to a cluster of this program, as one offline job: in the order that suits the machine, whatever theirs is."""
+"""An offline job in this program's cluster: many prompts, run in the order that suits the machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from .results import Answer
 async def generate_all(
     cluster: Cluster, prompts: Sequence[Prompt], done: Callable[[Answer], None], options: Mapping[str, Any]
 ) -> list[Answer]:
-    """All answers, in the order of the prompts; ``done`` is called with each as it is complete. ``options``: as of
-    ``Session.generate``. Raises RequestError for the first one that is refused, and ends the others."""
+    """Return all answers, in the order of the prompts. ``done`` is called with each complete answer.
+
+    ``options``: as for ``Session.generate``. Raise RequestError for the first refused prompt, and cancel the others.
+    """
     model, more = options.get("model"), {name: value for name, value in options.items() if name != "model"}
     answers: dict[int, Answer] = {}
     ignored: set[str] = set()

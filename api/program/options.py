@@ -1,6 +1,6 @@
-"""The options of ``generate`` and ``chat`` in a program: the API's fields by name, with the types that they take.
+"""The options of ``generate`` and ``chat`` in a program: the API's fields by name, with their types.
 
-A test compares them with the fields that the server parses. Knows nothing of requests.
+A test compares them with the fields that the server parses. Requests are not made here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ...policies.nearest import suggestion
 
 
 class CommonOptions(TypedDict, total=False):
-    """Of both. None is the same as leaving an option out."""
+    """Options shared by completions and chat. None means unset."""
 
     temperature: float | None
     top_p: float | None
@@ -51,7 +51,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 class GenerateOptions(CommonOptions, total=False):
-    """Of ``generate`` and ``stream``."""
+    """The options of ``generate`` and ``stream``."""
 
     logprobs: int | None
     echo: bool | None
@@ -59,7 +59,7 @@ class GenerateOptions(CommonOptions, total=False):
 
 
 class ConversationOptions(CommonOptions, total=False):
-    """Of ``chat`` and ``stream_chat``."""
+    """The options of ``chat`` and ``stream_chat``."""
 
     logprobs: bool | None
     top_logprobs: int | None
@@ -72,11 +72,12 @@ class ConversationOptions(CommonOptions, total=False):
     prediction: Mapping[str, Any] | None
 
 
-OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "return_token_ids"})  # said in another way
+# fields that are set in another way
+OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "return_token_ids"})
 
 
 def check_options(options: Mapping[str, Any], kind: type[GenerateOptions] | type[ConversationOptions]) -> None:
-    """Raises TypeError for a name that there is not, as Python does for an argument."""
+    """Raise TypeError for an unknown name, as Python does for an argument."""
     known = get_type_hints(kind)
     for name in options:
         if name not in known:

@@ -1,6 +1,7 @@
-"""A client for commands that ask a server a few questions: blocking, and made of the standard library to be imported fast.
+"""A blocking client for commands that send a server a few requests; standard library only, so that it imports fast.
 
-Owns the exchange: one connection each. The errors are those of ``client.py``. An answer has no time limit; a connection has.
+It owns the exchange, with one connection each. The errors are the same as in ``client.py``. A connection attempt has a time
+limit; an answer has none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from .exchange_errors import DONE, broke, failed, insecure, refusal, stranger, system_reason, unreachable
 
 CONNECT_SECONDS = 10.0
-MOST_REDIRECTS = 5  # of a GET
+MOST_REDIRECTS = 5  # most redirects of a GET
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PORTS = {"http": 80, "https": 443}
 
@@ -32,19 +33,19 @@ class PlainSession:
     def __exit__(self, *_: object) -> None: ...
 
     def get(self, path: str) -> Any:
-        """Return the JSON of a GET. Raises RequestError."""
+        """Return the JSON of a GET; raise RequestError."""
         return self._json("GET", path)
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Return the JSON of a POST. Raises RequestError."""
+        """Return the JSON of a POST; raise RequestError."""
         return self._json("POST", path, body)
 
     def delete(self, path: str) -> Any:
-        """Return the JSON of a DELETE. Raises RequestError."""
+        """Return the JSON of a DELETE; raise RequestError."""
         return self._json("DELETE", path)
 
     def get_text(self, path: str) -> str:
-        """Return the text of a GET. Raises RequestError."""
+        """Return the text of a GET; raise RequestError."""
         return self._exchange("GET", path)[1]
 
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -59,7 +60,7 @@ class PlainSession:
     def _exchange(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> tuple[http.client.HTTPResponse, str]:
-        """Return an answer of a status of ``DONE`` and its text."""
+        """Return an answer with a status in ``DONE``, and its text."""
         first = urlsplit(self.url)
         headers, url = self._headers(first), f"{self.url}{path}"
         for _ in range(MOST_REDIRECTS + 1):
@@ -70,7 +71,7 @@ class PlainSession:
                 break
             url = urljoin(url, location)
             if (parts.scheme, parts.netloc) != urlsplit(url)[:2]:
-                headers.pop("Authorization", None)  # a key is for the server that was named
+                headers.pop("Authorization", None)  # the key is only for the named server
         if answer.status not in DONE:
             raise refusal(path, _where(parts), answer.status, answer.headers.get_content_type(), text)
         return answer, text
@@ -87,7 +88,7 @@ class PlainSession:
 def _asked(
     parts: SplitResult, method: str, headers: Mapping[str, str], body: Mapping[str, Any] | None
 ) -> tuple[http.client.HTTPResponse, str]:
-    """Make one exchange. Raises RequestError."""
+    """Make one exchange; raise RequestError."""
     sent = None if body is None else json.dumps(body).encode()
     kind = {} if sent is None else {"Content-Type": "application/json"}
     target = parts.path + (f"?{parts.query}" if parts.query else "")
@@ -107,7 +108,7 @@ def _asked(
 
 
 def _connected(parts: SplitResult) -> http.client.HTTPConnection:
-    """Return an open connection. Raises RequestError."""
+    """Return an open connection; raise RequestError."""
     host, port = parts.hostname or "", _port(parts)
     secure = parts.scheme == "https"
     made = (http.client.HTTPSConnection if secure else http.client.HTTPConnection)(host, port, timeout=CONNECT_SECONDS)
@@ -118,7 +119,7 @@ def _connected(parts: SplitResult) -> http.client.HTTPConnection:
             raise insecure(_where(parts), error) from None
         why = f"no connection within {CONNECT_SECONDS:g} s" if isinstance(error, TimeoutError) else ""
         raise unreachable(_where(parts), why or system_reason(error.errno or 0, error.strerror or error)) from None
-    except UnicodeError as error:  # a host of no name's form
+    except UnicodeError as error:  # a malformed host name
         raise unreachable(_where(parts), str(error)) from None
     made.sock.settimeout(None)
     return made

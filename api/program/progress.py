@@ -1,6 +1,6 @@
-"""The progress bar of ``blockwright.generate`` and of simulations: how many are done, how fast, time left.
+"""The progress bar of ``blockwright.generate`` and of simulations: finished items, speed, time left.
 
-Owns the display alone. One line, so that it also works in a notebook.
+Only the display is here. It is one line, so that it also works in a notebook.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .results import Answer
 
 
 class Bar:
-    """Use as ``with``; nothing is written where ``shown`` is false."""
+    """The bar. Use as ``with``; nothing is written if ``shown`` is false."""
 
     def __init__(self, total: int, shown: bool) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
@@ -35,16 +35,16 @@ class Bar:
         self._progress.stop()
 
     def begin(self, what: str = "generating") -> None:
-        """What has to be there is: seconds count from now."""
+        """Begin the work after the start-up; seconds count from now."""
         self._began = time.monotonic()
         self._progress.update(self._task, description=what)
 
     def advance(self, steps: int) -> None:
-        """So many more are done."""
+        """Count ``steps`` more finished items."""
         self._progress.update(self._task, advance=steps)
 
     def done(self, answer: Answer) -> None:
-        """One more prompt is answered."""
+        """Count one more answered prompt."""
         with self._lock:
             self._tokens += answer.completion_tokens
             rate = f"{self._tokens / (time.monotonic() - self._began):.0f} tok/s"

@@ -1,6 +1,6 @@
-"""The pytest plugin: a fixture that serves a checkpoint to the tests of a program that uses one.
+"""The pytest plugin: a fixture that serves a checkpoint to a program's tests.
 
-pytest finds it by its entry point when the package is installed. Imports nothing heavy until a test asks for the fixture.
+pytest finds it by its entry point when the package is installed. It imports nothing heavy until a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ StartCluster = Callable[..., "BlockingSession"]
 
 @pytest.fixture(scope="session")
 def blockwright_cluster() -> Iterator[StartCluster]:
-    """``blockwright_cluster(model, **settings)``: a cluster with the arguments of ``blockwright.Cluster``.
+    """Yield ``blockwright_cluster(model, **settings)``, which starts a cluster like ``blockwright.Cluster``.
 
     It answers through ``generate``, ``chat``, ``stream`` and, for clients of the API, at ``url`` (a free port). Calls with
     equal arguments get the same cluster; all of them end with the session.

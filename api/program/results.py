@@ -11,7 +11,7 @@ from typing import Any
 
 
 class RequestError(Exception):
-    """A request that was refused or failed. ``status`` is HTTP's, 0 where no answer came; ``param`` names the field."""
+    """A refused or failed request. ``status``: HTTP's, or 0 without an answer. ``param``: the name of the field."""
 
     def __init__(self, status: int, message: str, *, code: str = "", param: str | None = None) -> None:
         super().__init__(message)
@@ -27,18 +27,18 @@ class Choice:
     token_ids: tuple[int, ...] = ()
     finish_reason: str | None = None  # "stop" or "length"
     stop_reason: str | int | None = None  # the stop string or token that ended it
-    logprobs: Mapping[str, Any] | None = None  # as the API gives them, where they were asked for
+    logprobs: Mapping[str, Any] | None = None  # log-probabilities as in the API, if requested
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A complete answer. ``text``, ``token_ids`` and ``finish_reason`` are those of the first choice."""
+    """A complete answer. ``text``, ``token_ids`` and ``finish_reason`` belong to the first choice."""
 
-    id: str  # under which the server explains it
+    id: str  # id for the server's explanation
     model: str
     choices: tuple[Choice, ...]
     prompt_tokens: int
-    completion_tokens: int  # of all choices
+    completion_tokens: int  # tokens of all choices
 
     @property
     def text(self) -> str:
@@ -55,7 +55,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one event of a stream adds to choice ``index``. The last piece of a choice has a ``finish_reason``."""
+    """The addition of one stream event to choice ``index``. The last piece of a choice has a ``finish_reason``."""
 
     text: str
     index: int = 0

@@ -1,1 +1,1 @@
-"""The processes that serve HTTP: start-up, console, further gateways."""
+"""The processes that serve HTTP: start-up, console output, further gateways."""

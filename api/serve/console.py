@@ -1,6 +1,6 @@
-"""What the server tells the person who started it: a line for each stage with its seconds, at last where and how much.
+"""The console output of a server: a line for each start-up stage with its seconds, and at last address and capacity.
 
-Text, or JSON objects by the setting ``log_format``. Owns the wording; ``server.py`` owns what happens.
+Lines are text, or JSON objects by the setting ``log_format``. This module owns the wording; ``server.py`` owns the actions.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..http.catalog import Catalog
 from ..http.starting import Stages
 from ..saving import saving
 
-POLL_SECONDS = 0.05  # how often stages and readiness are looked at
-TYPICAL = 2048  # tokens of the requests that the capacity is told in
+POLL_SECONDS = 0.05  # seconds between two checks of stages and readiness
+TYPICAL = 2048  # tokens of a typical request, the unit of the reported capacity
 LOGGER = "blockwright.server"
 
 
@@ -34,7 +34,7 @@ class RunningCluster(Protocol):
     """A started cluster (``actors/topology.py``)."""
 
     answering: Published[tuple[str, ...]]  # gateways that are processes and up
-    stages: list[tuple[str, float]]  # what is done, and after how many seconds
+    stages: list[tuple[str, float]]  # completed stages, with their seconds since the start
 
     @property
     def port(self) -> GatewayPort | None:
@@ -42,31 +42,31 @@ class RunningCluster(Protocol):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What serves badly, each a sentence with its remedy."""
+        """Conditions under which the cluster serves badly, each a sentence with its remedy."""
 
     @property
     def peer(self) -> Ref:
-        """Whom this front asks for what other fronts have."""
+        """The actor that answers for other fronts."""
 
     async def service(self) -> Service:
-        """What the gateways serve."""
+        """Return the models that the gateways serve, and their readiness."""
 
     async def sharing(self) -> tuple[int, int]:
-        """Bytes of the parameters of all models, equal tensors once, and what sharing saves."""
+        """Return the bytes of all models' parameters, equal tensors once, and the bytes that sharing saves."""
 
     def measures(self) -> list[Measure]:
-        """What the actor runtime of the head counts."""
+        """Return the counters of the head's actor runtime."""
 
     async def drain(self, seconds: float) -> None: ...
 
     async def stop(self) -> None: ...
 
     async def failed(self) -> object:
-        """Returns the reason when the cluster can no longer be served; otherwise never."""
+        """Return the reason when the cluster can no longer be served; never return otherwise."""
 
 
 class Speaker:
-    """One line for each thing said. ``say`` gets the lines; standard output by default."""
+    """The writer of console lines. ``say`` receives each line; by default it prints on standard output."""
 
     def __init__(self, form: str, stages: Stages, say: Callable[[str], None] | None = None) -> None:
         self.stages = stages
@@ -74,12 +74,12 @@ class Speaker:
         self._say = say or _print
 
     def reach(self, stage: str, text: str = "", at: float | None = None) -> None:
-        """A stage is reached; ``text`` where there is more to tell than its name, ``at`` where it was earlier."""
+        """Report a reached stage. ``text``: replaces its name. ``at``: given if it was reached earlier."""
         seconds = self.stages.reach(stage, at)
         self._line("info", f"[{seconds:6.2f} s] ", text or stage, stage=stage, seconds=round(seconds, 3))
 
     def note(self, text: str) -> None:
-        """Something that is no stage."""
+        """Report an event that is not a stage."""
         seconds = self.stages.now()
         self._line("info", f"[{seconds:6.2f} s] ", text, seconds=round(seconds, 3))
 
@@ -87,7 +87,7 @@ class Speaker:
         self._line("warning", "warning: ", text)
 
     def fatal(self, reason: object) -> int:
-        """On standard error; the exit code."""
+        """Report a fatal error on standard error and return the exit code."""
         text = f"blockwright: {reason}"
         if self._json:
             text = json_line("head", LOGGER, "critical", str(reason), time.time())
@@ -100,19 +100,19 @@ class Speaker:
 
 
 def _print(line: str) -> None:
-    """A full disk, or a reader that has gone, is no reason not to serve: the line is lost."""
+    """Print a line, or drop it: a full disk or a closed pipe is no reason to stop serving."""
     try:
         print(line, flush=True)
     except OSError:
-        sys.stdout = os.fdopen(1, "w", closefd=False)  # without the line, which the exit would try to write again
+        sys.stdout = os.fdopen(1, "w", closefd=False)  # discards the line, which the exit would try to write again
 
 
 def capacity(models: Sequence[ModelInfo], rows: int) -> str:
-    """How many requests of a usual length fit the memory for KV; ``rows``: the setting ``max_rows``. "" when unknown.
+    """Return how many typical requests fit into the KV memory; "" if unknown. ``rows``: the setting ``max_rows``.
 
-    Each model is told as if it had the memory for itself.
+    Each model is counted as if it had the memory to itself.
     """
-    told: dict[str, list[str]] = {}  # how many -> of which models
+    told: dict[str, list[str]] = {}  # capacity in words -> ids of the models that have it
     for info in models:
         length = min(TYPICAL, info.max_length)
         if info.rooms:
@@ -126,15 +126,16 @@ def capacity(models: Sequence[ModelInfo], rows: int) -> str:
 
 
 def _either(names: Sequence[str]) -> str:
-    """A few by name: a server may have hundreds."""
+    """Return a few ids by name, or their number: a server may have hundreds."""
     return " or ".join(names) if len(names) < 4 else f"any of {len(names)} models"
 
 
 class StartupReporter:
-    """The lines of one start-up.
+    """The console lines of one start-up.
 
-    offset: seconds from the server's beginning to the cluster's. rows: max_rows. named: ids of the models that the settings
-    name; what is served beside them ends no start-up. logged: the log tells which models are ready, so no line here does.
+    offset: seconds between the starts of the server and of the cluster. rows: max_rows. named: ids of the models that the
+    settings name; a fault of another model does not end the start-up. logged: the log reports ready models, so no line here
+    does.
     """
 
     def __init__(
@@ -149,14 +150,14 @@ class StartupReporter:
     ) -> None:
         self._running, self._speaker, self._offset, self._rows = running, speaker, offset, rows
         self._named, self._logged = named, logged
-        self._shown = 0  # stages
+        self._shown = 0  # number of stages that were reported
         self._warned = 0
-        self._room = ""  # what has been said of it, once the server is ready
+        self._room = ""  # the reported capacity, once the server is ready
 
     async def follow(self) -> None:
-        """A line for each of the cluster's stages, as it comes. Never returns."""
+        """Report each of the cluster's stages as it comes. Never returns."""
         while True:
-            if self.show_stages() and self._room:  # further workers may have come: there is more room
+            if self.show_stages() and self._room:  # further workers may have joined, which adds capacity
                 room = capacity((await self._running.service()).models, self._rows)
                 if room not in ("", self._room):
                     self._room = room
@@ -164,7 +165,7 @@ class StartupReporter:
             await asyncio.sleep(POLL_SECONDS)
 
     def show_stages(self) -> bool:
-        """What the cluster has reached and warns of meanwhile; whether there was anything new."""
+        """Report new stages and warnings; return True if there were new stages."""
         for text in self._running.warnings[self._warned :]:
             self._speaker.warn(text)
             self._warned += 1
@@ -175,7 +176,7 @@ class StartupReporter:
         return bool(new)
 
     async def announce(self, catalog: Catalog, address: str) -> None:
-        """A line for each model that gets ready, then the one with address, ids and capacity. Raises CheckpointError."""
+        """Report each model that becomes ready, then address, ids and capacity. Raise CheckpointError."""
         while not (service := await self._running.service()).models:  # noqa: ASYNC110 - another process has them
             await asyncio.sleep(POLL_SECONDS)
         for info in service.models:
@@ -184,17 +185,17 @@ class StartupReporter:
             except CheckpointError as error:
                 if info.id in self._named:
                     raise
-                self._speaker.warn(f"{info.id} cannot be asked in text: {error}")  # it was added before a restart
+                self._speaker.warn(f"{info.id} cannot be asked in text: {error}")  # the model was added before a restart
         self._speaker.reach("tokenizers loaded")
         if self._running.port is None:
-            catalog.forget()  # that they can be loaded is all that this process wants to know
+            catalog.forget()  # this process only checks that they load
         told: list[str] = []
         while len(told) < len((service := await self._running.service()).models):
             states = service.readiness.applications
             there = {name for name, state in states.items() if state in ("ready", "on demand", "failed")}
             new = [info.id for info in service.models if info.id in there and info.id not in told]
             if new:
-                self.show_stages()  # which came before
+                self.show_stages()  # stages come before the models that they made ready
             on = {info.id: f" (on {info.base})" if info.base else "" for info in service.models}
             absent = [f"{name}{on[name]}" for name in new if states[name] == "on demand"]
             for name in (name for name in new if states[name] == "failed" or (states[name] == "ready" and not self._logged)):
@@ -206,10 +207,10 @@ class StartupReporter:
             if not new:
                 await asyncio.sleep(POLL_SECONDS)
         gc.collect()
-        gc.freeze()  # what has been loaded stays: no later collection walks it
+        gc.freeze()  # loaded objects stay: later collections skip them
         stored, saved = await self._running.sharing()
-        service = await self._running.service()  # a worker may have come meanwhile: there is more room
-        self.show_stages()  # first: the start-up ends with where and how much
+        service = await self._running.service()  # a worker may have joined meanwhile, which adds capacity
+        self.show_stages()  # first, because the start-up ends with address and capacity
         self._room = capacity(service.models, self._rows)
         if saved:
             self._speaker.note(saving(len(service.models), stored, saved))
@@ -218,8 +219,8 @@ class StartupReporter:
         self._speaker.reach("ready", f"ready at {address}/v1 with models: {ids}{more}")
 
     def _rest(self, service: Service) -> str:
-        """Return what is added to the room while a worker that is to serve a model has not loaded it yet."""
+        """Return an addition to the capacity while some worker has not loaded its model yet."""
         loaded = any(name == "loaded" for name, _ in self._running.stages)
-        if loaded or "failed" in service.readiness.applications.values():  # of which no worker has it, and none will
+        if loaded or "failed" in service.readiness.applications.values():  # a failed model will not be loaded by any worker
             return ""
         return " on the workers that have loaded, others are still loading"

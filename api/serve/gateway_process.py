@@ -1,7 +1,7 @@
-"""A process that answers HTTP on the cluster's port: the entry of a gateway's node.
+"""The entry of a gateway's node: a process that answers HTTP on the cluster's port.
 
-It has a gateway actor and a peer of its own; the kernel spreads connections over all that listen (SO_REUSEPORT). Loads no
-torch. Knows of workers and routes what the controller tells it.
+It has its own gateway actor and peer; the kernel distributes connections over all listening processes (SO_REUSEPORT). It
+does not load torch. The controller tells it about workers and routes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..http.starting import Stages
 
 
 async def start(node: Node, config: GatewayConfig) -> None:
-    """Listen and serve until the node ends; the peer, started last, stops first and closes the listener."""
+    """Listen and serve until the node ends. The peer, started last, stops first and closes the listener."""
     settings, stages = config.settings, Stages()
     set_up(settings.log_format, settings.log_level, node.name)
     gateway = make_gateway(settings, config.models, node.name, config.limiter, config.others)

@@ -1,4 +1,4 @@
-"""Who holds the port that a server was to have: another of ours, and what it serves, as far as it tells without a key."""
+"""The owner of a port that is taken: another server of ours, and its models, as far as it reveals them without a key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ PATIENCE = 1.0  # seconds
 
 
 async def served_there(host: str, port: int) -> list[str]:
-    """Ids of the models of a blockwright that answers there. None where it is another, wants a key, or is silent."""
+    """Return the model ids of a blockwright server that listens there.
+
+    The list is empty if it is another server, needs a key, or is silent.
+    """
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1/models"
     try:
         async with (
@@ -17,5 +20,5 @@ async def served_there(host: str, port: int) -> list[str]:
         ):
             body = await answer.json()
         return [str(model["id"]) for model in body["data"] if model["owned_by"] == "blockwright"]
-    except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError):  # whatever else answers there
+    except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError):  # the answer of any other server
         return []

@@ -1,4 +1,4 @@
-"""What is to be served, looked at before the port is taken: all that its files tell without being read whole."""
+"""A check of the models before the port is taken: everything that their files tell without being read whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...gpu.weights.hub import HUB_ID
 
 
 def preflight(settings: Settings) -> None:
-    """Raises SettingsError, CheckpointError. Of the hub's checkpoints nothing is known yet."""
+    """Check the models; raise SettingsError, CheckpointError. Checkpoints on the hub are unknown at this point."""
     for source in settings.applications.values():
         check_here(source)
     if not any(map(of_the_hub, settings.applications.values())):

@@ -1,8 +1,9 @@
-"""The head process: listens, starts the cluster, prints what happens, and ends it in order (graceful shutdown).
+"""The head process: listens, starts the cluster, reports progress, and ends it in order (graceful shutdown).
 
-HTTP comes first, so that liveness answers while blocks load. Where every gateway is a process of its own, this one answers
-only while none of them is up: that there is nobody yet, or just now. SIGTERM or SIGINT: not ready, finish what runs within
-``drain_timeout``, close; a second SIGINT does not wait. Exit code 2 with one sentence where the cluster cannot be served.
+HTTP comes first, so that liveness answers while blocks load. If every gateway is a process of its own, this process answers
+only while none of them is up, to say so. SIGTERM or SIGINT: become not ready, finish running requests within
+``drain_timeout``, close; a second SIGINT does not wait. If the cluster cannot be served, the exit code is 2, with one
+sentence.
 """
 
 from __future__ import annotations
@@ -37,18 +38,19 @@ from .port_owner import served_there
 from .preflight import of_the_hub, preflight
 
 GATEWAY_PROCESS = "blockwright.api.serve.gateway_process:start"
-FETCHING = "fetching weights"  # a stage
-Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]  # the front of this process, and the port
+FETCHING = "fetching weights"  # name of a stage
+# arguments: settings, the front of this process, the port
+Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]
 
 
 def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = ()) -> int:
-    """Serve until a signal, with workers from ``launcher``, and return the exit code. ``warnings``: told once it listens."""
+    """Serve until a signal, with workers from ``launcher``; return the exit code. ``warnings``: reported once it listens."""
     from ...actors.topology import Http, start
 
     set_up(settings.log_format, settings.log_level, "head")
     try:
         preflight(settings)
-    except (SettingsError, CheckpointError) as error:  # before the port is taken, or said to be
+    except (SettingsError, CheckpointError) as error:  # before the port is taken, or reported as taken
         return Speaker(settings.log_format, Stages()).fatal(error)
 
     def begin(chosen: Settings, front: Front, port: int) -> Awaitable[RunningCluster]:
@@ -63,7 +65,10 @@ def run(settings: Settings, launcher: Launcher, warnings: Sequence[str] = ()) ->
 
 
 class Server:
-    """See the module. ``start`` brings up the cluster; ``say`` gets the lines for people; ``warnings`` are told at first."""
+    """The server (see the module).
+
+    ``start``: starts the cluster. ``say``: receives the console lines. ``warnings``: reported first.
+    """
 
     def __init__(
         self,
@@ -75,19 +80,19 @@ class Server:
     ) -> None:
         self._settings, self._start, self._warnings = settings, start, warnings
         self._stands_in = not in_head(settings, cores())
-        self._shared = self._stands_in or settings.gateways > 1  # the port, with other processes
-        self._site: web.TCPSite | None = None  # while this process listens
+        self._shared = self._stands_in or settings.gateways > 1  # the port is shared with other processes
+        self._site: web.TCPSite | None = None  # set while this process listens
         self._speaker = Speaker(settings.log_format, Stages(), say)
-        self._asked = asyncio.Event()  # to end
-        self._hurry = asyncio.Event()  # to end now
+        self._asked = asyncio.Event()  # a request to end
+        self._hurry = asyncio.Event()  # a request to end without waiting
         self.address, self.port = "", 0
 
     def stop(self) -> None:
-        """End in order; what SIGTERM does."""
+        """End in order, as SIGTERM does."""
         self._asked.set()
 
     def interrupt(self) -> None:
-        """What SIGINT does: as ``stop``, and the second time without waiting."""
+        """End as SIGINT does: like ``stop``, and the second time without waiting."""
         if self._asked.is_set():
             self._hurry.set()
         self._asked.set()
@@ -132,7 +137,8 @@ class Server:
     async def _listen(self, runner: web.AppRunner) -> None:
         host, port = self._settings.host, self._settings.port
         try:
-            await self._open(runner, port, shared=False)  # so that another server's port is not shared by mistake
+            # not shared at first, so that another server's port is not shared by mistake
+            await self._open(runner, port, shared=False)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
             if error.errno == errno.EADDRINUSE and (models := await served_there(host, port)):
@@ -156,7 +162,7 @@ class Server:
             self._speaker.warn("every API key may add, replace and remove all models; name operators' keys in admin_keys")
 
     async def _stand_in(self, running: RunningCluster, runner: web.AppRunner) -> None:
-        """Listen while no gateway does, answering that there is none, on connections that end with that. Never returns."""
+        """Listen while no gateway does, and answer that there is none, closing each connection after that. Never returns."""
         while True:
             await running.answering.until(bool)
             await self._close()
@@ -164,7 +170,7 @@ class Server:
             await self._open(runner, self.port, shared=True)
 
     async def _serve(self, app: web.Application, runner: web.AppRunner, port: StartingPort) -> int:
-        """The cluster's life; it is stopped whatever happens after it was started."""
+        """Run the cluster. Once started, it is stopped in any case."""
         offset = self._speaker.stages.now()
         loop = asyncio.get_running_loop()
 
@@ -174,7 +180,7 @@ class Server:
         TOLD.set(told)
         for source in self._settings.applications.values():
             if of_the_hub(source):
-                self._fetching(f"asking the hub for {source}")  # which may take its time to answer, or not to
+                self._fetching(f"asking the hub for {source}")  # the hub may answer late or never
         starting = asyncio.ensure_future(self._start(self._settings, app[FRONT], self.port))
         if not await self._first(starting):
             fetching = any(name == FETCHING for name, _ in self._speaker.stages.reached)
@@ -206,7 +212,7 @@ class Server:
                     if failed.done():
                         return self._speaker.fatal(failed.result())
                     await ready
-                    ready = asyncio.get_running_loop().create_future()  # announced: only failure or a signal is next
+                    ready = asyncio.get_running_loop().create_future()  # announced: only a failure or a signal can follow
             finally:
                 failed.cancel()
                 ready.cancel()
@@ -220,14 +226,14 @@ class Server:
             self._speaker.reach("stopped")
 
     def _fetching(self, sentence: str) -> None:
-        """The hub tells how far a fetch is."""
+        """Report the progress of a fetch from the hub."""
         if all(name != FETCHING for name, _ in self._speaker.stages.reached):
             self._speaker.reach(FETCHING, sentence)
         else:
             self._speaker.note(sentence)
 
     async def _first(self, *tasks: asyncio.Future[Any]) -> bool:
-        """Wait for one of the tasks or for the signal to end; False for the signal."""
+        """Wait for one of the tasks or for the signal to end; return False for the signal."""
         asked = asyncio.ensure_future(self._asked.wait())
         every: list[asyncio.Future[Any]] = [asked, *tasks]
         try:
@@ -237,7 +243,7 @@ class Server:
         return not self._asked.is_set()
 
     async def _drain(self, what: RunningCluster, active: int | None) -> None:
-        """``active``: requests that are being answered, where this process knows."""
+        """Drain the cluster. ``active``: number of requests in progress, if this process knows it."""
         runs = "running requests" if active is None else f"{active} request{'s' * (active != 1)}"
         said = f"waiting up to {self._settings.drain_timeout:g} s for {runs} to finish; Ctrl-C again stops at once"
         if active == 0:
@@ -254,14 +260,16 @@ class Server:
 
 
 async def _last(request: web.Request, response: web.StreamResponse) -> None:
-    """The next request belongs to a gateway, which another connection finds."""
+    """Close the connection after an answer: the next request belongs to a gateway, which another connection reaches."""
     response.headers["Connection"] = "close"
     response.force_close()
 
 
 def _claimed(batch_dir: str) -> FolderLock | None:
-    """The folder of batches belongs to one server: whichever ran them, a batch may name models that it does not have.
-    Raises SettingsError."""
+    """Claim the folder of batches for this server; raise SettingsError if another server has it.
+
+    A second server might run batches that name models it does not have.
+    """
     if not batch_dir:
         return None
     lock = FolderLock(Path(batch_dir).expanduser(), SERVER)

@@ -1,6 +1,7 @@
-"""The setting ``applications``: of each model its path, or a table with its path, its base and the defaults of its requests.
+"""The setting ``applications``: for each model a path, or a table of path, base and defaults of its requests.
 
-Owns how paths and tables of a file, of flags and of ``--set applications.NAME.KEY=value`` become one entry for each model.
+This module merges the paths and tables of a file, of flags and of ``--set applications.NAME.KEY=value`` into one entry for
+each model.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ _TEXTS = ("path", "base")
 
 
 class Typed(str):
-    """A value as it was typed on a command line, where all values are text."""
+    """A value from a command line, where all values are text."""
 
 
 def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
-    """Put into ``values`` the fields of ``Settings`` that applications consist of. ``named``: paths of the command line.
+    """Put the fields of ``Settings`` that describe applications into ``values``. ``named``: paths of the command line.
 
     Raise SettingsError, naming the entry and its key.
     """
@@ -32,7 +33,7 @@ def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
     if not any(isinstance(value, dict) or (isinstance(value, Typed) and "." in name) for name, value in given.items()):
         values["applications"] = {name: _text(f"applications.{name}", path) for name, path in given.items()}
         return
-    from ..errors import ApiError  # brings aiohttp, for those alone that need it
+    from ..errors import ApiError  # imports aiohttp, so only if needed
     from ..openai.model_defaults import DEFAULTS, checked_defaults, value_of
 
     known = (*_TEXTS, *(one.name for one in DEFAULTS))
@@ -43,7 +44,7 @@ def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
             raise SettingsError(f"there is no setting {where}.{key}; {suggestion(key, sorted(known))}")
         if "path" in table:
             paths[name] = _text(f"{where}.path", table["path"])
-        elif not values.get("adapters"):  # where there is such a folder, it may be in that
+        elif not values.get("adapters"):  # with an adapter folder, the model may be in it
             raise SettingsError(f"{where} has no path; give {where}.path, a checkpoint folder or hub id")
         if "base" in table:
             bases[name] = _text(f"{where}.base", table["base"])
@@ -61,8 +62,8 @@ def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
 def _tables(given: Mapping[str, Any], known: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return the entries of each model, in the order in which models were first named.
 
-    A name with a dot that was typed is a model and a key of it, unless no such model is given and there is no such key, or
-    a folder of that path: then it is the name of a model.
+    A typed name with a dot is a model and one of its keys. It is the name of a model if no such model is given and no such
+    key exists, or if the value is an existing folder.
     """
     tables: dict[str, dict[str, Any]] = {}
     for entry, value in given.items():
@@ -83,7 +84,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def check_model_id(name: str, where: str) -> None:
-    """Apply the rule for what is added at run time. The name of a folder that is given alone is taken as it is."""
+    """Check an id by the rule for models added at run time. The name of a folder that is given alone is taken unchecked."""
     try:
         check_name(name)
     except RequestRefused as refused:

@@ -1,7 +1,7 @@
-"""From a command line and a configuration file to ``Settings``: defaults < file < flags < ``--set``.
+"""``Settings`` from a command line and a configuration file: defaults < file < flags < ``--set``.
 
-Every value passes the same conversion by its field's type, wherever it came from, and a wrong one is a ``SettingsError`` of
-one sentence. Opens no checkpoint and imports nothing heavy.
+Every value passes the same conversion by its field's type, whatever its source. A wrong one is a ``SettingsError`` of one
+sentence. No checkpoint is opened, and nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def make_settings(
     key_file: str | None = None,
     need_model: bool = True,
 ) -> Settings:
-    """``model``: folder, hub id, or application of the folder ``zoo``; ``apps``: ``NAME=PATH``; ``sets``: ``key=value``.
+    """Return the settings; raise SettingsError.
 
-    Raises SettingsError.
+    ``model``: folder, hub id, or application of the folder ``zoo``. ``apps``: ``NAME=PATH``. ``sets``: ``key=value``.
     """
     values: Values = read_config(Path(config)) if config else {}
     for name, text in (flags or {}).items():
@@ -58,7 +58,7 @@ def make_settings(
 
 
 def read_config(path: Path) -> Values:
-    """A TOML file whose keys are the fields of ``Settings``."""
+    """Return the values of a TOML file whose keys are the fields of ``Settings``."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -69,9 +69,10 @@ def read_config(path: Path) -> Values:
 
 
 def read_keys(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """(ordinary keys, admin keys), each with its tenant, from lines of ``key``, ``key tenant`` or ``key tenant admin``.
+    """Return ordinary keys and admin keys, each with its tenant, from a file.
 
-    A key without tenant is a tenant of its own. Empty lines and # are skipped.
+    Lines are ``key``, ``key tenant`` or ``key tenant admin``. A key without a tenant is a tenant of its own. Empty lines and
+    lines that begin with # are skipped.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -98,11 +99,11 @@ def read_keys(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def convert(name: str, value: Any) -> Any:
-    """A value (text, or what TOML made) as the type of field ``name``, which may be ``field.entry``."""
+    """Return a value (text, or from TOML) in the type of field ``name``, which may be ``field.entry``."""
     field, _, entry = name.partition(".")
     kind = _FIELDS[_known(field)]
     if field == APPS and isinstance(value, dict):
-        return dict(value)  # paths and tables, see ``take_applications``
+        return dict(value)  # paths and tables (see ``take_applications``)
     if typing.get_origin(kind) is dict:
         inner = typing.get_args(kind)[1]
         if entry:
@@ -161,7 +162,7 @@ def _known(name: str) -> str:
 
 
 def _assign(values: Values, text: str) -> None:
-    """``key=value`` or ``field.entry=value`` into ``values``."""
+    """Put ``key=value`` or ``field.entry=value`` into ``values``."""
     name, equals, value = text.partition("=")
     name = name.strip()
     if not equals:
@@ -172,7 +173,7 @@ def _assign(values: Values, text: str) -> None:
     made = convert(name, value)
     if entry:
         before = values.get(field, {})
-        table = field == APPS and isinstance(before.get(entry), dict)  # of which this is the path
+        table = field == APPS and isinstance(before.get(entry), dict)  # this is the path of a table
         made = Typed(made) if field == APPS else made
         values[field] = {**before, f"{entry}.path" if table else entry: made}
     else:
@@ -192,7 +193,7 @@ def _with_apps(named: dict[str, str], apps: Sequence[str]) -> dict[str, str]:
 
 
 def _of_zoo(folder: str, name: str | None) -> dict[str, str]:
-    """All applications of a zoo, or one."""
+    """Return all applications of a zoo, or one."""
     from ...zoo.errors import ZooError
     from ...zoo.zoo import Zoo
 
@@ -204,7 +205,7 @@ def _of_zoo(folder: str, name: str | None) -> dict[str, str]:
 
 
 def model_id(model: str) -> str:
-    """The folder's name, or the hub id without its revision."""
+    """Return the folder's name, or the hub id without its revision."""
     path = Path(model).expanduser()
     local = path.exists() or model.startswith((".", "/", "~")) or model.endswith("/")
     return (path.resolve().name or model) if local else model.partition("@")[0]

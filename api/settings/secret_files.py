@@ -1,4 +1,4 @@
-"""Warnings of files that hold secrets and may be read by every user of the machine."""
+"""Warnings about files that hold secrets and that every user of the machine may read."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import stat
 import tomllib
 from pathlib import Path
 
-KEYS = ("api_keys", "admin_keys")  # settings
+KEYS = ("api_keys", "admin_keys")  # settings that hold secrets
 
 
 def open_to_all(path: Path, holds: str) -> str:
-    """Return one sentence if every user may read a file that ``holds`` a secret; empty if not, or without such a file."""
+    """Return a sentence if every user may read a file that ``holds`` a secret, else (or without a file) an empty text."""
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
-    except OSError:  # it is told where the file is read
+    except OSError:  # reported by the code that reads the file
         return ""
     if not mode & stat.S_IROTH:
         return ""
@@ -24,7 +24,7 @@ def open_to_all(path: Path, holds: str) -> str:
 
 
 def warnings_of(key_file: str | None, config: str | None, tls_key: str) -> list[str]:
-    """Return a warning for each file of a server that holds a secret and may be read by all."""
+    """Return a warning for each of a server's files that holds a secret and that all users may read."""
     found = []
     if key_file:
         found.append(open_to_all(Path(key_file), "API keys"))

@@ -1,6 +1,6 @@
-"""The settings as text: a TOML file that ``--config`` takes, and the tables of docs/serving.md.
+"""The settings as text: a TOML file for ``--config``, and the tables of docs/serving.md.
 
-Both come from the fields of ``Settings``, their defaults, and the texts and groups beside their types.
+Both are made from the fields of ``Settings``, their defaults, and the texts and groups beside their types.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from ...actors.config import Group, Settings
 
 APPS = "applications"
-PARTS = frozenset({"application_defaults"})  # fields of the record that are given as parts of ``applications``
+PARTS = frozenset({"application_defaults"})  # fields of the record that users set as parts of ``applications``
 _SECRET = frozenset({"api_keys", "admin_keys"})
 
 
@@ -42,9 +42,9 @@ def entries() -> Iterator[Entry]:
 
 
 def as_toml(settings: Settings) -> str:
-    """Return every setting with its meaning, its value and, if it differs, its default. Keys of the API are not shown.
+    """Return every setting with its meaning, its value and, if it differs, its default. API keys are not shown.
 
-    TOML wants the tables last, so a group that has some comes twice.
+    TOML requires tables to come last, so a group with tables appears twice.
     """
     everything = [*entries()]
     plain = [one for one in everything if not isinstance(one.default, dict)]
@@ -89,7 +89,7 @@ def _row(entry: Entry) -> str:
 
 
 def _with_defaults(name: str, path: str, settings: Settings) -> Any:
-    """Return an application as the file has it: its path, or a table where its requests have defaults."""
+    """Return an application as in a file: its path, or a table if its requests have defaults."""
     defaults = settings.application_defaults.get(name)
     return {"path": path, **json.loads(defaults)} if defaults else path
 
@@ -97,7 +97,7 @@ def _with_defaults(name: str, path: str, settings: Settings) -> Any:
 def _literal(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_quoted(key)} = {_literal(one)}" for key, one in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False)  # what JSON writes of text, numbers, booleans and lists is TOML too
+    return json.dumps(value, ensure_ascii=False)  # JSON's text, numbers, booleans and lists are valid TOML, too
 
 
 def _quoted(key: str) -> str:

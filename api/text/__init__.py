@@ -1,1 +1,1 @@
-"""Text and tokens: tokenizers, detokenizing, stop strings, chat templates."""
+"""Text and tokens: tokenizers, detokenization, stop strings, chat templates."""

@@ -1,7 +1,8 @@
-"""The chat template of a checkpoint: where it stands in the folder, and what it makes of a conversation.
+"""The chat template of a checkpoint: where to find it, and how to render a conversation with it.
 
-As transformers' ``apply_chat_template``. A template that does too much (``template_engine.py``) with a plain conversation is
-refused when it is loaded; other faults of templates are a request's 400. Never tokenizes.
+The results equal transformers' ``apply_chat_template``. A template that exceeds its budget (``template_budget.py``) with a
+plain conversation is refused when it is loaded. Other faults of templates are a 400 for the request. Nothing is tokenized
+here.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ from .template_budget import TooMuch
 from .template_engine import Environment
 
 log = logging.getLogger(__name__)
-LONGEST = 1 << 20  # characters of a template
-MANY = 1000  # messages, which take some milliseconds alone
-SHORT = 4_000  # steps that are rendered in some milliseconds, so that a thread is not worth its hand-over
-_TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # marks where the last message ends, as transformers does it
+LONGEST = 1 << 20  # most characters of a template
+MANY = 1000  # messages; this number takes some milliseconds by itself
+SHORT = 4_000  # steps; this number takes some milliseconds, too few to be worth the hand-over to a thread
+_TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # marks the end of the last message, as in transformers
 _PLAIN = ({"role": "user", "content": "hello"},)
-_MARK, _OTHER = "8qxmark5zw", "7kvother3hu"  # texts that no template has
+_MARK, _OTHER = "8qxmark5zw", "7kvother3hu"  # texts that occur in no template
 
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """How messages become a prompt: up to where the assistant speaks (``begin``), or to the end of the last message's text
-    (``proceed``). ``variables``: further names for the template; ``longest``: characters of the prompt."""
+    """The options for rendering messages as a prompt.
+
+    ``begin``: end with the beginning of the assistant's message. ``proceed``: end with the text of the last message.
+    ``variables``: further names for the template. ``longest``: most characters of the prompt.
+    """
 
     begin: bool
     proceed: bool
@@ -42,7 +46,7 @@ class Rendering:
 
 
 class ContentForm(Enum):
-    """What a template takes for the content of a message."""
+    """The form of a message's content that a template accepts."""
 
     TEXT = "text"
     PARTS = "parts"
@@ -50,12 +54,12 @@ class ContentForm(Enum):
 
 
 class ChatTemplate:
-    """A compiled template; ``named`` are the checkpoint's special tokens, which templates refer to by role."""
+    """A compiled template. ``named``: the checkpoint's special tokens, which templates refer to by role."""
 
     def __init__(self, source: str, named: Mapping[str, str]) -> None:
         self._environment, self._named = Environment(), named
         self._broken = ""
-        self._takes: dict[str, ContentForm] = {}  # by role, for all but those that take texts alone
+        self._takes: dict[str, ContentForm] = {}  # role -> accepted form; without an entry for "user", all roles get texts
         self._developer = "developer" in source
         try:
             with self._environment.budget(0):
@@ -63,11 +67,11 @@ class ChatTemplate:
         except TooMuch:
             raise
         except Exception as error:  # Python's compiler has limits of its own
-            self._broken = f"{type(error).__name__}: {error}"  # completions work without; chat says why it does not
+            self._broken = f"{type(error).__name__}: {error}"  # completions work without a template; chat reports the error
 
     @classmethod
     def load(cls, files: CheckpointFiles, named: dict[str, str]) -> ChatTemplate | None:
-        """None where the checkpoint has no template. Raises CheckpointError."""
+        """Load the template of a checkpoint; return None if it has none. Raise CheckpointError."""
         file, source = files.chat_template()
         if isinstance(source, list):
             source = {t.get("name"): t.get("template") for t in source if isinstance(t, dict)}.get("default")
@@ -81,13 +85,13 @@ class ChatTemplate:
             made._text(_PLAIN, begin=True, variables={})
         except TooMuch as error:
             raise CheckpointError(f"{file}: the chat template {error}; give the checkpoint another one") from None
-        except Exception as error:  # many refuse some conversations
+        except Exception as error:  # many templates refuse some conversations
             log.debug("%s refuses a plain conversation: %s", file, error)
         made._find_forms(file)
         return made
 
     def render_short(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str | None:
-        """Return the prompt if some milliseconds are enough to render it, else None. Raises as ``render``."""
+        """Return the prompt if it renders within some milliseconds, else None. Raises the errors of ``render``."""
         if len(messages) > MANY:
             return None
         try:
@@ -96,7 +100,7 @@ class ChatTemplate:
             return None
 
     def _find_forms(self, file: Path) -> None:
-        """Find out which form of content each role's messages have to have; warn of a template that prints none."""
+        """Find the form of content that each role's messages need; warn of a template that prints none."""
         user, renders = self._form([["user!"], ["system", "user!"], ["user", "assistant", "user!"]])
         if user is None:
             if renders:
@@ -107,11 +111,12 @@ class ChatTemplate:
         self._takes = {"user": user, **{role: form or user for role, form in forms.items()}}
 
     def _form(self, conversations: Sequence[Sequence[str]]) -> tuple[ContentForm | None, bool]:
-        """Return the form in which a template prints the content of the marked role, None for none, and whether it renders.
+        """Return the form in which a template prints the marked role's content (None: not at all), and True if it renders.
 
-        The conversations, as roles, are tried in order, since many templates refuse some.
+        The conversations are lists of roles. They are tried in order, since many templates refuse some.
         """
-        part = {"type": "text", "text": _MARK, "other": _OTHER}  # a whole part that is printed is no text
+        # shows that a template prints a whole part instead of its text
+        part = {"type": "text", "text": _MARK, "other": _OTHER}
         renders = False
         for roles, rest in itertools.product(conversations, ("hello", [{"type": "text", "text": "hello"}])):
             texts = []
@@ -128,10 +133,10 @@ class ChatTemplate:
         return None, renders
 
     def _fitting(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a message as the template takes it."""
+        """Return a message in the form that the template accepts."""
         role, content = message["role"], message["content"]
         if role == "developer" and not self._developer:
-            role = "system"  # an older name of the same thing
+            role = "system"  # the older name of the same role
         form = self._takes.get(role, self._takes.get("user", ContentForm.TEXT))
         if form is ContentForm.TEXT and not isinstance(content, str):
             content = "\n".join(part["text"] for part in content)
@@ -140,14 +145,14 @@ class ChatTemplate:
         return {**message, "role": role, "content": content}
 
     def render(self, messages: Sequence[Mapping[str, Any]], how: Rendering) -> str:
-        """Return the prompt; it may take seconds. Raises a 400 with the template's own words."""
+        """Return the prompt, which may take seconds; raise a 400 with the template's own words."""
         try:
             return self._render(messages, how, math.inf)
         except TooMuch as error:
             raise _fault(f"the chat template {error}; send less") from None
 
     def _render(self, messages: Sequence[Mapping[str, Any]], how: Rendering, most: float) -> str:
-        """Return the prompt. Raises a 400 in the template's own words, and TooMuch after ``most`` steps."""
+        """Return the prompt; raise a 400 with the template's own words, and TooMuch after ``most`` steps."""
         if self._broken:
             raise _fault(f"the chat template does not compile ({self._broken}); use /v1/completions")
         given = [self._fitting(message) for message in messages]
@@ -157,7 +162,7 @@ class ChatTemplate:
             text = self._text(given, begin=how.begin, variables=how.variables, most=most)
         except TooMuch:
             raise
-        except Exception as error:  # a template can raise anything when messages are not what it expects
+        except Exception as error:  # a template may raise anything if messages are not as it expects
             raise _fault(f"the chat template refuses these messages: {error}; change their roles or order") from None
         text = _cut(text) if how.proceed else text
         if len(text) > how.longest:
@@ -172,7 +177,7 @@ class ChatTemplate:
     def _text(
         self, messages: Sequence[Mapping[str, Any]], *, begin: bool, variables: Mapping[str, Any], most: float = math.inf
     ) -> str:
-        """Raises whatever templates raise, and ValueError for one that does not compile."""
+        """Render the template. Raise its exceptions, and ValueError if it does not compile."""
         if self._broken:
             raise ValueError(self._broken)
         names = {**self._named, **variables}
@@ -183,14 +188,14 @@ class ChatTemplate:
 
 
 def _tagged(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """Return content with the tag behind its last text."""
+    """Return content with the tag after its last text."""
     if isinstance(content, str):
         return content + _TAG
     return [*content[:-1], {**content[-1], "text": content[-1]["text"] + _TAG}]
 
 
 def _length(content: Any) -> int:
-    """Return the characters of a message's content, a text or parts."""
+    """Return the number of characters of a message's content (a text or parts)."""
     if isinstance(content, list):
         return sum(_length(part.get("text")) for part in content if isinstance(part, dict))
     return len(content) if isinstance(content, str) else 0
@@ -201,7 +206,7 @@ def _fault(message: str, param: str = "messages") -> ApiError:
 
 
 def _cut(text: str) -> str:
-    """The text before the tag; without the spaces there, if the template has stripped the message."""
+    """Return the text before the tag, right-stripped if the template has stripped the message."""
     at = text.rfind(_TAG.strip())
     if at < 0:
         message = "the chat template does not print the last message; leave continue_final_message out"

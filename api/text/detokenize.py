@@ -1,8 +1,8 @@
-"""Detokenizing, tokens to text piece by piece: linear cost, and never half a character.
+"""Detokenizing: tokens to text, piece by piece, at linear cost and without partial characters.
 
-The bytes of a character that is still incomplete are held back; bytes that no later token can complete become U+FFFD. With
-a byte-level vocabulary (Llama 3, Qwen, GPT-2) the pieces join to exactly the full decode. With byte fallback (Llama 1 and
-2) they do for valid text; the full decode also spoils the valid characters beside an invalid byte, which were sent already.
+The bytes of an incomplete character are held back; bytes that no later token can complete become U+FFFD. With a byte-level
+vocabulary (Llama 3, Qwen, GPT-2) the pieces join to exactly the full decode. With byte fallback (Llama 1 and 2) they do for
+valid text. The full decode also spoils the valid characters beside an invalid byte; here these were sent already.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Protocol
 
 
 class Detokenizer(Protocol):
-    """State of one sequence's text."""
+    """The text state of one sequence."""
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The text that these tokens complete; may be empty."""
+        """Return the text that these tokens complete; may be empty."""
 
     def flush(self) -> str:
-        """The sequence is over: what was held back, as replacement characters."""
+        """End the sequence; return the bytes held back as replacement characters."""
 
 
 class ByteDetokenizer:
-    """For vocabularies whose every token is a string of bytes: a look-up and an incremental UTF-8 decoder."""
+    """A detokenizer for vocabularies of byte strings: a look-up and an incremental UTF-8 decoder."""
 
     __slots__ = ("_decode", "_pieces")
 
     def __init__(self, pieces: Mapping[int, bytes]) -> None:
-        self._pieces = pieces  # token id -> bytes; empty for what is not shown
+        self._pieces = pieces  # token id -> bytes; empty for hidden tokens
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def push(self, tokens: Sequence[int]) -> str:
@@ -42,15 +42,16 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """For every other decoder: what a token adds is what it adds to the text of the token before it.
+    """A detokenizer for every other decoder: a token adds the difference between decoding with and without it.
 
-    ``decode`` takes ids to text without special tokens; ``byte_of`` gives the byte of a byte-fallback token, None for
-    others; ``context`` holds the ids that the text continues (empty: it starts afresh, so a leading space is stripped).
+    Decoding starts from a window of the latest tokens. ``decode``: ids to text without special tokens. ``byte_of``: the byte
+    of a byte-fallback token, None for others. ``context``: the ids that the text continues (empty: the text starts afresh,
+    so a leading space is stripped).
     """
 
     __slots__ = ("_byte_of", "_bytes", "_context", "_context_length", "_decode", "_held", "_hidden")
 
-    _LONGEST = 4  # bytes of a character: a token that shows nothing after three more has nothing to show
+    _LONGEST = 4  # bytes of a character: a token that yields no text even after three more never will
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class WindowDetokenizer:
     def _emit(self, text: str | None = None) -> str:
         text = self._decode(self._context + self._held) if text is None else text
         added = text[self._context_length :]
-        # a token that adds no text is no context by itself: a space after it would be taken for a leading one
+        # a token without text is not enough context: a space after it would be taken for a leading one
         self._set_context(self._held if added else (self._context + self._held)[-8:])
         self._held = []
         return added

@@ -1,7 +1,7 @@
-"""Finds stop strings in a text that comes in pieces; how the text is cut into pieces never changes the result.
+"""A scanner for stop strings in a text that arrives in pieces; the result does not depend on the split into pieces.
 
-The match that *ends* first wins (of several that end together the longest), since that is the only rule that a reader of
-one character at a time can follow. Pure; linear in the text for each stop string (Knuth, Morris and Pratt).
+The match that *ends* first wins (the longest of several that end together): a reader of one character at a time can follow
+no other rule. Pure. Linear in the text for each stop string (Knuth, Morris and Pratt).
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from collections.abc import Sequence
 
 
 def _failure(stop: str) -> list[int]:
-    """``table[i]``: length of the longest proper prefix of ``stop[: i + 1]`` that is also its suffix."""
+    """Return the failure table of Knuth, Morris and Pratt.
+
+    ``table[i]``: length of the longest proper prefix of ``stop[: i + 1]`` that is also its suffix.
+    """
     table = [0] * len(stop)
     k = 0
     for i in range(1, len(stop)):
@@ -23,9 +26,9 @@ def _failure(stop: str) -> list[int]:
 
 
 class StopScanner:
-    """Holds back the shortest tail that may still become a stop string. ``found`` is the stop string, once seen.
+    """A scanner that holds back the shortest tail that may still become a stop string. ``found``: that string, once seen.
 
-    The model may say more than is shown: ``hidden`` text counts for stop strings and is left out of what is returned.
+    Some of the model's text is not shown: ``hidden`` text counts for stop strings and is left out of the results.
     """
 
     __slots__ = ("_failures", "_held", "_hidden", "_matched", "_stops", "found")
@@ -35,11 +38,11 @@ class StopScanner:
         self._failures = [_failure(stop) for stop in self._stops]
         self._matched = [0] * len(self._stops)
         self._held = ""
-        self._hidden: list[tuple[int, int]] = []  # parts of what is held that are not shown, in order
+        self._hidden: list[tuple[int, int]] = []  # hidden ranges of the held text, in order
         self.found: str | None = None
 
     def push(self, text: str, *, hidden: bool = False) -> str:
-        """Return text that is certain to belong to the answer. After a stop string was found: always empty."""
+        """Return text that is certain to belong to the answer; always empty after a stop string was found."""
         if self.found is not None:
             return ""
         seen = self._held + text
@@ -63,11 +66,11 @@ class StopScanner:
         return self._release(seen, len(seen) - max(matched, default=0))
 
     def flush(self) -> str:
-        """The text is over: what was held back belongs to the answer."""
+        """End the text; return the held tail, which belongs to the answer."""
         return self._release(self._held, len(self._held))
 
     def _release(self, seen: str, end: int) -> str:
-        """Hold what is seen from ``end`` on; return what is shown of the rest."""
+        """Hold the text from ``end`` on; return the visible part of the text before it."""
         self._held = seen[end:]
         if not self._hidden:
             return seen[:end]

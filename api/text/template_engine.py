@@ -1,10 +1,10 @@
-"""The jinja2 environment that chat templates run in: transformers' names and filters, an immutable sandbox, a bound on work.
+"""The jinja2 environment of chat templates: transformers' names and filters, an immutable sandbox, a bound on work.
 
-A template comes with a checkpoint and is trusted as the weights are, but what requests say goes through it, and it runs
-beside all streams. So turns of loops, calls, filters, operators, comparisons, slices and containers take from a budget
-(``template_budget.py``) before they are done, in proportion to what they may cost. Endless loops and huge values end by
-counting and not by a clock: after some tenths of a second, and a few seconds with a thousand messages, for whose nested
-loops there is room. Long renderings therefore run on a thread (``openai/rendering.py``). Knows nothing of messages.
+A template comes with a checkpoint and is trusted like the weights. But it processes the contents of requests, and it runs
+beside all streams. So loop iterations, calls, filters, operators, comparisons, slices and containers take from a budget
+(``template_budget.py``) before they are done, in proportion to their possible cost. Endless loops and huge values are
+stopped by counting, not by a clock: after some tenths of a second, or a few seconds with a thousand messages, whose nested
+loops the budget allows. Long renderings therefore run on a thread (``Front.aside``). Messages are opaque here.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ from .template_budget import (
     length,
 )
 
-MOST_PARTS = 10_000  # of a template: Python takes about 0.1 s to compile it, and gives nobody the interpreter meanwhile
-_TURN = "turn of a loop"  # a filter that no template can name
-_JINJAS = {"_loop_vars", "_block_vars"}  # arguments that jinja2 adds to calls: all variables that are in sight
+# parts of a template: Python takes about 0.1 s to compile this number, and holds the interpreter lock meanwhile
+MOST_PARTS = 10_000
+_TURN, _UNPACK = "turn of a loop", "unpacked arguments"  # filter names that no template can contain
+_LONGEST_FORM = 1024  # characters of a date's form
+_JINJAS = {"_loop_vars", "_block_vars"}  # arguments that jinja2 adds to calls: all variables in scope
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -55,7 +57,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class _Generator(CodeGenerator):
-    """A compiler that sends what jinja2 has no hook for through the environment."""
+    """A compiler that routes operations without a jinja2 hook through the environment."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.concatenated((")
@@ -112,7 +114,7 @@ class _Generator(CodeGenerator):
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what a model said, for training; here its body is plain text."""
+    """The tag ``{% generation %}``, which marks a model's own text for training; here its body is plain text."""
 
     tags = {"generation"}
 
@@ -122,7 +124,7 @@ class _Generation(Extension):
 
 
 class Environment(ImmutableSandboxedEnvironment):
-    """See the module."""
+    """The environment (see the module)."""
 
     intercepted_binops = frozenset(("+", "-", "*", "/", "//", "**", "%"))
     code_generator_class = _Generator
@@ -134,13 +136,14 @@ class Environment(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _tojson
         self.filters = {name: self._bounded(name, made) for name, made in self.filters.items()}
         self.filters[_TURN] = pass_context(lambda context, printed: self._budget.take(printed))
+        self.filters[_UNPACK] = self._unpacked
         self.tests = {name: self._bounded_test(made) for name, made in self.tests.items()}
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         del self.globals["lipsum"]
 
     @contextmanager
     def budget(self, messages: int, characters: int = 0, most: float = float("inf")) -> Iterator[None]:
-        """Bound what this thread does with templates meanwhile, to at most ``most`` steps; beyond them it raises TooMuch."""
+        """Bound this thread's work on templates within the block to ``most`` steps; beyond them it raises TooMuch."""
         self._budget.all = STEPS + PER_MESSAGE * messages + PER_CHARACTER * characters // UNITS
         self._budget.left = min(self._budget.all, most)
         try:
@@ -148,14 +151,14 @@ class Environment(ImmutableSandboxedEnvironment):
         finally:
             self._budget.left, self._budget.all = float("inf"), 0
 
-    # what compiled templates call
+    # methods that compiled templates call
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         budget = __self._budget
-        method = getattr(__obj, "__wrapped__", __obj)  # jinja2 wraps those that format
+        method = getattr(__obj, "__wrapped__", __obj)  # jinja2 wraps formatting methods
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         written = [value for key, value in kwargs.items() if key not in _JINJAS]
-        if isinstance(owner, str):
+        if isinstance(owner, str | bytes):
             args = tuple(map(budget.listed, args))
             budget.take_for("str.join" if name == "join" else name, [owner, *args, *written])
         elif __obj is dict or __obj is Namespace:
@@ -186,7 +189,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return str_join(parts)
 
     def compared(self, left: Any, *rest: Any) -> Any:
-        """Compare from the left to the right, as ``a < b < c``; all operands are there."""
+        """Compare from left to right, like ``a < b < c``; all operands are evaluated already."""
         result: Any = True
         for how, right in zip(rest[::2], rest[1::2], strict=True):
             self._take_comparison(left, right)
@@ -201,7 +204,10 @@ class Environment(ImmutableSandboxedEnvironment):
         return value[part]
 
     def made(self, value: Any) -> Any:
-        """Take the steps of a list or tuple with all that it holds: what holds itself twice, again and again, ends here."""
+        """Take the steps for a list or tuple with all its contents.
+
+        This stops values that contain themselves twice, again and again.
+        """
         self._budget.take(self._budget.weight(value))
         return value
 
@@ -210,7 +216,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return dict(pairs)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Refuse what numbers and bytes can do at any length, besides what the sandbox refuses."""
+        """Refuse methods of numbers and bytes, which can make values of any length, besides the sandbox's own refusals."""
         if isinstance(obj, int | float | bytes) and attr != "decode":
             return False
         return super().is_safe_attribute(obj, attr, value)
@@ -224,14 +230,27 @@ class Environment(ImmutableSandboxedEnvironment):
         for node in parsed.find_all(looping):
             printed = nodes.Const(sum(len(data.data) for data in node.find_all(nodes.TemplateData)))
             node.body.insert(0, nodes.ExprStmt(nodes.Filter(printed, _TURN, [], [], None, None), lineno=node.lineno))
+            if isinstance(node, nodes.For) and node.test is not None:  # what it leaves out is a turn, too
+                turn = nodes.Filter(nodes.Const(0), _TURN, [], [], None, None)
+                node.test = nodes.And(nodes.Not(turn), node.test, lineno=node.lineno)
+        for call in parsed.find_all((nodes.Call, nodes.Filter, nodes.Test)):
+            for name in ("dyn_args", "dyn_kwargs"):
+                if (given := getattr(call, name)) is not None:
+                    setattr(call, name, nodes.Filter(given, _UNPACK, [], [], None, None, lineno=call.lineno))
         return parsed
 
     def _printed(self, value: Any) -> Any:
         self._budget.take_text(self._budget.weight(value))
         return value
 
+    def _unpacked(self, value: Any) -> Any:
+        """Take the steps of giving each item of a value as an argument of its own."""
+        value = self._budget.listed(value)
+        self._budget.take(ITEM * length(value))
+        return value
+
     def _take_comparison(self, *values: Any) -> None:
-        """Take the steps of comparing two values; those of short texts and of numbers are nothing."""
+        """Take the steps for comparing two values; short texts and numbers are free."""
         units = sum(self._budget.weight(one) for one in values if isinstance(one, str | list | tuple | dict | Namespace))
         if units >= UNITS:
             self._budget.take(units)
@@ -239,7 +258,7 @@ class Environment(ImmutableSandboxedEnvironment):
     def _bounded(self, name: str, made: Callable[..., Any]) -> Callable[..., Any]:
         skipped = hasattr(made, "jinja_pass_arg")
 
-        @wraps(made)  # with what tells jinja2 to pass its context
+        @wraps(made)  # keeps the attribute that tells jinja2 to pass its context
         def bounded(*args: Any, **kwargs: Any) -> Any:
             passed, given = args[:skipped], [self._budget.listed(one) for one in args[skipped:]]
             self._budget.take_for(name, [*given, *kwargs.values()])
@@ -273,4 +292,6 @@ def _tojson(
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > _LONGEST_FORM:
+        raise jinja2.TemplateError(f"strftime_now takes at most {_LONGEST_FORM} characters, not {len(form)}")
     return datetime.now().strftime(form)

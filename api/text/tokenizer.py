@@ -1,7 +1,7 @@
-"""A checkpoint's tokenizer: text to ids and back, as transformers would do it with the same folder.
+"""A checkpoint's tokenizer: text to ids and back, with the same results as transformers for the same folder.
 
-The files are read here; ``tokenizer_build.py`` makes a tokenizer of them. Owns no state of a request. Slow parts (loading,
-long texts) are the caller's to put on a thread.
+The files are read here; ``tokenizer_build.py`` builds a tokenizer from their contents. No state of a request is kept. The
+caller runs the slow parts (loading, long texts) on a thread.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -22,12 +23,14 @@ from ...gpu.weights.checkpoint_files import (
     CheckpointFiles,
     read_text,
 )
+from ..errors import bad_request
 from .detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from .tokenizer_build import TokenizerParts, WrongSettings, build_tokenizer
+from .tokenizer_cost import is_quick
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters that byte-level vocabularies write bytes as (GPT-2's table)."""
+    """Return the characters that stand for bytes in byte-level vocabularies (GPT-2's table)."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [b for b in range(256) if b not in shown]
     return {chr(b): b for b in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
@@ -36,10 +39,15 @@ def _byte_alphabet() -> dict[str, int]:
 _ALPHABET = _byte_alphabet()
 
 
-def _begin(text: str, own: str, start: int, end: int, place: int) -> int:
-    """Return where a token's text begins that an encoding places at ``start`` .. ``end``, perhaps without its first spaces.
+def _state(part: Any) -> Any:
+    """Return a part of a tokenizer as tokenizer.json has it; nothing where there is none."""
+    return json.loads(part.__getstate__()) if part is not None else {}
 
-    place: where the tokens before it end; there is a space that only the tokenizer has added.
+
+def _begin(text: str, own: str, start: int, end: int, place: int) -> int:
+    """Return the start of a token's text that an encoding places at ``start`` .. ``end``, perhaps without its first spaces.
+
+    place: end of the tokens before it; a space that only the tokenizer has added is there.
     """
     body = own.lstrip()
     before = start - (len(own) - len(body))
@@ -55,7 +63,7 @@ def _begin(text: str, own: str, start: int, end: int, place: int) -> int:
 
 
 class _Pieces(dict[int, bytes]):
-    """Token id -> the bytes it shows, filled as ids turn up; ``hidden`` tokens show nothing."""
+    """A cache, token id -> its bytes, filled on demand; ``hidden`` tokens yield nothing."""
 
     def __init__(self, codec: TextCodec, hidden: frozenset[int]) -> None:
         super().__init__()
@@ -68,18 +76,20 @@ class _Pieces(dict[int, bytes]):
 
 
 class TextCodec:
-    """See the module. ``special`` holds the ids that are shown only when asked for."""
+    """A tokenizer (see the module). ``special``: the ids that are shown only on request."""
 
     def __init__(
         self, tokenizer: Tokenizer, named: dict[str, str] | None = None, special: frozenset[int] | None = None
     ) -> None:
         self._tokenizer = tokenizer
         self.named = named or {}
-        self.missing = ""  # a sentence when there is no tokenizer: texts cannot be encoded
-        self.notes: tuple[str, ...] = ()  # what an operator should know
+        self.missing = ""  # a sentence if there is no tokenizer, so that texts cannot be encoded
+        self.notes: tuple[str, ...] = ()  # warnings for the operator
         added = tokenizer.get_added_tokens_decoder()
         self.special = frozenset(i for i, t in added.items() if t.special) if special is None else special
-        decoder = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder is not None else {}
+        decoder = _state(tokenizer.decoder)
+        self.quick = is_quick([_state(tokenizer.normalizer), _state(tokenizer.pre_tokenizer)])  # a short text is short work
+        self.decodes_quickly = is_quick(decoder)
         self._byte_level = decoder.get("type") == "ByteLevel"
         self._metaspace = "\u2581" in json.dumps(decoder, ensure_ascii=False)
         self._byte_fallback = "ByteFallback" in json.dumps(decoder)
@@ -88,7 +98,10 @@ class TextCodec:
 
     @classmethod
     def load(cls, source: CheckpointFiles) -> TextCodec:
-        """Raises CheckpointError where tokenizer.json is not usable. Without one only token ids can be served."""
+        """Load the tokenizer of a checkpoint. Without a tokenizer.json only token ids can be served.
+
+        Raise CheckpointError if tokenizer.json is not usable.
+        """
         files, model = source.of_tokenizer(), source.merged("config.json")
         path = files.find(TOKENIZER)
         text = read_text(path)
@@ -108,12 +121,17 @@ class TextCodec:
         except Exception as error:  # the package raises bare Exception
             raise CheckpointError(f"{path} cannot be loaded ({error}); download it again") from None
         codec = cls(built.tokenizer, built.named, built.special)
+        if not codec.decodes_quickly:
+            raise CheckpointError(
+                f"{path} has a decoder that repeats a group of an expression or makes texts much longer, which may take for "
+                "ever; give it a simpler one"
+            )
         codec.notes = built.notes
         return codec
 
     @property
     def size(self) -> int:
-        """Number of tokens, added ones too."""
+        """Number of tokens, including added ones."""
         return self._tokenizer.get_vocab_size()
 
     def beyond(self, vocabulary: int) -> list[tuple[int, str]]:
@@ -125,14 +143,20 @@ class TextCodec:
         return self._tokenizer.token_to_id(token)
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """``special``: add what tokenizer.json puts around a text (BOS); off for a rendered chat, which has it."""
-        # Not ``encode``: it keeps the interpreter's lock, so that a long text on a thread would stop the event loop too.
-        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
+        """Return the ids of a text. ``special``: add special tokens (BOS), which a rendered chat has already."""
+        # Not ``encode``, which holds the interpreter lock: a long text on a thread would stop the event loop, too.
+        try:
+            return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            why = f"the tokenizer gives up on this text ({error}); send another one"  # an expression that takes too long
+            raise bad_request(why, "prompt") from None
 
     def offsets(self, text: str, *, special: bool) -> list[int]:
-        """Return where each token of ``encode`` begins in the text; a token that the tokenizer adds has its place there.
+        """Return the start of each token of ``encode`` in the text; a token that the tokenizer adds has its place there.
 
-        A byte-level tokenizer may leave the spaces before a token out of its part; they belong to the token's text.
+        A byte-level tokenizer may leave the spaces before a token out of its range; they belong to the token's text.
         """
         encoding = self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
         found, place = [], 0
@@ -146,22 +170,25 @@ class TextCodec:
         return found
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """``special``: show special tokens too."""
+        """Return the text of tokens. ``special``: show special tokens, too."""
         return self._tokenizer.decode(tokens, skip_special_tokens=not special)
 
     def detokenizer(self, context: Sequence[int] = (), *, special: bool = False) -> Detokenizer:
-        """``context``: the ids that the text continues; without them it starts afresh. ``special``: show special tokens."""
+        """Return a detokenizer for one sequence.
+
+        ``context``: the ids that the text continues; without them it starts afresh. ``special``: show special tokens.
+        """
         if self._byte_level:
             return ByteDetokenizer(self._all_pieces if special else self._pieces)
         hidden = frozenset[int]() if special else self.special
         return WindowDetokenizer(partial(self.decode, special=special), self._fallback_byte, hidden, context)
 
     def token_text(self, token: int) -> str:
-        """The token as the vocabulary writes it; empty for an id that is in none."""
+        """Return the token as the vocabulary spells it; empty for an unknown id."""
         return self._tokenizer.id_to_token(token) or ""
 
     def token_bytes(self, token: int) -> bytes:
-        """What one token stands for, special tokens by their name; empty for an id that is in no vocabulary."""
+        """Return the bytes of one token, for special tokens their name; empty for an unknown id."""
         text = self._tokenizer.id_to_token(token)
         if text is None:
             return b""
@@ -176,11 +203,11 @@ class TextCodec:
         return (text.replace("\u2581", " ") if self._metaspace else text).encode()
 
     def said(self, token: int) -> str:
-        """Return what one token stands for as text, special tokens by their name."""
+        """Return the text of one token, for special tokens their name."""
         return self.token_bytes(token).decode(errors="replace")
 
     def whole_text(self, token: int) -> str:
-        """Return the same; empty for a token that ends or begins within a character."""
+        """Return the text of one token; empty for a token that begins or ends within a character."""
         try:
             return self.token_bytes(token).decode()
         except UnicodeDecodeError:

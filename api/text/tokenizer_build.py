@@ -1,7 +1,6 @@
-"""The tokenizer of a checkpoint as transformers 5 builds it: the class that it takes, added tokens with their flags, special
-tokens and how they are named.
+"""The tokenizer of a checkpoint as transformers 5 builds it: its class, added tokens with flags, named special tokens.
 
-Takes what the files hold, reads none. docs/decisions/texts.md tells what is followed and why.
+The contents of the files are passed in; no file is read here. docs/decisions/texts.md has the reasons.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ Named = dict[str, Token | None]
 
 
 class WrongSettings(Exception):
-    """A file's value is none of what it may be: the rest of a sentence that begins with the file."""
+    """An invalid value in a file; the text is the rest of a sentence that begins with the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerParts:
-    """What the files of a tokenizer hold, and of config.json the type of model and the tokenizer's class."""
+    """The contents of a tokenizer's files, and from config.json the model type and the tokenizer's class."""
 
     text: str  # tokenizer.json
     settings: Mapping[str, Any]  # tokenizer_config.json
@@ -41,7 +40,7 @@ class TokenizerParts:
 
 @dataclass(frozen=True, slots=True)
 class BuiltTokenizer:
-    """A tokenizer; its special tokens' ids, and those that have a name. ``notes``: what an operator should know."""
+    """A tokenizer, the ids of its special tokens, and the named ones. ``notes``: warnings for the operator."""
 
     tokenizer: Tokenizer
     special: frozenset[int]
@@ -50,7 +49,7 @@ class BuiltTokenizer:
 
 
 def build_tokenizer(parts: TokenizerParts) -> BuiltTokenizer:
-    """Build it. Raises WrongSettings, and whatever the package does for a tokenizer.json that it cannot read."""
+    """Build the tokenizer; raise WrongSettings, and the package's exceptions for a tokenizer.json that it cannot read."""
     settings = parts.settings
     declared = settings.get("tokenizer_class") or parts.declared
     name = choose(declared if isinstance(declared, str) else "", parts.model_type, byte_level='"ByteLevel"' in parts.text)
@@ -95,7 +94,7 @@ def _flagged(tokenizer: Tokenizer) -> list[str]:
 
 
 def _token(value: Any, at: str) -> Token | None:
-    """Return a token as JSON has it: a text, or an object of its text and flags."""
+    """Return a token from its JSON form: a text, or an object of its text and flags."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, dict) and isinstance(value.get("content"), str):
@@ -112,7 +111,7 @@ def _tokens(value: Any, at: str) -> list[Token]:
 
 
 def _add_tokens(tokenizer: Tokenizer, parts: TokenizerParts, kind: TokenizerClass | None) -> Named:
-    """Add what the files say beside the vocabulary. Returns the special tokens that have names."""
+    """Add the tokens that the files list beside the vocabulary; return the named special tokens."""
     settings = dict(parts.settings)
     if "additional_special_tokens" in settings and not settings.get("extra_special_tokens"):
         settings["extra_special_tokens"] = settings["additional_special_tokens"]
@@ -155,7 +154,7 @@ def _decoder(value: Any) -> dict[int, AddedToken]:
 
 
 def _of_map(special_map: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that special_tokens_map.json replaces; its tokens are special, whatever it calls them."""
+    """Return the settings that special_tokens_map.json replaces; its tokens are special, whatever their own flag says."""
     found: dict[str, Any] = {}
     for key, value in special_map.items():
         if key == "extra_special_tokens" and isinstance(value, list):
@@ -166,7 +165,7 @@ def _of_map(special_map: Mapping[str, Any], settings: Mapping[str, Any]) -> dict
 
 
 def _of_added(added: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """Return added_tokens.json, where only names make a token special."""
+    """Return the tokens of added_tokens.json, where only names make a token special."""
     tokens = [_token(settings.get(key), key) for key in _FIRST]
     extra = settings.get("extra_special_tokens") or []
     others = _tokens(extra, "extra_special_tokens") if isinstance(extra, list) else []
@@ -180,7 +179,7 @@ def _of_added(added: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[int
 
 
 def _saved(text: str, tokenizer: Tokenizer) -> dict[int, AddedToken]:
-    """Return the added tokens of tokenizer.json, which a tokenizer that was built anew does not have."""
+    """Return the added tokens of tokenizer.json, which a rebuilt tokenizer does not have."""
     there = tokenizer.get_added_tokens_decoder()
     if there:
         return there
@@ -189,9 +188,9 @@ def _saved(text: str, tokenizer: Tokenizer) -> dict[int, AddedToken]:
 
 
 def _add(tokenizer: Tokenizer, flagged: Mapping[int, AddedToken], named: Iterable[Token], further: Iterable[Token]) -> None:
-    """Add, in transformers' order: tokens with their flags by id, then what only a name or a list tells.
+    """Add tokens in transformers' order: tokens with flags by id, then tokens known only by a name or a list.
 
-    It adds all of them, those that are there too; a name makes each of these special.
+    All of them are added, including existing ones; a name makes a token special.
     """
     wanted: list[Token] = [token for _, token in sorted(flagged.items())]
     there = {token.content for token in tokenizer.get_added_tokens_decoder().values()} | {str(token) for token in wanted}
@@ -211,7 +210,7 @@ def _add(tokenizer: Tokenizer, flagged: Mapping[int, AddedToken], named: Iterabl
 
 
 def _process(tokenizer: Tokenizer, kind: TokenizerClass | None, named: Mapping[str, Token | None]) -> None:
-    """Set what is put around a text where the class does it itself."""
+    """Set the post-processor, which adds tokens around a text, if the class defines its own."""
     if kind is None or kind.bos is None:
         return
     first = str(named["bos_token"]) if kind.bos and named["bos_token"] is not None else ""

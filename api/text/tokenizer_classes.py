@@ -1,7 +1,7 @@
-"""The tokenizer classes of transformers 5 that build a tokenizer anew, from vocabulary and merges of tokenizer.json alone.
+"""The tokenizer classes of transformers 5 that rebuild a tokenizer from vocabulary and merges of tokenizer.json alone.
 
-``choose`` says which class transformers takes for a checkpoint, ``rebuilt`` makes what it makes. Classes that keep
-tokenizer.json as it is have no entry here. docs/decisions/texts.md has the reasons. Reads no file.
+``choose`` returns the class that transformers uses for a checkpoint; ``rebuilt`` returns that class's tokenizer. Classes
+that keep tokenizer.json as it is have no entry here. docs/decisions/texts.md has the reasons. No file is read here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
-Settings = Mapping[str, Any]  # of tokenizer_config.json
+Settings = Mapping[str, Any]  # contents of tokenizer_config.json
 _PLAIN = {"TokenizersBackend", "PythonBackend", "PreTrainedTokenizer", "PreTrainedTokenizerFast"}
-_OF_MODELS = {  # model_type -> class that transformers has for it; "": tokenizer.json as it is
+_OF_MODELS = {  # model_type -> its class in transformers; "": tokenizer.json as it is
     "qwen2": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
     "gemma": "GemmaTokenizer",
@@ -24,9 +24,9 @@ _OF_MODELS = {  # model_type -> class that transformers has for it; "": tokenize
     "gpt_neox": "GPTNeoXTokenizer",
     **dict.fromkeys(("glm", "glm4", "granite", "mistral", "olmo2", "phi3"), ""),
 }
-_MISNAMED = {"qwen2", "phi3"}  # model types whose checkpoints often name another class than they mean
+_MISNAMED = {"qwen2", "phi3"}  # model types with checkpoints that often name the wrong class
 _ALIASES = {"Phi3Tokenizer": "LlamaTokenizer"}
-UNKNOWN_HERE = {  # classes that build a tokenizer anew, too, and have no entry here
+UNKNOWN_HERE = {  # classes that also rebuild the tokenizer, but have no entry here
     *("AlbertTokenizer", "BartTokenizer", "BarthezTokenizer", "BertTokenizer", "BigBirdTokenizer", "BlenderbotTokenizer"),
     *("CLIPTokenizer", "CamembertTokenizer", "CohereTokenizer", "DebertaTokenizer", "DebertaV2Tokenizer", "FunnelTokenizer"),
     *("HerbertTokenizer", "LEDTokenizer", "LayoutLMv2Tokenizer", "LayoutLMv3Tokenizer", "LayoutXLMTokenizer"),
@@ -46,11 +46,11 @@ _BARE = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerClass:
-    """How a class makes a tokenizer.
+    """The way in which a class makes a tokenizer.
 
-    named: special tokens of a checkpoint that names none. empty: makes the tokenizer of a checkpoint's settings, without a
-    vocabulary. bos: whether its first token is put before every text; None: what tokenizer.json does. all_special: every
-    token that has a name is special, whatever tokenizer.json calls it.
+    named: special tokens of a checkpoint that names none. empty: makes the tokenizer for a checkpoint's settings, without a
+    vocabulary. bos: True if the first token is put before every text; None: as tokenizer.json says. all_special: every named
+    token is special, whatever tokenizer.json says of it.
     """
 
     named: Mapping[str, str | None]
@@ -65,21 +65,23 @@ def _spaced(settings: Settings, default: bool) -> bool:
 
 
 def _byte_fallback(unknown: str | None) -> Tokenizer:
-    """Return a tokenizer of pieces that falls back to bytes. ``unknown``: its token for what has none, if any."""
+    """Return a BPE tokenizer with byte fallback. ``unknown``: its unknown token, if any."""
     words = {} if unknown is None else {unknown: 0}
     return Tokenizer(BPE(words, [], fuse_unk=True, byte_fallback=True, unk_token=unknown))
 
 
 def _unknown(settings: Settings) -> str:
-    """Return the text of the unknown token, which settings have as a text or as an object."""
+    """Return the text of the unknown token, which is a text or an object in the settings."""
     token = settings.get("unk_token")
     found = token.get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) else "<unk>"
 
 
 def _llama(settings: Settings, *, code: bool = False) -> Tokenizer:
-    """Return the tokenizer of Llama, or of Code Llama: its unknown token is known, its legacy mode is none, and its first
-    space is always taken off."""
+    """Return the tokenizer of Llama or Code Llama.
+
+    Code Llama has an unknown token, no legacy mode, and always strips its first space.
+    """
     spaced = _spaced(settings, True)
     scheme = "always" if settings.get("legacy", False) and not code else "first"
     made = _byte_fallback(_unknown(settings) if code else None)
@@ -150,10 +152,10 @@ CLASSES: dict[str, TokenizerClass] = {
 
 
 def choose(declared: str, model_type: str, *, byte_level: bool) -> str:
-    """Return the class that transformers takes: "" where it keeps tokenizer.json as it is.
+    """Return the class that transformers uses; "" if it keeps tokenizer.json as it is.
 
-    declared: ``tokenizer_class`` of tokenizer_config.json, else of config.json; "": none. byte_level: tokenizer.json names
-    that type.
+    declared: ``tokenizer_class`` of tokenizer_config.json, else of config.json; "": none. byte_level: tokenizer.json
+    contains that type.
     """
     plain = declared.removesuffix("Fast")
     own = _OF_MODELS.get(model_type)
@@ -171,9 +173,9 @@ def choose(declared: str, model_type: str, *, byte_level: bool) -> str:
 
 
 def rebuilt(document: dict[str, Any], name: str, settings: Settings) -> tuple[Tokenizer, list[str]] | None:
-    """Return what a class makes of tokenizer.json, without added tokens, and the parts that differ from those of the file.
+    """Return the tokenizer that a class makes of tokenizer.json, without added tokens, and the parts that differ.
 
-    None where the file has no vocabulary with merges. Raises whatever the package does.
+    Return None if the file has no vocabulary with merges. Raise the package's exceptions.
     """
     model = document.get("model") or {}
     if not isinstance(model.get("vocab"), dict) or not isinstance(model.get("merges"), list):
@@ -190,14 +192,14 @@ def rebuilt(document: dict[str, Any], name: str, settings: Settings) -> tuple[To
 
 
 def _without_words(document: dict[str, Any]) -> dict[str, Any]:
-    """Return tokenizer.json with next to no vocabulary, to be read and written in today's form."""
+    """Return tokenizer.json almost without a vocabulary, to be read and written in today's form."""
     model = document["model"]
     kept = {unknown: 0} if isinstance(unknown := model.get("unk_token"), str) else {}
     return {**document, "added_tokens": [], "post_processor": None, "model": {**model, "vocab": kept, "merges": []}}
 
 
 def _kind(part: Any) -> Any:
-    """Return a part without what changes no token: how offsets are trimmed, and what byte decoders ignore."""
+    """Return a part without the trimming of offsets, which changes no token."""
     if isinstance(part, list):
         return [_kind(one) for one in part]
     if not isinstance(part, dict):

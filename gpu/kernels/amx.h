@@ -1,11 +1,11 @@
-/* Rows times a panel of packed weights with tile registers (AMX). Included by gemm.h where the instruction set has them.
+/* Rows times a panel of packed weights with tile registers (AMX). Included by gemm.h if the instruction set has them.
  *
- * A packed panel is what a tile instruction wants as it lies there: 16 units of 16 columns are a tile of weights, 16 units of
- * 16 rows one of activations. An instruction adds the products of 32 elements of k to a tile of sums, those at even and at odd
- * places in a chain each from zero on: so every output is summed in one order, however many rows are with it.
+ * A packed panel already has the layout of a tile instruction: 16 units of 16 columns are a tile of weights, 16 units of 16
+ * rows a tile of activations. An instruction adds the products of 32 elements of k to a tile of sums, the ones at even and
+ * at odd places in a chain each, from zero on. So every output is summed in one order, whatever the number of rows.
  */
-#define TILE_UNITS 16  /* of k, in an instruction */
-#define BLOCK_ROWS 16  /* of a tile; two of them meet the weights at once */
+#define TILE_UNITS 16  /* units of k in an instruction */
+#define BLOCK_ROWS 16  /* rows of a tile; two tiles are multiplied with the weights at once */
 #define TILE_LINES (TILE_UNITS * BW_PANEL * 4 / 64)
 
 #define SUMS(r, j) (2 * (r) + (j)) /* numbers of tile registers */
@@ -17,11 +17,11 @@
 
 typedef struct {
     uint8_t palette, first_row, unused[14];
-    uint16_t bytes[16]; /* of a row */
+    uint16_t bytes[16]; /* bytes of a row */
     uint8_t rows[16];
 } tile_shapes;
 
-/* Shapes of the registers for so many rows of the first and of the second block. */
+/* Sets the registers' shapes for this many rows of the first and of the second block. */
 AI void shape_tiles(int first, int second) {
     tile_shapes s __attribute__((aligned(64))) = {.palette = 1};
     for (int j = 0; j < 2; j++) {
@@ -35,7 +35,7 @@ AI void shape_tiles(int first, int second) {
     _tile_loadconfig(&s);
 }
 
-/* Sums of 32 elements of k of all rows and columns. */
+/* Adds the sums of 32 elements of k for all rows and columns. */
 AI void tile_step(int second, const at *x, long ld, const uint32_t *w) {
     _tile_loadd(WEIGHTS_0, w, BW_PANEL * 4);
     _tile_loadd(ROWS_0, x, ld * sizeof(at));
@@ -49,7 +49,7 @@ AI void tile_step(int second, const at *x, long ld, const uint32_t *w) {
     }
 }
 
-/* The same of the last units, fewer than a tile has: with zeros behind them. */
+/* Adds the last units, fewer than a tile has, with zeros behind them. */
 static void tile_rest(int rows, int second, const at *x, long ld, const uint32_t *w, long units) {
     at some[2 * BLOCK_ROWS][TILE_UNITS * KS] = {{0}};
     uint32_t weights[TILE_UNITS][BW_PANEL] = {{0}};
@@ -60,7 +60,7 @@ static void tile_rest(int rows, int second, const at *x, long ld, const uint32_t
     tile_step(second, some[0], TILE_UNITS * KS, weights[0]);
 }
 
-/* out[rows][BW_PANEL] = or += the sums that the registers hold. */
+/* Stores the registers' sums: out[rows][BW_PANEL] = or += sums. */
 AI void put_tiles(int rows, int second, int more, float *out) {
     if (!more) {
         _tile_stored(0, out, BW_PANEL * 4);
@@ -77,8 +77,8 @@ AI void put_tiles(int rows, int second, int more, float *out) {
         store(out + i, load(out + i) + load(sums + i));
 }
 
-/* out[rows][BW_PANEL] of up to PRODUCT_ROWS rows; `ahead`: what is fetched meanwhile. `shaped`: rows that the registers have shapes
- * for, 0 for none: to give them shapes takes as long as eight steps. */
+/* Computes out[rows][BW_PANEL] of up to PRODUCT_ROWS rows, prefetching `ahead`. `shaped` is the number of rows that the
+ * registers' shapes are set for, 0 for none: setting the shapes takes as long as eight steps. */
 static void product_any(int *shaped, int rows, const at *x, long ld, const uint32_t *w, long units, float *out,
                         const char *ahead) {
     int first = rows < BLOCK_ROWS ? rows : BLOCK_ROWS, second = rows - first;

@@ -1,13 +1,13 @@
-/* The two products of attention with tile registers (AMX). Included by attention.h where the instruction set has them, in the
- * place of what it does with tiles.h.
+/* The two products of attention with tile registers (AMX). Included by attention.h instead of tiles.h if the instruction set
+ * has them.
  *
- * A group of keys is a tile of weights as it lies in its page, for every 32 elements of the head; a group of values one of half the
- * depth for every 16 of its columns. Shapes of the registers depend on the rows alone: what of a head is left behind its last
- * whole tile goes through tiles of half the depth, padded with zeros. A sum goes over elements, or positions, in ascending order
- * in chains that know nothing of other rows.
+ * A group of keys in its page is a tile of weights for every 32 elements of the head; a group of values is a tile of half
+ * the depth for every 16 of its columns. The registers' shapes depend on the rows alone: the rest of a head after its last
+ * whole tile goes through tiles of half the depth, padded with zeros. A sum goes over elements, or positions, in ascending
+ * order, in chains that do not depend on other rows.
  */
 #define HALF_UNITS (TILE_UNITS / 2)
-#define HALF_ROWS ROWS_1       /* numbers of tile registers: of half the depth */
+#define HALF_ROWS ROWS_1       /* numbers of the tile registers of half the depth */
 #define HALF_WEIGHTS WEIGHTS_1
 #define SUM_TILES 4            /* groups of scores, or stretches of 16 columns, at once: registers 0 to 3 */
 #define FOR_SUMS(X, n) X(0, n) X(1, n) X(2, n) X(3, n)
@@ -28,7 +28,7 @@ AI void fetch_lines(const char *ahead, int lines, long apart) {
     UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(ahead + apart * i, 0, 3);
 }
 
-/* scores[rows][16 n] of up to 16 queries with n groups of keys; `ahead`: what is fetched meanwhile, for each group. */
+/* Computes scores[rows][16 n] of up to 16 queries with n groups of keys, prefetching `ahead` for each group. */
 static void score_groups(int rows, int n, const at *q, long dim, const uint32_t *const k[], float *scores,
                          const char *const ahead[]) {
     long units = dim / KS, s = 0;
@@ -102,7 +102,7 @@ static void value_groups(int n, const at *weights, const groups *g, int first, i
         const uint32_t *v = g->v[i] + column;
         const char *ahead = (const char *)((i + AHEAD <= last ? g->v[i + AHEAD] : g->next[i + AHEAD - last - 1]) + column);
         long ld = g->ld_v;
-        if (i == last && tail < BW_GROUP) { /* what was never written counts as zero */
+        if (i == last && tail < BW_GROUP) { /* elements that were never written count as zero */
             memset(some, 0, sizeof some);
             for (int c = 0; c < tail; c += KS)
                 for (int d = 0; d < 16 * n; d++)

@@ -1,11 +1,11 @@
 /* Paged attention of one item: some query tokens of a batch row, and the query heads of one KV head. Included by body.h.
  *
- * Positions are cut into pieces at absolute limits. In a piece: all scores, one maximum, one pass of exp, one product
- * with V on top of what the pieces before it gave, which is scaled to the new maximum. A position outside a row's range has
- * weight exactly zero, so a row's bits do not depend on the other rows of its tile, on chunking, or on what lies in
- * unused places.
+ * Positions are cut into pieces at absolute limits. For each piece there are all scores, one maximum, one pass of exp, and
+ * one product with V, which is added to the result of the earlier pieces after that is rescaled to the new maximum. A
+ * position outside a row's range has weight exactly zero, so a row's bits do not depend on the other rows of its tile, on
+ * chunking, or on the content of unused places.
  */
-#define AHEAD 4 /* groups that are fetched before they are needed */
+#define AHEAD 4 /* groups that are prefetched */
 
 typedef struct {
     const uint32_t *k[BW_PIECE / BW_GROUP], *v[BW_PIECE / BW_GROUP];
@@ -17,12 +17,12 @@ typedef struct {
 
 typedef struct {
     const bw_comp *m;
-    const int32_t *slots; /* of this batch row and KV layer */
+    const int32_t *slots; /* slots of this batch row and KV layer */
     int head, rows, group;
     int start;     /* position of the first query token */
-    int low, high; /* positions that any of the rows sees */
+    int low, high; /* range of positions that any of the rows sees */
     const at *q;   /* [rows][head_dim], query tokens x heads of the group */
-    at *to;        /* output of the first row; rows of a token lie head_dim apart, tokens ld_to */
+    at *to;        /* output of the first row; a token's rows are head_dim apart, tokens ld_to */
     long ld_to;
 } item;
 
@@ -32,21 +32,21 @@ typedef struct {
     at *weights;         /* [rows][BW_LINE] */
     uint32_t *gather_k, *gather_v;
     const bw_ctx *x;
-    uint64_t now; /* the phase */
+    uint64_t now; /* the current phase */
 } space;
 
 static const char *slot_at(const item *t, int position) {
     return t->m->arena + t->slots[position / t->m->page_size] * t->m->slot_bytes;
 }
 
-/* Where the group of keys that begins at a position lies; its values lie one half of the head's page further. */
+/* Returns the address of the group of keys that begins at a position. Its values are one half of the head's page further. */
 static const uint32_t *keys_at(const item *t, int position) {
     const bw_comp *m = t->m;
     long page = (long)m->page_size * m->head_dim / KS, group = (long)BW_GROUP * m->head_dim / KS;
     return (const uint32_t *)slot_at(t, position) + t->head * 2 * page + position % m->page_size / BW_GROUP * group;
 }
 
-/* Copies plain rows of K and V into groups; positions low..high of a piece that begins at `base`. 0 when the thread is late. */
+/* Copies plain rows of K and V into groups, for positions low..high of a piece that begins at `base`. Returns 0 if late. */
 static int gather(const item *t, const bw_layout *l, const space *s, int base, int low, int high, groups *g) {
     const bw_comp *m = t->m;
     long dim = m->head_dim, padded = l->padded_dim;
@@ -78,7 +78,7 @@ static int gather(const item *t, const bw_layout *l, const space *s, int base, i
     return 1;
 }
 
-/* Fetches nothing yet: the first groups of keys of an item from a position on; without an item, something harmless. */
+/* Notes the first groups of keys of an item from a position on, to be prefetched; without an item, harmless addresses. */
 static void peek(const item *t, const bw_layout *l, int position, groups *g, int last) {
     for (int j = 0; j < AHEAD; j++) {
         g->next[j] = g->v[last];
@@ -88,7 +88,8 @@ static void peek(const item *t, const bw_layout *l, int position, groups *g, int
     }
 }
 
-/* What lies in the table of slots belongs to this call unless the thread is late: then 0. */
+/* Looks up the groups of a piece. The slots read from the table belong to this call unless the thread is late: then
+ * returns 0. */
 static int find_groups(const item *t, const bw_layout *l, const space *s, int base, int low, int high, groups *g) {
     const bw_comp *m = t->m;
     if (!l->direct)
@@ -125,7 +126,7 @@ static void cap_row(float *scores, int first, int last, float scale, float cap) 
         store(scores + c, vtanh(load(scores + c) * scale / cap) * cap);
 }
 
-/* The largest score of groups first..last that the row sees. */
+/* Returns the largest score of groups first..last that the row sees. */
 static float most_of(const float *scores, int first, int last, span seen) {
     vf most = splat(-INFINITY);
     for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW)
@@ -133,7 +134,8 @@ static float most_of(const float *scores, int first, int last, span seen) {
     return lanes_max(most);
 }
 
-/* The weights of one row in one piece, e^(score * scale - top), and their sum: of the weights as the product with V takes them. */
+/* Computes one row's weights in one piece, e^(score * scale - top). Returns the sum of the weights as the product with V
+ * uses them. */
 static float weigh_row(const float *scores, at *weights, int first, int last, span seen, float scale, float top) {
     vf sum = splat(0.0f);
     for (int c = first * BW_GROUP; c < (last + 1) * BW_GROUP; c += VW) {
@@ -144,7 +146,7 @@ static float weigh_row(const float *scores, at *weights, int first, int last, sp
     return lanes_sum(sum);
 }
 
-/* What a row has so far, relative to a larger maximum. */
+/* Rescales a row's result so far to a larger maximum. */
 static void rescale_row(float *out, int width, float *top, float *total, float most) {
     float old = exp1(*top - most);
     for (int d = 0; d < width; d += VW)
@@ -156,7 +158,7 @@ static void rescale_row(float *out, int width, float *top, float *total, float m
 static void softmax_row(const item *t, const bw_layout *l, const space *s, int row, int first, int last, span seen) {
     float *scores = s->scores + row * BW_LINE, *top = s->top + row, *total = s->total + row;
     at *weights = s->weights + row * BW_LINE;
-    if (seen.from >= seen.to) { /* other rows of the tile see this piece */
+    if (seen.from >= seen.to) { /* only other rows of the tile see this piece */
         memset(weights + first * BW_GROUP, 0, (last + 1 - first) * BW_GROUP * sizeof(at));
         return;
     }
@@ -171,7 +173,7 @@ static void softmax_row(const item *t, const bw_layout *l, const space *s, int r
     *total += weigh_row(scores, weights, first, last, seen, scale, *top);
 }
 
-/* One item, into s->out and s->total; `then` is the item that may follow. 0 when the thread is late. */
+/* Computes one item into s->out and s->total; `then` is the item that may follow. Returns 0 if the thread is late. */
 static int attend(const item *t, const item *then, const bw_layout *l, const space *s) {
     memset(s->total, 0, t->rows * sizeof *s->total);
     memset(s->out, 0, t->rows * l->padded_dim * sizeof *s->out);
@@ -210,7 +212,7 @@ static attention_work attention_of(const bw_ctx *x, const bw_call *c, const bw_c
     return (attention_work){c, m, l, s, f->items};
 }
 
-/* By query tile, then by KV head. */
+/* Returns an item; they are ordered by query tile, then by KV head. */
 static item item_at(const attention_work *w, int index) {
     const bw_ctx *x = w->s.x;
     const bw_call *c = w->call;

@@ -1,6 +1,7 @@
-/* All kernels for one instruction set and one model type. The including file defines VW, BF16, DP, TILE_ROWS, NAME and KERNELS,
- * and SCORE_ROWS and SCORE_GROUPS, or AMX. A component is a few phases; each has a function that computes a piece into memory of
- * the thread and one that stores it (pieces.c).
+/* All kernels for one instruction set and one model type.
+ *
+ * The including file defines VW, BF16, DP, TILE_ROWS, NAME and KERNELS, and SCORE_ROWS and SCORE_GROUPS, or AMX. A component
+ * is a few phases; each has a function that computes a piece into memory of the thread and one that stores it (pieces.c).
  */
 #include "native.h"
 #include "vec.h"
@@ -41,7 +42,7 @@ static long qkv_columns(const bw_comp *m) { return values_from(m) + kv_columns(m
 
 #include "bottleneck.h"
 
-#define ROWS_ELEMENTS 2048 /* of the rows of a piece */
+#define ROWS_ELEMENTS 2048 /* elements of the rows of a piece */
 
 static void add_phase(bw_call *c, int comp, int stage, long items, long each) {
     if (each < 1)
@@ -50,7 +51,7 @@ static void add_phase(bw_call *c, int comp, int stage, long items, long each) {
         (bw_phase){.comp = comp, .stage = stage, .items = (int)items, .each = (int)each, .pieces = (int)((items + each - 1) / each)};
 }
 
-/* Rows of a piece: a microsecond's work, as long as the thread can keep them. */
+/* Returns the rows of a piece: about a microsecond's work, if the thread can keep them. */
 static long rows_together(long width, long ld) {
     long each = ROWS_ELEMENTS / width, most = BW_OWN / (4 * ld);
     return each < most ? each : most;
@@ -63,7 +64,7 @@ static void add_product(const bw_ctx *x, bw_call *c, int comp, int stage, long c
     c->phases[c->n_phases++] = (bw_phase){.comp = comp, .stage = stage, .items = panels, .each = g.each, .pieces = product_pieces(&g)};
 }
 
-/* Most panels of an A that a group has for a product. */
+/* Returns the most panels of an A that any group has for a product. */
 static int low_panels(const bw_call *c, int comp, int second) {
     int most = 0;
     for (int i = 0; i < c->n_groups; i++) {
@@ -73,15 +74,15 @@ static int low_panels(const bw_call *c, int comp, int second) {
     return (most + BW_PANEL - 1) / BW_PANEL;
 }
 
-/* The product's low-rank terms need what their As make of the rows. */
+/* Adds the phase of a product's low-rank terms, which need the rows times their As. */
 static void add_low(bw_call *c, int comp, int second) {
     int panels = low_panels(c, comp, second);
     if (panels)
         add_phase(c, comp, second ? BW_LOW_SECOND : BW_LOW_FIRST, (long)c->n_lows * panels, 1);
 }
 
-/* Whether a norm would be a single piece: then every thread has its own of the product's rows, and there is a phase less. Not
- * where something else reads them. */
+/* Whether a norm would be a single piece. Every thread then norms the product's rows for itself, which saves a phase. Not
+ * so if another phase reads them. */
 static int few_rows(const bw_call *c, const bw_comp *m, const bw_layout *l) {
     return c->tokens <= rows_together(m->width, 2 * l->ld_x) && !low_panels(c, (int)(m - c->comps), 0);
 }
@@ -119,7 +120,7 @@ static void plan(const bw_ctx *x, bw_call *c, const bw_comp *m, int comp) {
         add_phase(c, comp, BW_ADD, rows, in_row);
 }
 
-/* The product of a phase, but for what the thread keeps. */
+/* Returns the product of a phase, except the memory that the thread keeps. */
 static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, const bw_comp *m, const bw_layout *l) {
     int attention = m->kind == BW_ATTENTION;
     product g = {.kind = TO_FLOAT, .branches = 1, .x = (const at *)(x->scratch + l->x), .ld_x = l->ld_x,
@@ -158,7 +159,7 @@ static product product_of(const bw_ctx *x, const bw_call *c, const bw_phase *f, 
     return g;
 }
 
-/* What the groups of a call change in the product of a phase. */
+/* Returns the changes that the groups of a call make to the product of a phase. */
 static changes changes_of(const bw_ctx *x, const bw_call *c, const bw_phase *f) {
     return (changes){.call = c, .t = (const at *)x->low, .ld = x->ld_low, .comp = f->comp, .second = f->stage == BW_PROJECT};
 }

@@ -1,7 +1,7 @@
 /* Bottlenecks behind a component: y += scale * up(act(down(x))), for rows of groups that have one. Included by body.h.
  *
- * y is what the component adds to the residual, kept apart where a call has any bottleneck; the sums of a row are taken in the
- * order of every other product, so that its bits do not depend on other rows.
+ * y is the term that the component adds to the residual; it is kept apart if a call has any bottleneck. The sums of a row
+ * are taken in the order of every other product, so its bits do not depend on other rows.
  */
 #define ADAPT_PARTS (BW_LOW_ROWS / BW_ADAPT_ROWS)
 
@@ -14,7 +14,7 @@ typedef struct {
     int comp;
 } adapt_work;
 
-/* Rows of a piece, and their bottleneck; none: rows 0. */
+/* Rows of a piece, and their bottleneck; rows is 0 if there is none. */
 typedef struct {
     const bw_delta *delta;
     long first;
@@ -30,7 +30,7 @@ static adapted_rows adapted_of(const adapt_work *w, int piece) {
     return (adapted_rows){d, p->first + from, left < BW_ADAPT_ROWS ? left : BW_ADAPT_ROWS};
 }
 
-/* sums[rows][BW_PANEL] of one panel. */
+/* Computes sums[rows][BW_PANEL] of one panel. */
 static void panel_sums(int rows, const at *x, long ld, const uint32_t *w, long units, float *sums) {
     for (int row = 0, n; row < rows; row += n) {
         n = rows - row < TILE_ROWS ? rows - row : TILE_ROWS;

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_PHASES 10 /* of a component */
-#define LOW_SMALL 12  /* tokens of a piece of A; BW_LOW_ROWS where there are many */
-#define LOW_FEW 96    /* tokens of a call with small pieces */
+#define MOST_PHASES 10 /* most phases of a component */
+#define LOW_SMALL 12  /* tokens of a piece of A; BW_LOW_ROWS if there are many */
+#define LOW_FEW 96    /* most tokens of a call with small pieces */
 
 #if BW_HAS_AMX
 #include <cpuid.h>
@@ -23,7 +23,8 @@
 #endif
 
 #if BW_HAS_AMX
-/* Whether the processor has tile registers, and the system lets this process use them (Linux since 5.16): it has to be asked. */
+/* Whether the processor has tile registers and the system lets this process use them. Linux since 5.16 must be asked for
+ * it. */
 static int has_amx(void) {
     unsigned a, b, c, d;
     if (!HAS_AVX512 || !__builtin_cpu_supports("avx512bf16") || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
@@ -62,7 +63,7 @@ static const bw_kernels *choose(const char *wanted, int bfloat16) {
 int bw_component_bytes(void) { return sizeof(bw_comp); }
 int bw_delta_bytes(void) { return sizeof(bw_delta); }
 
-/* A context with its own threads, or null: no such instruction set here, or no room for threads. */
+/* Returns a context with its own threads; null if there is no such instruction set here or no threads can be started. */
 bw_ctx *bw_create(int threads, int bfloat16, const char *set) {
     const bw_kernels *kernels = choose(set, bfloat16);
     bw_ctx *x = kernels ? aligned_alloc(64, bw_round(sizeof *x, 64)) : NULL;
@@ -103,12 +104,12 @@ void bw_destroy(bw_ctx *x) {
 
 const char *bw_name(const bw_ctx *x) { return x->kernels->name; }
 
-/* Learns the tables; the arrays stay the caller's. Again when they have grown, with the same max_tokens; then the runs described
- * before are void. 0, or -1 when there is no memory. */
+/* Sets the tables; the arrays stay the caller's. Called again when they have grown, with the same max_tokens; runs
+ * described before are void then. Returns 0, or -1 if there is no memory. */
 int bw_tables(bw_ctx *x, const int32_t *tokens, const int32_t *slots, int rows, int length, int layers, int pages,
               int max_tokens) {
     if (x->calls)
-        bw_settle(x); /* who is late may still read the old ones */
+        bw_settle(x); /* a late thread may still read the old ones */
     x->tokens_RM = tokens;
     x->slots_RLP = slots;
     x->table_rows = rows;
@@ -143,7 +144,7 @@ static char *grown(char *old, int64_t *size, int64_t need) {
     return aligned_alloc(64, *size);
 }
 
-/* The call's own components; its groups are filled. */
+/* Copies the components into the call; its groups must be filled. */
 static void copy_comps(const bw_ctx *x, bw_call *c, const bw_comp *comps, int n) {
     for (int i = 0; i < n; i++) {
         c->comps[i] = comps[i];
@@ -155,14 +156,14 @@ static void copy_comps(const bw_ctx *x, bw_call *c, const bw_comp *comps, int n)
     }
 }
 
-/* Appends the phases of a call; components, tiles and columns are filled. */
+/* Appends the phases of a call; components, tiles and columns must be filled. */
 static void plan(const bw_ctx *x, bw_call *c, int n_comps) {
     c->n_phases = 0;
     for (int i = 0; i < n_comps; i++)
         x->kernels->plan(x, c, c->comps + i, i);
 }
 
-/* A word for each piece of the longest phase. */
+/* Reserves a word for each piece of the longest phase. */
 static int reserve_words(bw_ctx *x, int64_t pieces) {
     int stretch = (int)bw_round(pieces / x->threads + 1, 8) + 8; /* a cache line between neighbours */
     if (stretch > x->stretch) {
@@ -173,9 +174,10 @@ static int reserve_words(bw_ctx *x, int64_t pieces) {
     return x->words ? 0 : -1;
 }
 
-/* Room for runs of these components. Waits until no thread reads what moves. 0, or -1 when there is no memory. */
+/* Reserves memory for runs of these components. Waits until no thread reads what moves. Returns 0, or -1 if there is no
+ * memory. */
 int bw_reserve(bw_ctx *x, const bw_comp *comps, int n) {
-    int64_t shared = 64, own = BW_OWN, pieces = x->max_tokens; /* of argmax */
+    int64_t shared = 64, own = BW_OWN, pieces = x->max_tokens; /* pieces of argmax */
     bw_settle(x);
     for (int i = 0; i < n; i++) {
         bw_layout l = bw_layout_of(comps + i, x->max_tokens);
@@ -204,7 +206,7 @@ int bw_reserve(bw_ctx *x, const bw_comp *comps, int n) {
                 return -1;
         }
     }
-    bw_call *c = x->calls; /* the largest call there can be: every token a row, and a group */
+    bw_call *c = x->calls; /* the largest possible call: every token a row, and a group */
     c->rows = c->tokens = c->n_lows = x->max_tokens;
     c->n_groups = 0;
     copy_comps(x, c, comps, n);
@@ -216,7 +218,7 @@ int bw_reserve(bw_ctx *x, const bw_comp *comps, int n) {
     return reserve_words(x, pieces);
 }
 
-/* Room for deltas with As of so many panels. 0, or -1 when there is no memory. */
+/* Reserves memory for deltas with As of this many panels. Returns 0, or -1 if there is no memory. */
 int bw_reserve_low(bw_ctx *x, int panels) {
     bw_settle(x);
     if (panels <= x->low_panels)
@@ -227,7 +229,7 @@ int bw_reserve_low(bw_ctx *x, int panels) {
     return x->low ? reserve_words(x, (int64_t)x->max_tokens * panels) : -1;
 }
 
-/* Tests: one in `every` points of a piece is delayed by so many microseconds; 0 for none. */
+/* For tests: delays one in `every` points of a piece by `micros` microseconds; 0 for none. */
 void bw_delay(bw_ctx *x, int every, int micros) {
     x->delay_every = every;
     x->delay_micros = micros;
@@ -272,7 +274,7 @@ static int fill(const bw_ctx *x, bw_call *c, const bw_comp *first, const int32_t
     return t == tokens ? BW_OK : BW_BAD_COUNT;
 }
 
-/* The call's groups, and the pieces in which their As are multiplied. */
+/* Fills the call's groups, and the pieces in which their As are multiplied. */
 static int fill_groups(bw_call *c, const bw_group *groups, int n, int tokens) {
     int most = tokens > LOW_FEW ? BW_LOW_ROWS : LOW_SMALL, end = 0;
     c->n_groups = n;
@@ -289,8 +291,8 @@ static int fill_groups(bw_call *c, const bw_group *groups, int n, int tokens) {
     return BW_OK;
 }
 
-/* All components over the batch; hidden [tokens][width] of the model type is read and overwritten. It must stay readable
- * until bw_settle(), as must the memory of components and deltas. */
+/* Runs all components over the batch. hidden [tokens][width], of the model type, is read and overwritten. It must stay
+ * readable until bw_settle(), and so must the memory of components and deltas. */
 int bw_forward(bw_ctx *x, const bw_comp *comps, int n_comps, const int32_t *row, const int32_t *start, const int32_t *count,
                int rows, void *hidden, int tokens, const bw_group *groups, int n_groups) {
     if (tokens > x->max_tokens || rows > x->max_tokens || n_comps > x->most_comps)
@@ -311,7 +313,7 @@ int bw_forward(bw_ctx *x, const bw_comp *comps, int n_comps, const int32_t *row,
     return BW_OK;
 }
 
-/* logits [rows][vocabulary] float32 from hidden [rows][width]; both as in bw_forward */
+/* Computes logits [rows][vocabulary] float32 from hidden [rows][width]; both as in bw_forward. */
 int bw_logits(bw_ctx *x, const bw_comp *head, void *hidden, int rows, float *logits, const bw_group *groups, int n_groups) {
     if (rows > x->max_tokens)
         return BW_TOO_MANY;
@@ -364,7 +366,7 @@ static void run_argmax(bw_ctx *x, const bw_call *c, const bw_phase *phase, int t
     bw_pieces(x, c, phase, thread, now, argmax_row, put_best, &w);
 }
 
-/* The lowest index of each row's maximum. */
+/* Finds the lowest index of each row's maximum. */
 void bw_argmax(bw_ctx *x, const float *logits, int rows, int vocabulary, int32_t *best) {
     bw_call *c = bw_free_call(x);
     c->logits = (float *)logits;

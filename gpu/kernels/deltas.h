@@ -1,8 +1,8 @@
-/* What is added to the products of some rows: low-rank terms of the group that a row belongs to; and what stands in the place
- * of a computation, of virtual tokens. Included by gemm.h.
+/* Deltas of some rows: low-rank terms that are added to products, and rows of virtual tokens that replace a computation.
+ * Included by gemm.h.
  *
- * A phase before the product computes t = scale * (A x) for all its groups; the product adds B t to a row's sums, then goes on
- * as always. A sum runs over the rank in ascending order in one chain, whatever other rows and groups there are.
+ * A phase before the product computes t = scale * (A x) for all its groups. The product adds B t to a row's sums, and then
+ * continues as always. A sum runs over the rank in ascending order in one chain, whatever other rows and groups there are.
  */
 #if VW == 16
 #define LOW_ROWS 4 /* rows whose sums are in registers at once */
@@ -21,7 +21,7 @@ AI void low_tile(const int rows, const at *x, long ld, const uint32_t *w, long u
     for (long s = 0; s < units; s++) {
         pair ws[NV];
         UNROLL for (int j = 0; j < NV; j++) ws[j] = load_w(w + s * BW_PANEL + j * VW);
-        __builtin_prefetch(w + (units + s) * BW_PANEL, 0, 2); /* of the next panel, which is this group's next, too */
+        __builtin_prefetch(w + (units + s) * BW_PANEL, 0, 2); /* the next panel, which is also this group's next */
         __builtin_prefetch(w + (units + s) * BW_PANEL + BW_PANEL / 2, 0, 2);
         UNROLL for (int r = 0; r < rows; r++) {
             pair xs = load_x(x + r * ld, s);
@@ -52,7 +52,7 @@ static void low_any(int rows, const at *x, long ld, const uint32_t *w, long unit
     }
 }
 
-/* What a component has instead of what it computes for a token, elements `each` for a virtual one; null: nothing. */
+/* Returns the row that replaces the computation for a virtual token, `each` elements long; null for other tokens. */
 static const st *filled_of(const bw_call *c, int comp, long token, long each) {
     int position = c->tok_pos[token];
     if (position >= c->virtual)
@@ -69,7 +69,7 @@ static void shift_rows(const float *shift, int rows, float *sums) {
             store(sums + j, load(sums + j) + load(shift + j));
 }
 
-/* The terms of rows `row` .. `row + rows` in one panel of a weight, added to sums[rows][BW_PANEL]. */
+/* Adds the terms of rows `row` .. `row + rows` in one panel of a weight to sums[rows][BW_PANEL]. */
 static void add_terms(const changes *h, const packed *p, int row, int rows, float *sums) {
     int term = h->second ? BW_PARTS : p->part;
     for (const bw_group *g = h->call->groups; g < h->call->groups + h->call->n_groups; g++) {
@@ -99,7 +99,7 @@ typedef struct {
     int comp, second, panels;
 } low_work;
 
-/* The panel of a piece, or half a panel; none: 0 columns. */
+/* The panel of a piece, or half a panel; 0 columns if there is none. */
 typedef struct {
     const bw_low *rows;
     const uint32_t *a;

@@ -1,25 +1,26 @@
-/* Rows times packed weights. Included by body.h; each output is summed with k ascending, in stretches of fixed size,
+/* Rows times packed weights. Included by body.h. Each output is summed with k ascending, in stretches of fixed size,
  * whatever the number of rows.
  *
- * With several row tiles the first two fetch the next panel, one cache line per unit of k each, so that memory and
- * arithmetic overlap; with tile registers both fetch all of it, of which the second finds most there: to share the work gained
- * nothing. Every loop over the accumulators needs its unroll pragma: one missing, and they live in memory.
+ * With several row tiles, the first two prefetch the next panel, one cache line per unit of k each, so that memory and
+ * arithmetic overlap. With tile registers both prefetch all of it, and the second finds most of it there: sharing the work
+ * gained nothing. Every loop over the accumulators needs its unroll pragma: without one, they live in memory.
  */
 #ifndef AMX
 #define AMX 0
 #endif
 #define NV (BW_PANEL / VW)
 #define OPAQUE(pointer) __asm__("" : "+r"(pointer))
-#define ROW_BLOCK (AMX ? 384 : 192) /* rows for which a panel stays in the cache, of which processors with tiles have 2 MB */
-#define CHUNK_ROWS (AMX ? 64 : 48) /* rows of a piece; tiles of registers take 32 at once */
+#define ROW_BLOCK (AMX ? 384 : 192) /* rows for which a panel stays in the cache; processors with tiles have 2 MB */
+#define CHUNK_ROWS (AMX ? 64 : 48) /* rows of a piece; tile registers take 32 at once */
 #define BLOCK_CHUNKS (ROW_BLOCK / CHUNK_ROWS)
-#define PIECE_STEPS 768  /* of k times tiles in a piece: some microseconds */
-/* Of k, summed before they are added to the total: half the rounding error of one sum. A tile instruction adds 16 at once. */
+#define PIECE_STEPS 768  /* steps of k times tiles in a piece: some microseconds */
+/* Units of k that are summed before they are added to the total: half the rounding error of one sum. A tile instruction
+ * adds 16 at once. */
 #define SUM_UNITS (AMX ? 2048 : 256)
-#define ONE_TILE 8       /* rows up to which memory is the limit: one tile, which fetches its own panel further on */
-#define FETCH_BYTES 4096 /* how far: the processor's own prefetching stops at each 4 KB page */
+#define ONE_TILE 8       /* rows up to which memory is the limit: one tile, which prefetches its own panel further on */
+#define FETCH_BYTES 4096 /* prefetch distance: the processor's own prefetching stops at each 4 KB page */
 
-/* out[rows][BW_PANEL], of a panel of nv vectors */
+/* Computes out[rows][BW_PANEL] of a panel of nv vectors. */
 AI void tile(const int rows, const int nv, const at *x, long ld, const uint32_t *w, long units, float *out,
              const char *ahead) {
     for (long from = 0; from < units; from += SUM_UNITS) {
@@ -89,28 +90,28 @@ static void half_any(int rows, const at *x, long ld, const uint32_t *w, long uni
 #include "strips.h"
 #endif
 
-/* What becomes of the sums: float; `at` after an activation, alone or times the other branch; added to `st`. */
+/* Destination of the sums: float; `at` after an activation, alone or times the other branch; added to `st`. */
 typedef enum { TO_FLOAT, TO_ACTIVATED, TO_GATED, TO_RESIDUAL } target;
 
 typedef struct {
     const uint32_t *w;
     const float *bias; /* one per packed column, or null */
     int panels;
-    int part, panel; /* of one panel: which weight's, and where in it */
+    int part, panel; /* for one panel: its weight's number, and its place in the weight */
 } packed;
 
-/* What the groups of a call change in a product. */
+/* The changes that the groups of a call make to a product. */
 typedef struct {
     const bw_call *call;
-    const at *t; /* [tokens][ld]: what the As made of the rows */
+    const at *t; /* [tokens][ld]: the rows times the As */
     long ld;
-    int comp, second; /* of which component; whether it is its second product */
+    int comp, second; /* number of the component; whether this is its second product */
 } changes;
 
 #include "deltas.h"
 
-/* Several weights may read the same rows: one behind the other (q, k, v), or as two branches, a gate and what it scales, whose
- * panels are taken in pairs. */
+/* One product. Several weights may read the same rows: one behind the other (q, k, v), or as two branches, a gate and the
+ * branch that it scales, whose panels are taken in pairs. */
 typedef struct {
     target kind;
     int activation, branches;
@@ -119,13 +120,13 @@ typedef struct {
     void *to;
     long ld_x, units, ld_to;
     int rows, columns, panels;  /* columns of `to` that exist; panels of `to`, to which weight columns are padded */
-    float divisor, softcap;     /* of logits; 1 and 0 elsewhere */
+    float divisor, softcap;     /* for logits; 1 and 0 elsewhere */
     int each;                   /* panels of a piece */
     float *own;                 /* [panels of a piece][branches][rows of a piece][BW_PANEL] */
-    const changes *changed;     /* null: nothing */
+    const changes *changed;     /* null: none */
 } product;
 
-/* Panel `i` in the order in which panels are read: one of each branch in turn, or part behind part. */
+/* Returns panel `i` in reading order: one of each branch in turn, or part after part. */
 static packed panel_of(const product *g, int i) {
     int part = 0;
     if (g->branches > 1) {
@@ -141,20 +142,20 @@ static packed panel_of(const product *g, int i) {
 
 static int groups_of(const product *g) { return (g->panels + g->each - 1) / g->each; }
 
-/* Pieces of a product of so many rows; panels are taken `each` at a time. */
+/* Returns the number of pieces of a product; panels are taken `each` at a time. */
 static int product_pieces(const product *g) {
     int whole = g->rows / ROW_BLOCK, rest = g->rows % ROW_BLOCK;
     return groups_of(g) * (whole * BLOCK_CHUNKS + (rest + CHUNK_ROWS - 1) / CHUNK_ROWS);
 }
 
-/* Panels that make a piece of some microseconds, small enough to be kept until it is stored. */
+/* Returns the number of panels in a piece: some microseconds' work, small enough to be kept until it is stored. */
 static int panels_together(int rows, long units, int panels, int branches, int threads) {
     int chunk = rows < CHUNK_ROWS ? rows : CHUNK_ROWS, tiles = (chunk + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
     long each = PIECE_STEPS / (tiles * units * branches), most = BW_OWN / 2 / (4 * BW_PANEL * branches * chunk);
-    long share = (long)panels * ((rows + CHUNK_ROWS - 1) / CHUNK_ROWS) / (2 * threads); /* two for each thread */
+    long share = (long)panels * ((rows + CHUNK_ROWS - 1) / CHUNK_ROWS) / (2 * threads); /* two pieces for each thread */
     each = each < most ? each : most;
     each = each < share ? each : share;
-    for (long fewer = each; fewer > 0 && fewer >= each / 2; fewer--) /* as many for each thread, if that can be */
+    for (long fewer = each; fewer > 0 && fewer >= each / 2; fewer--) /* the same number for each thread, if possible */
         if (panels % (fewer * threads) == 0)
             return (int)fewer;
     return each > 1 ? (int)each : 1;
@@ -162,11 +163,11 @@ static int panels_together(int rows, long units, int panels, int branches, int t
 
 typedef struct {
     int row, rows, panel, panels;
-    int first; /* of the chunks of its rows' block */
+    int first; /* the first of the chunks of its rows' block */
 } patch;
 
-/* Blocks of rows follow each other; in a block groups of panels; of a group the chunks of rows, so that the panels are read
- * from memory once a block. */
+/* Returns the place of a piece. Blocks of rows follow each other; in a block, groups of panels; in a group, the chunks of
+ * rows. So the panels are read from memory once per block. */
 static patch patch_of(const product *g, int piece) {
     int per_block = groups_of(g) * BLOCK_CHUNKS, block = piece / per_block, rest = piece % per_block;
     int rows = g->rows - block * ROW_BLOCK < ROW_BLOCK ? g->rows - block * ROW_BLOCK : ROW_BLOCK;
@@ -179,7 +180,7 @@ static patch patch_of(const product *g, int piece) {
                    .first = !chunk};
 }
 
-/* The tanh form as v times the logistic function of twice its argument. */
+/* Applies an activation. The tanh form is v times the logistic function of twice its argument. */
 AI vf activate(int kind, vf v) {
     if (kind == BW_GELU)
         return v * 0.5f * (1.0f + verf(v * 0.70710678118654752f));
@@ -187,7 +188,7 @@ AI vf activate(int kind, vf v) {
     return v / (1.0f + vexp(-z));
 }
 
-/* Sums of a panel become what is stored, in place: with bias, and activated unless another branch has yet to be scaled. */
+/* Finishes a panel's sums in place: adds the bias, and activates unless another branch has yet to be scaled. */
 static void finish(const product *g, int rows, const float *bias, int activated, float *sums) {
     for (int r = 0; r < rows; r++, sums += BW_PANEL) {
         if (bias)
@@ -205,7 +206,7 @@ static void finish(const product *g, int rows, const float *bias, int activated,
     }
 }
 
-/* The activated gate times the branch behind it, in the gate's place. */
+/* Multiplies the activated gate with the branch behind it, in the gate's place. */
 static void scale_branch(float *gate, const float *branch, int rows) {
     for (int j = 0; j < rows * BW_PANEL; j += VW)
         store(gate + j, load(gate + j) * load(branch + j));
@@ -268,7 +269,7 @@ static void put_product(void *work, int piece) {
             else if (g->kind == TO_FLOAT)
                 for (int j = 0; j < BW_PANEL; j += VW)
                     store((float *)g->to + place + j, load(sums + j));
-            else /* with the padding, which products read */
+            else /* with the padding, because products read it */
                 for (int j = 0; j < BW_PANEL; j += VW)
                     store_at((at *)g->to + place + j, load(sums + j));
         }

@@ -1,4 +1,4 @@
-/* Packing of weights, and where a component's scratch lies. Runs at load time, in one thread. */
+/* Packing of weights, and the layout of a component's scratch. Runs at load time, in one thread. */
 #include "native.h"
 
 #include <string.h>
@@ -6,8 +6,8 @@
 #define BLOCK_UNITS 16 /* a cache line of every source row of a panel */
 #define PREFETCH 256   /* bytes ahead in a row */
 
-/* Packs `rows` x `columns` (row-major, `element` bytes each) so that source rows become columns of panels. The part of the
- * last panel beyond `rows` becomes zero. `halves`: if half of that panel is enough, there is no more of it. */
+/* Packs `rows` x `columns` (row-major, `element` bytes each) so that source rows become columns of panels. The part of
+ * the last panel beyond `rows` becomes zero. With `halves`, the last panel is only half a panel if that is enough. */
 void bw_pack(uint32_t *to, const char *from, int64_t rows, int64_t columns, int element, int halves) {
     int64_t bytes = columns * element, whole = bytes / 4, units = (bytes + 3) / 4, panels = (rows + BW_PANEL - 1) / BW_PANEL;
     for (int64_t p = 0; p < panels; p++) {
@@ -18,7 +18,8 @@ void bw_pack(uint32_t *to, const char *from, int64_t rows, int64_t columns, int 
             int64_t u1 = u0 + BLOCK_UNITS < whole ? u0 + BLOCK_UNITS : whole;
             for (int c = 0; c < filled; c++) {
                 const char *row = from + (p * BW_PANEL + c) * bytes;
-                __builtin_prefetch(row + u1 * 4 + PREFETCH); /* rows lie on pages of their own: the processor foresees little */
+                /* rows lie on different pages, so the hardware prefetcher helps little */
+                __builtin_prefetch(row + u1 * 4 + PREFETCH);
                 for (int64_t u = u0; u < u1; u++)
                     memcpy(panel + u * width + c, row + u * 4, 4);
             }
@@ -82,6 +83,6 @@ bw_layout bw_layout_of(const bw_comp *m, int max_tokens) {
         row = row > adapted ? row : adapted;
     }
     int64_t keep = row > BW_OWN ? row : BW_OWN;
-    l.own = (l.own > keep ? l.own : keep) + 4096; /* neighbours' lines stay apart from prefetching */
+    l.own = (l.own > keep ? l.own : keep) + 4096; /* keeps neighbours' lines apart from prefetching */
     return l;
 }

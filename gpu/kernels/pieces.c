@@ -1,18 +1,19 @@
-/* The pieces of a phase, computed by whoever has a core.
+/* Work distribution: the pieces of a phase are computed by the threads that have a core.
  *
- * A phase's pieces are divided into a stretch for each thread. A thread takes its own pieces in order, then what others have not
- * begun, from the end of their stretches. When nothing is left it waits for about a piece's time and then computes again
- * what somebody has begun and not finished: a thread whose core was taken away holds nobody up. There is no barrier; the
- * current phase is one shared word (call number, index), and whoever finds the last stretch done moves it on.
+ * A phase's pieces are divided into one stretch for each thread. A thread takes its own pieces in order, then pieces that
+ * others have not begun, from the end of their stretches. When nothing is left it waits for about a piece's time, and then
+ * computes pieces again that others have begun and not finished. So a preempted thread does not block the others. There is
+ * no barrier: the current phase is one shared word (call number, index), and the thread that finds the last stretch done
+ * advances it.
  *
- * A piece has a word: phase << 2 | state. OPEN (any earlier phase) -> CLAIMED -> COMMITTED -> STORED. Only who takes from others
- * claims; what a thread has begun of its own is known by its progress. A piece is computed into memory of the thread alone,
- * committed by one compare-and-swap, and only then stored. So a thread that comes back late, in another phase or another call,
- * finds that it cannot commit and drops what it has; it has read what others were writing, but nobody ever sees what it
- * made of that. The store is short: only there a lost core holds others up.
+ * A piece has a word: phase << 2 | state. OPEN (any earlier phase) -> CLAIMED -> COMMITTED -> STORED. A thread claims only
+ * pieces of others; the pieces of its own that it has begun are known by its progress. A piece is computed into memory
+ * private to the thread, committed by one compare-and-swap, and only then stored. So a thread that comes back late, in
+ * another phase or another call, finds that it cannot commit and drops its result. It may have read data while others were
+ * writing it, but that result is never seen. The store is short: only there does a preempted thread block others.
  *
- * An atomic operation waits for all stores before it: a thread's own piece takes one, when what it stored for the piece before
- * is long there. A stretch has cache lines of its own.
+ * An atomic operation waits for all stores before it. For its own pieces a thread needs just one, at a time when the
+ * previous piece's stores have long completed. Each stretch has cache lines of its own.
  */
 #define _GNU_SOURCE
 #include "native.h"
@@ -22,8 +23,8 @@
 
 enum { OPEN, CLAIMED, COMMITTED, STORED };
 
-#define TICKS_BEFORE_HELP 20000 /* patience of a thread that has no piece of its own to go by: some 10 us */
-#define TICKS_SPARE 3000        /* beyond a piece and a quarter: the piece in hand was begun before the wait */
+#define TICKS_BEFORE_HELP 20000 /* patience of a thread without a piece of its own as a measure: about 10 us */
+#define TICKS_SPARE 3000        /* added to a piece and a quarter, since the current piece was begun before the wait */
 
 typedef struct {
     bw_ctx *x;
@@ -46,7 +47,7 @@ static inline uint64_t ticks(void) {
 #endif
 }
 
-/* A point at which a thread may lose its core; tests make it more likely. */
+/* A point at which a thread may lose its core; tests make that more likely. */
 static inline void point(const job *j) {
     bw_ctx *x = j->x;
     if (!x->delay_every)
@@ -69,7 +70,7 @@ static atomic_uint_fast64_t *word_of(const job *j, int owner, int piece) {
 
 static int over(const job *j) { return atomic_load_explicit(&j->x->phase, memory_order_acquire) != j->now; }
 
-/* The phase is over: the next one begins, or the call ends. */
+/* Begins the next phase, or ends the call. The current phase is over. */
 static void move_on(const job *j) {
     bw_ctx *x = j->x;
     int next = (int)(j->now & 0xffff) + 1;
@@ -82,8 +83,8 @@ static void move_on(const job *j) {
     atomic_store_explicit(&x->phase, j->now + 1, memory_order_release);
 }
 
-/* Counts a stretch once, when all its pieces are stored. The fence lies between what this thread stored and what it reads of
- * others: of two that end a stretch together at least one sees both. */
+/* Counts a stretch once, when all its pieces are stored. The fence lies between this thread's stores and its reads of
+ * other threads' stores: if two threads end a stretch together, at least one of them sees both. */
 static void count_stretch(const job *j, int owner) {
     bw_ctx *x = j->x;
     atomic_thread_fence(memory_order_seq_cst);
@@ -101,7 +102,7 @@ static void count_stretch(const job *j, int owner) {
         move_on(j);
 }
 
-/* Computes a piece, and stores it unless somebody else does. */
+/* Computes a piece, and stores it unless another thread does. */
 static void complete(const job *j, atomic_uint_fast64_t *word, int piece) {
     uint64_t committed = j->now << 2 | COMMITTED, seen;
     point(j);
@@ -120,10 +121,10 @@ static void complete(const job *j, atomic_uint_fast64_t *word, int piece) {
     point(j);
 }
 
-/* What a thread's progress says: the phase, cut to 32 bits, and the piece. Others only guess by it. */
+/* Packs a thread's progress: the phase, cut to 32 bits, and the piece. It is only a hint for other threads. */
 static uint64_t progress(const job *j, int piece) { return j->now << 32 | (uint32_t)piece; }
 
-/* A thread's own pieces, in order, but for those that others have begun. */
+/* Computes a thread's own pieces in order, except the ones that others have begun. */
 static void take_own(const job *j) {
     bw_member *me = j->x->team + j->thread;
     for (int i = first_of(j, j->thread); i < first_of(j, j->thread + 1); i++) {
@@ -137,7 +138,7 @@ static void take_own(const job *j) {
     }
 }
 
-/* Pieces that another thread has not begun, from the end of its stretch. */
+/* Computes pieces that another thread has not begun, from the end of its stretch. */
 static void take_others(const job *j, int owner) {
     uint64_t begun;
     for (int i = first_of(j, owner + 1) - 1; i >= first_of(j, owner) && !over(j); i--) {
@@ -153,7 +154,7 @@ static void take_others(const job *j, int owner) {
     }
 }
 
-/* Computes one piece that was begun and not finished; whether there was any. */
+/* Computes one piece that was begun and not finished. Returns whether there was one. */
 static int take_over(const job *j) {
     int threads = j->x->threads;
     for (int k = 1; k <= threads; k++) {

@@ -1,9 +1,9 @@
-/* The threads of one back end, and how they find the current call.
+/* Thread pool of one back end, and how its threads find the current call.
  *
- * A thread without a call spins for a while, giving way to others, then sleeps on a futex: sched_yield on every 64th pause lets
- * other processes on the same cores go on; the time limit keeps an idle engine from using a core. A call returns when its
- * last phase is over, not when every thread has left it: a thread whose core was taken away may still be reading its
- * copy of the arguments, tables, weights and pages. bw_settle() waits for such threads; whoever gives memory back calls it before.
+ * A thread without a call spins for a while, then sleeps on a futex. It yields on every 64th pause, so other processes on
+ * the same cores can run; the time limit keeps an idle engine from using a core. A call returns when its last phase is over,
+ * not when every thread has left it: a preempted thread may still be reading its copy of the arguments, tables, weights and
+ * pages. bw_settle() waits for such threads, and must be called before memory is given back.
  */
 #define _GNU_SOURCE
 #include "native.h"
@@ -57,9 +57,9 @@ static void wake(bw_ctx *x) {
         syscall(SYS_futex, &x->region, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
 }
 
-/* Two threads of a team on one core halve each other while a stranger has the other core to himself: the kernel sees three busy
- * threads on two cores either way. A thread that finds a colleague on its core moves to one without, and may then be
- * moved anywhere again. Not the first thread: it is the caller's. */
+/* Two threads of a team on one core halve each other's speed while an unrelated thread has the other core to itself: the
+ * kernel sees three busy threads on two cores either way. A thread that finds another one of its team on its core moves
+ * to a core without one, and may then be moved anywhere again. The first thread is not moved, because it is the caller's. */
 static void spread(bw_ctx *x, int thread) {
     int cpu = sched_getcpu(), shared = 0;
     bw_member *me = x->team + thread;
@@ -82,8 +82,8 @@ static void spread(bw_ctx *x, int thread) {
     atomic_store_explicit(&me->cpu, sched_getcpu(), memory_order_relaxed);
 }
 
-/* The call of a phase, which from then on the thread is known to read; null if it has ended. What is announced here and
- * looked at in bw_free_call() are the two sides of a hazard pointer: both are sequentially consistent. */
+/* Returns the call of a phase, and announces that this thread reads it; null if it has ended. The announcement here and
+ * the check in bw_free_call() are the two sides of a hazard pointer: both are sequentially consistent. */
 static bw_call *enter(bw_ctx *x, int thread, uint64_t now) {
     bw_call *call = atomic_load(&x->current);
     atomic_store(&x->team[thread].in, call);
@@ -92,7 +92,7 @@ static bw_call *enter(bw_ctx *x, int thread, uint64_t now) {
     return same ? call : NULL;
 }
 
-/* Takes part in calls until there is none. */
+/* Works on calls until there are none. */
 static void join(bw_ctx *x, int thread) {
     bw_call *call = NULL;
     for (uint64_t entered = 0;;) {
@@ -131,14 +131,14 @@ void bw_run(bw_ctx *x, bw_call *call) {
     join(x, 0);
 }
 
-/* Returns when no thread reads anything of earlier calls. Between calls alone. */
+/* Returns when no thread reads anything of earlier calls. To be called between calls only. */
 void bw_settle(bw_ctx *x) {
     for (int t = 1; t < x->threads; t++)
         while (atomic_load(&x->team[t].in))
             sched_yield();
 }
 
-/* A number that changes with every phase of a call. Any thread may ask at any time. */
+/* Returns a number that changes with every phase of a call. Any thread may call it at any time. */
 uint64_t bw_progress(const bw_ctx *x) { return atomic_load_explicit(&x->phase, memory_order_relaxed); }
 
 static void *thread_main(void *argument) {
@@ -173,7 +173,7 @@ int bw_pool_start(bw_ctx *x) {
     for (int i = 0; i < wanted; i++) {
         x->team[i] = (bw_member){.ctx = x, .index = i, .dice = i + 1, .cpu = -1};
         if (i && pthread_create(&x->team[i].id, NULL, thread_main, x->team + i)) {
-            x->threads = i; /* join only those that exist */
+            x->threads = i; /* join only the threads that exist */
             bw_pool_stop(x);
             return -1;
         }

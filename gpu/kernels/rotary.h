@@ -1,5 +1,5 @@
-/* Queries and keys turned by their positions, and where keys and values are stored. Included by body.h. */
-#define HEADS_TOGETHER 4 /* KV heads of tokens that are rotated at once, at least */
+/* Rotary embedding of queries and keys, and storage of keys and values. Included by body.h. */
+#define HEADS_TOGETHER 4 /* least number of KV heads (of tokens) that are rotated at once */
 
 AI void rotate_as(const int step, const float *x, const float *cos, const float *sin, int half, int apart, float *to) {
     for (int i = 0; i < half; i++) {
@@ -9,7 +9,7 @@ AI void rotate_as(const int step, const float *x, const float *cos, const float 
     }
 }
 
-/* Rotates one head by its position; what does not turn stays. */
+/* Rotates one head by its position; the other elements stay unchanged. */
 static void rotate(const bw_comp *m, const float *x, const float *cos, const float *sin, float *to) {
     int half = m->rotary / 2;
     if (m->rope == BW_NEIGHBOURS)
@@ -20,7 +20,7 @@ static void rotate(const bw_comp *m, const float *x, const float *cos, const flo
         memcpy(to + m->rotary, x + m->rotary, (m->head_dim - m->rotary) * sizeof *x);
 }
 
-/* One head, normed by itself where the model does that, and rotated. */
+/* Norms one head, if the model norms each head by itself, and rotates it. */
 static void turn(const bw_comp *m, const float *x, const float *weight, int position, float *to) {
     const norm g = {m->norm_kind, m->eps, weight, NULL};
     long row = (long)position * (m->rotary / 2);
@@ -33,10 +33,10 @@ static void turn(const bw_comp *m, const float *x, const float *weight, int posi
 }
 
 
-/* Elements that a piece keeps of a token and KV head: the queries of its group, then key and value. */
+/* Elements that a piece keeps for a token and KV head: the queries of its group, then key and value. */
 static long head_elements(const bw_comp *m) { return (m->heads / m->kv_heads + 2l) * m->head_dim; }
 
-/* Tokens' KV heads of a piece. */
+/* Returns the number of (token, KV head) pairs in a piece. */
 static long heads_together(const bw_ctx *x, const bw_comp *m, long tokens) {
     long most = BW_OWN / (4 * head_elements(m)), each = tokens * m->kv_heads / (2 * x->threads);
     each = each > HEADS_TOGETHER ? each : HEADS_TOGETHER;
@@ -48,7 +48,7 @@ typedef struct {
     const bw_call *call;
     const bw_comp *m;
     const bw_layout *l;
-    char *own; /* [each][queries as `at`, key and value as `st`], each in room for floats */
+    char *own; /* [each][queries as `at`, key and value as `st`], each in the space of floats */
     int each, items;
 } rotary_work;
 
@@ -79,8 +79,8 @@ static int rotate_heads(void *work, int piece) {
     return 1;
 }
 
-/* Stores key and value of one position of one KV head. Elements are written one by one where two positions share a unit:
- * they may belong to different threads. */
+/* Stores key and value of one position of one KV head. Elements are written one by one if two positions share a unit,
+ * because these may belong to different threads. */
 static void write_kv(const bw_comp *m, const bw_layout *l, const int32_t *slots, int position, int head, const st *k,
                      const st *v) {
     long dim = m->head_dim, page = m->page_size * dim;
@@ -99,7 +99,7 @@ static void write_kv(const bw_comp *m, const bw_layout *l, const int32_t *slots,
         values[d * KS] = v[d];
 }
 
-/* Queries into [KV head][token][head of the group][head_dim], keys and values into their pages. */
+/* Stores queries as [KV head][token][head of the group][head_dim], keys and values in their pages. */
 static void put_heads(void *work, int piece) {
     const rotary_work *w = work;
     const bw_ctx *x = w->x;

@@ -1,5 +1,5 @@
-/* What is done to whole rows between products: embedding, norms, the sum with the hidden states. Included by body.h. */
-/* A norm's numbers; the bias is a layer norm's. Weight and bias are padded with zeros to whole vectors. */
+/* Row operations between products: embedding, norms, the sum with the hidden states. Included by body.h. */
+/* A norm's parameters; the bias is a layer norm's. Weight and bias are padded with zeros to whole vectors. */
 typedef struct {
     int kind;
     float eps;
@@ -21,7 +21,7 @@ AI void norm_out(const int floats, void *to, int i, int n, vf v) {
         store_part((float *)to + i, v, n);
 }
 
-/* Sum of the squares of x - mean. */
+/* Returns the sum of the squares of x - mean. */
 AI float squares(const int floats, const void *x, int width, float mean) {
     vf sum = splat(0.0f);
     int whole = width / VW * VW, part = width - whole;
@@ -45,7 +45,7 @@ AI float mean_of(const int floats, const void *x, int width, float *variance) {
     return mean;
 }
 
-/* Norm of one row: hidden states into a scratch row for products, with padding, or floats into floats, also in place. */
+/* Norms one row: hidden states into a scratch row for products, with padding, or floats into floats, also in place. */
 AI void norm_row(const int floats, const void *x, int width, const norm *g, void *to) {
     float mean = 0.0f, variance;
     if (g->kind == BW_LAYER)
@@ -84,7 +84,7 @@ static stretch rows_of(const rows_work *w, int piece) {
     return (stretch){first, last < w->rows ? last : w->rows};
 }
 
-/* What products read: normed hidden states, or the hidden states themselves where there is no norm. */
+/* Computes the input of products: normed hidden states, or the hidden states themselves if there is no norm. */
 static int norm_rows(void *work, int piece) {
     const rows_work *w = work;
     const bw_comp *m = w->m;
@@ -109,7 +109,7 @@ static void put_normed(void *work, int piece) {
     memcpy((at *)(w->scratch + w->l->x) + s.first * w->l->ld_x, w->own, (s.last - s.first) * w->l->ld_x * sizeof(at));
 }
 
-/* Queries and keys of whole rows of qkv, normed over all their heads. */
+/* Norms queries and keys of whole rows of qkv over all their heads. */
 static int norm_whole(void *work, int piece) {
     const rows_work *w = work;
     const bw_comp *m = w->m;
@@ -136,7 +136,7 @@ static void put_whole(void *work, int piece) {
     }
 }
 
-/* The hidden states with what a component computed: normed, with the attention beside it, times the factor. */
+/* Adds a component's output to the hidden states: normed, with the attention beside it, times the factor. */
 static int add_rows(void *work, int piece) {
     const rows_work *w = work;
     const bw_comp *m = w->m;
@@ -170,7 +170,7 @@ static int embed(void *work, int piece) {
     float *to = (float *)w->own;
     for (int r = s.first; r < s.last; r++, to += w->l->ld_x) {
         const st *filled = filled_of(w->call, (int)(m - w->call->comps), r, m->width);
-        if (!filled && w->call->tok_id[r] == BW_VIRTUAL) { /* prefix tuning: what is computed here nobody reads */
+        if (!filled && w->call->tok_id[r] == BW_VIRTUAL) { /* prefix tuning: the result is never read */
             memset(to, 0, m->width * sizeof *to);
             continue;
         }

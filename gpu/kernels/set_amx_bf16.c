@@ -1,5 +1,5 @@
-/* Kernels in bfloat16 for processors with tile registers (AMX): products with weights and those of attention use these, all else
- * is as in avx512_bf16. */
+/* Kernels in bfloat16 for processors with tile registers (AMX), which are used for products with weights and of
+ * attention. The rest is as in avx512_bf16. */
 #include "native.h"
 #if BW_HAS_AMX
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,avx512bf16,amx-tile,amx-bf16")

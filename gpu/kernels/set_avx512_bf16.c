@@ -1,4 +1,4 @@
-/* Kernels in bfloat16 for processors with AVX-512 alone. */
+/* Kernels in bfloat16 for processors with AVX-512, without its pair product. */
 #if defined(__x86_64__)
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #define VW 16

@@ -1,4 +1,4 @@
-/* Kernels in bfloat16 for processors with no vector extension in particular. */
+/* Kernels in bfloat16 for any processor, without a particular vector extension. */
 #define VW 4
 #define BF16 1
 #define DP 0

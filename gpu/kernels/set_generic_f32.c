@@ -1,4 +1,4 @@
-/* Kernels in float32 for processors with no vector extension in particular. */
+/* Kernels in float32 for any processor, without a particular vector extension. */
 #define VW 4
 #define BF16 0
 #define DP 0

@@ -1,18 +1,19 @@
-/* Products of several rows with a panel, where registers hold the sums of a strip of it at most. Included by gemm.h.
+/* Products of several rows with a panel, where registers hold the sums of only a strip of it. Included by gemm.h.
  *
- * The first rows read the packed panel and leave its elements as float in memory of the thread; the rows behind them read
- * those. A block of a strip stays in the nearest cache. Sums have the order of `tile`: blocks of a stretch continue one chain.
+ * The first rows read the packed panel and leave its elements as floats in memory of the thread; the rows after them read
+ * the floats. A block of a strip stays in the L1 cache. Sums have the order of `tile`: blocks of a stretch continue one
+ * chain.
  */
 #define STRIP (2 * VW)             /* columns whose sums are in registers at once */
-#define STRIP_ROWS 6               /* rows, too */
+#define STRIP_ROWS 6               /* rows whose sums are in registers at once */
 #define STRIP_FROM (KS == 1 ? 4 : 3) /* fewer rows read a whole panel at once; the pairs of bfloat16 cost more to widen */
 #define STRIP_UNITS (256 / KS)     /* units of k in a block */
 
 typedef struct {
     const at *x;
     long ld;
-    const uint32_t *w; /* of the block, in the packed panel */
-    float *wide;       /* [elements of k][STRIP], of the same */
+    const uint32_t *w; /* start of the block in the packed panel */
+    float *wide;       /* [elements of k][STRIP] of the block, as floats */
     int units;
     const char *ahead;
 } strip;
@@ -52,7 +53,8 @@ AI void strip_block(const int rows, const int packed, const strip *b, vf sum[][2
     }
 }
 
-/* `from`: the sums so far of this stretch, or null. They are left in `part` or, at its end, added to `out`, which is null before. */
+/* Continues the sums `from` (null: none) of a stretch. They are left in `part` or, at its end, added to `before` (null:
+ * none) in `out`. */
 AI void strip_tile(const int rows, const int packed, const strip *b, const float *from, float *part, const float *before,
                    float *out) {
     vf sum[STRIP_ROWS][2];
@@ -88,7 +90,7 @@ static void strip_wide(int rows, const strip *b, const float *from, float *part,
     strip_rows(rows, 0, b, from, part, before, out);
 }
 
-/* out[rows][BW_PANEL] of up to CHUNK_ROWS rows. `next`: the panel that is read after this one. */
+/* Computes out[rows][BW_PANEL] of up to CHUNK_ROWS rows. `next` is the panel that is read after this one. */
 static void strips(int rows, const at *x, long ld, const uint32_t *w, long units, float *out, const char *next) {
     _Alignas(64) float wide[STRIP_UNITS * KS * STRIP], part[CHUNK_ROWS * STRIP];
     const long stretch = 4l * SUM_UNITS * BW_PANEL, bytes = 4 * units * BW_PANEL;

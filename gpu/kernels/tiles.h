@@ -1,11 +1,11 @@
-/* The two products of attention over groups of keys and values, for some rows at a time. Included by attention.h, but where
+/* The two products of attention over groups of keys and values, for some rows at a time. Included by attention.h, unless
  * tile registers compute them (amx_attention.h).
  *
  * A sum goes over elements, or positions, in ascending order in one chain, whatever the number of rows.
  */
 #define GV (BW_GROUP / VW)
 
-/* Scores of `rows` queries with SCORE_GROUPS groups of keys. */
+/* Computes the scores of `rows` queries with SCORE_GROUPS groups of keys. */
 AI void score_tile(const int rows, const at *q, long dim, const uint32_t *const k[], float *scores,
                    const char *const ahead[]) {
     vf sum[SCORE_ROWS][SCORE_GROUPS * GV];
@@ -108,7 +108,7 @@ static void score_piece(const item *t, const space *s, const groups *g, int firs
     for (int row = 0; row < t->rows; row += SCORE_ROWS) {
         int n = t->rows - row < SCORE_ROWS ? t->rows - row : SCORE_ROWS;
         for (int i = first; i <= last; i += SCORE_GROUPS) {
-            const uint32_t *k[SCORE_GROUPS]; /* a group too many is computed twice and masked */
+            const uint32_t *k[SCORE_GROUPS]; /* an excess group is computed twice and masked */
             const char *ahead[SCORE_GROUPS];
             for (int j = 0; j < SCORE_GROUPS; j++) {
                 int at_group = i + j <= last ? i + j : last, next = i + SCORE_GROUPS + j;

@@ -1,8 +1,8 @@
 /* Vectors of VW floats for the instruction set and model type of the including file (BF16, DP, VW are defined there).
  *
- * GCC's vector types lower to whatever the target has; a few places use intrinsics where that is not good enough.
- * st: element of hidden states and KV. at: element of scratch activations, the left side of products: bfloat16 pairs
- * where there is a pair product (DP), else float. Nothing else is rounded to bfloat16 inside a component.
+ * GCC's vector types lower to the target's instructions; a few places use intrinsics where that is not good enough. st:
+ * element of hidden states and KV. at: element of scratch activations, the left side of products: bfloat16 pairs if there is
+ * a pair product (DP), else float. Nothing else is rounded to bfloat16 inside a component.
  */
 #include <math.h>
 #include <stdint.h>
@@ -44,8 +44,9 @@ AI vf splat(float value) {
 }
 AI vf load(const float *p) { return *(const vf_u *)p; }
 AI void store(float *p, vf v) { *(vf_u *)p = v; }
-/* a * b + c, rounded once where the instruction set can. Compilers are not allowed to make this of a product and a sum
- * (-ffp-contract=off): GCC does it in one copy of a loop and not in another, and a row's bits would depend on its neighbours. */
+/* a * b + c, rounded once if the instruction set can do it. Compilers may not turn a product and a sum into this
+ * (-ffp-contract=off): GCC would do it in one copy of a loop and not in another, and a row's bits would depend on its
+ * neighbours. */
 AI vf mul_add(vf a, vf b, vf c) {
 #if VW == 16
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -72,7 +73,7 @@ AI vf vmax(vf a, vf b) {
 #endif
 }
 
-/* bfloat16, rounded to nearest even */
+/* Converts to bfloat16, rounded to nearest even. */
 AI vh narrow(vf v) {
 #if DP
     return (vh)_mm512_cvtneps_pbh((__m512)v);
@@ -83,7 +84,7 @@ AI vh narrow(vf v) {
 }
 AI vf widen(vh v) { return (vf)(__builtin_convertvector(v, vu) << 16); }
 
-/* What an element of `at` keeps of a value. */
+/* Rounds a value as an element of `at` would. */
 AI vf as_stored(vf v) {
 #if DP
     return widen(narrow(v));
@@ -113,7 +114,7 @@ AI void store_at(at *p, vf v) {
     store(p, v);
 #endif
 }
-/* The last n < VW elements of a row. */
+/* Loads the last n < VW elements of a row. */
 AI vf load_st_part(const st *p, int n) {
     st part[VW] = {0};
     memcpy(part, p, n * sizeof(st));
@@ -159,7 +160,7 @@ AI float lanes_max(vf v) {
     return a[0];
 }
 
-/* e^x within 2 units in the last place; arguments beyond +-87 are taken as that. exp(0) is exactly 1. */
+/* e^x within 2 units in the last place; arguments are clamped to +-87. exp(0) is exactly 1. */
 AI vf vexp(vf x) {
     x = pick(x < -87.0f, splat(-87.0f), x);
     x = pick(x > 87.0f, splat(87.0f), x);
@@ -177,7 +178,7 @@ AI vf vexp(vf x) {
     y = mul_add(y, r * r, r + 1.0f);
     return (vf)((vu)y + ((vu)shifted << 23));
 }
-/* tanh and erf as quotients of polynomials (those of Eigen), within 7 units in the last place. */
+/* tanh and erf as quotients of polynomials (from Eigen), within 7 units in the last place. */
 AI vf vtanh(vf x) {
     x = pick(x < -7.90531110f, splat(-7.90531110f), x);
     x = pick(x > 7.90531110f, splat(7.90531110f), x);
@@ -211,7 +212,7 @@ AI vf verf(vf x) {
 }
 AI float exp1(float x) { return vexp(splat(x))[0]; }
 
-/* One unit of weights in VW columns, ready to be multiplied; one unit of a row, in all lanes. */
+/* One unit of weights in VW columns, ready to be multiplied; or one unit of a row, in all lanes. */
 typedef struct {
     vf low, high; /* the pair's elements, as float; `low` alone holds both (DP) or the one element (float32) */
 } pair;

@@ -1,6 +1,6 @@
-"""What one component computes, as numbers: part of its identity, and all that a back end needs besides tensors.
+"""Configuration of components and models, as numbers: part of a component's identity, and all that a back end needs.
 
-Standard library only, so that identities can be computed in a process without torch.
+Only the tensors come on top. Standard library only, so that identities can be computed in a process without torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ...policies.model.chain import Component
 from .deltas import DeltaConfig
 
 MAX_HEAD_DIM = 1024  # elements; kernels keep one head on the stack
-MLP = "mlp."  # before the roles of the feed-forward of a parallel component
+MLP = "mlp."  # prefix of the feed-forward roles of a parallel component
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,16 +24,16 @@ class RopeConfig:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 0
-    short_factors: tuple[float, ...] = ()  # longrope: of each frequency, up to original_max_position
-    attention_factor: float = 1.0  # of cosine and sine
-    dim: int | None = None  # leading elements of a head that turn; None: all
+    short_factors: tuple[float, ...] = ()  # longrope: one for each frequency, valid up to original_max_position
+    attention_factor: float = 1.0  # factor of cosine and sine
+    dim: int | None = None  # leading elements of a head that are rotated; None: all
     interleaved: bool = False  # pairs are neighbours, not the two halves
     wide: bool = False  # computed in float32 and rounded once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormConfig:
-    """``kind`` "rms", or "layer" (which has a bias: role ``norm_bias``)."""
+    """Norm; ``kind`` is "rms", or "layer" (which has a bias: role ``norm_bias``)."""
 
     eps: float
     kind: str = "rms"
@@ -43,7 +43,7 @@ class NormConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingConfig:
-    """Tensors: ``weight`` [vocabulary, hidden]."""
+    """Embedding. Tensors: ``weight`` [vocabulary, hidden]."""
 
     vocabulary: int
     hidden: int
@@ -55,8 +55,8 @@ class AttentionConfig:
     """Norm, rotary grouped-query attention over paged KV, output projection, norm, residual sum.
 
     Tensors: ``norm`` [hidden] (``pre_norm``); ``q`` [heads*head_dim, hidden]; ``k``, ``v`` [kv_heads*head_dim, hidden];
-    ``o`` [hidden, heads*head_dim]; where the checkpoint has them ``q_bias``, ``k_bias``, ``v_bias``, ``o_bias``,
-    ``post_norm`` [hidden], ``q_norm`` and ``k_norm`` [head_dim] or, over the whole projection, [heads*head_dim].
+    ``o`` [hidden, heads*head_dim]; if the checkpoint has them ``q_bias``, ``k_bias``, ``v_bias``, ``o_bias``, ``post_norm``
+    [hidden], ``q_norm`` and ``k_norm`` [head_dim] or, over the whole projection, [heads*head_dim].
     """
 
     hidden: int
@@ -65,15 +65,15 @@ class AttentionConfig:
     head_dim: int
     norm: NormConfig
     rope: RopeConfig
-    scale: float  # of the scores
-    window: int | None = None  # a position attends to itself and window - 1 before it
-    softcap: float = 0.0  # scores become softcap * tanh(score / softcap); 0: they stay
+    scale: float  # factor of the scores
+    window: int | None = None  # a position attends to itself and to window - 1 before it
+    softcap: float = 0.0  # scores become softcap * tanh(score / softcap); 0: no cap
     qkv_bias: bool = False
     o_bias: bool = False
     pre_norm: bool = True
     post_norm: bool = False
     qk_norm: str = ""  # "head" | "whole"
-    multiplier: float = 1.0  # of what is added to the residual
+    multiplier: float = 1.0  # factor of the term that is added to the residual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class MlpConfig:
     hidden: int
     intermediate: int
     norm: NormConfig
-    activation: str = "silu"  # "silu" | "gelu" | "gelu_tanh", or as formulas "gelu_new" | "gelu_fast"
+    activation: str = "silu"  # "silu" | "gelu" | "gelu_tanh", or written out as formulas: "gelu_new" | "gelu_fast"
     gated: bool = True  # act(gate) * up, else act(up)
     bias: bool = False
     pre_norm: bool = True
@@ -98,7 +98,7 @@ class MlpConfig:
 class ParallelConfig:
     """Attention and feed-forward that read the same hidden state: feed-forward + attention + residual.
 
-    Tensors: those of the attention, and those of the feed-forward with "mlp." before their role.
+    Tensors: the attention's, and the feed-forward's with "mlp." before their role.
     """
 
     attention: AttentionConfig
@@ -116,7 +116,7 @@ class HeadConfig:
     vocabulary: int
     hidden: int
     norm: NormConfig
-    divisor: float = 1.0  # of the logits
+    divisor: float = 1.0  # divisor of the logits
     softcap: float = 0.0
 
 
@@ -124,14 +124,14 @@ ComponentConfig = EmbeddingConfig | AttentionConfig | MlpConfig | ParallelConfig
 
 
 def attention_of(config: ComponentConfig) -> AttentionConfig | None:
-    """The attention inside a component, if there is one: what its KV follows from."""
+    """Return the attention inside a component, or None. The component's KV layout follows from it."""
     if isinstance(config, ParallelConfig):
         return config.attention
     return config if isinstance(config, AttentionConfig) else None
 
 
 def tensor_shapes(config: ComponentConfig) -> dict[str, tuple[int, ...]]:
-    """The raw tensors of a component by role."""
+    """Return the shapes of a component's raw tensors, by role."""
     match config:
         case EmbeddingConfig():
             return {"weight": (config.vocabulary, config.hidden)}
@@ -173,15 +173,15 @@ def _biases(rows: dict[str, int]) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
-    """Where a raw tensor lies: ``nbytes`` bytes of a safetensors file, ``offset`` being the first.
+    """The place of a raw tensor: ``nbytes`` bytes of a safetensors file, from ``offset`` on.
 
-    Some of the rows of a fused tensor are a tensor too: stretches of ``stretch`` bytes, each beginning ``step`` behind the
-    last one's beginning. Both are 0 where all bytes lie together.
+    Some rows of a fused tensor are a tensor too: stretches of ``stretch`` bytes, whose beginnings are ``step`` bytes apart.
+    Both are 0 if all bytes are contiguous.
     """
 
     path: str
     name: str
-    dtype: str  # safetensors' spelling: "F32", "BF16", "F16"
+    dtype: str  # as safetensors spells it: "F32", "BF16", "F16"
     shape: tuple[int, ...]
     offset: int
     nbytes: int
@@ -189,7 +189,7 @@ class TensorRef:
     step: int = 0
 
     def stretches(self) -> list[tuple[int, int]]:
-        """Offset and length of each piece that lies together, in order."""
+        """Return offset and length of each contiguous piece, in order."""
         if not self.stretch:
             return [(self.offset, self.nbytes)]
         return [(self.offset + i * self.step, self.stretch) for i in range(self.nbytes // self.stretch)]
@@ -205,30 +205,30 @@ class DeltaSpec:
 
     @property
     def nbytes(self) -> int:
-        """Raw."""
+        """The raw bytes."""
         return sum(ref.nbytes for ref in self.tensors.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentSpec:
-    """A component that can be loaded: identity, configuration, raw tensors by role, and the hashes of these.
+    """A component that can be loaded: identity, configuration, raw tensors by role, and their hashes.
 
-    Of a variant they are those of the shared component, and ``delta`` is what makes it another.
+    For a variant these describe the shared component, and ``delta`` is the difference.
     """
 
     component: Component
     config: ComponentConfig
     tensors: dict[str, TensorRef] = field(default_factory=dict)
-    hashes: dict[str, bytes] = field(default_factory=dict)  # by role, where they are known (``weights/identity.py``)
+    hashes: dict[str, bytes] = field(default_factory=dict)  # by role, where known (``weights/identity.py``)
     delta: DeltaSpec | None = None
 
     @property
     def name(self) -> bytes:
-        """Under which it is resident: a component's id, and of a variant the delta's."""
+        """The id under which it is resident: the component's, or a variant's delta's."""
         return self.component.id if self.delta is None else self.delta.id
 
     def loads(self) -> list[ComponentSpec]:
-        """What has to be resident for it: itself, and before a variant's delta the component that it shares."""
+        """Return the specs that must be resident for it: itself, and before a variant's delta the shared component."""
         if self.delta is None:
             return [self]
         shared = replace(self.component, id=self.component.base, base=b"", delta=b"", delta_nbytes=0)
@@ -249,17 +249,17 @@ class ModelConfig:
     head_dim: int
     eps: float
     rope: RopeConfig
-    windows: tuple[int | None, ...]  # of each layer
+    windows: tuple[int | None, ...]  # one for each layer
     max_position: int  # tokens of the longest sequence
     dtype: str  # as stored: "float32" | "bfloat16" | "float16"
     tied: bool = False  # the head uses the embedding's weight
     bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = ()  # of config.json; generation_config.json's are in GenerationDefaults
+    eos_token_ids: tuple[int, ...] = ()  # config.json's; generation_config.json's are in GenerationDefaults
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedTokens:
-    """Token ids, and what is added to the logit of the last one where the others come just before it."""
+    """Token ids, and a bias that is added to the last one's logit if the others come just before it."""
 
     tokens: tuple[int, ...]
     bias: float
@@ -267,23 +267,23 @@ class WeightedTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDefaults:
-    """generation_config.json; where it says nothing, the values that change nothing."""
+    """generation_config.json, with neutral values for everything that it leaves out."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0  # 0: all
     repetition_penalty: float = 1.0
     do_sample: bool | None = None  # None: the file does not say
-    eos_token_ids: tuple[int, ...] = ()  # those that end an answer: the file's, else config.json's
+    eos_token_ids: tuple[int, ...] = ()  # ids that end an answer: the file's, else config.json's
     min_p: float = 0.0
     min_length: int = 0  # tokens of prompt and answer before an end token may come
-    min_new_tokens: int = 0  # the same of the answer alone
-    max_length: int = 0  # tokens of prompt and answer, where a request names no limit; 0: none
-    max_new_tokens: int = 0  # the same of the answer alone, which goes before it
-    no_repeat_ngram: int = 0  # no sequence of so many tokens comes twice; 0: any may
-    suppressed: tuple[int, ...] = ()  # never come
-    suppressed_first: tuple[int, ...] = ()  # are never an answer's first token
+    min_new_tokens: int = 0  # the same for the answer alone
+    max_length: int = 0  # tokens of prompt and answer if a request names no limit; 0: none
+    max_new_tokens: int = 0  # the same for the answer alone; takes precedence
+    no_repeat_ngram: int = 0  # no sequence of this many tokens comes twice; 0: no limit
+    suppressed: tuple[int, ...] = ()  # ids that never come
+    suppressed_first: tuple[int, ...] = ()  # ids that never are an answer's first token
     banned: tuple[tuple[int, ...], ...] = ()  # sequences that never come
     biases: tuple[WeightedTokens, ...] = ()
     stop_strings: tuple[str, ...] = ()
-    unapplied: tuple[str, ...] = ()  # names of fields that would change answers and do nothing here
+    unapplied: tuple[str, ...] = ()  # names of fields that would change answers but are not applied here

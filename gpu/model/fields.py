@@ -1,4 +1,4 @@
-"""Typed reading of the JSON of a checkpoint: every wrong or missing value becomes one clear sentence.
+"""Typed reading of a checkpoint's JSON: every wrong or missing value becomes one clear sentence.
 
 Knows nothing of architectures. Standard library only.
 """
@@ -14,24 +14,27 @@ from typing import Any
 from ..errors import CheckpointError
 from ..regular_file import read_regular
 
-LARGEST = 2**31 - 1  # of an integer: kernels and tables count in 32 bits
+LARGEST = 2**31 - 1  # largest integer: kernels and tables count in 32 bits
 LONGEST = 100_000_000  # bytes of a file of JSON; the limit of the safetensors library for a header
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 40
 
 
 def shown(value: object) -> str:
-    """A value of a file as a message may show it: short, printable, whatever it is."""
+    """Return a value of a file as a message may show it: short and printable, whatever it is."""
     return _SHORT.repr(value)
 
 
 def named(name: str) -> str:
-    """The same for a name, without quotes."""
+    """Return a name as a message may show it, without quotes."""
     return shown(name)[1:-1]
 
 
 def parse(text: bytes, *, unique: bool = False) -> Any:
-    """JSON in UTF-8; with ``unique`` no object may name a key twice. Raises ``ValueError`` with a reason to show."""
+    """Parse JSON in UTF-8. Raises ``ValueError`` with a reason to show.
+
+    With ``unique``, no object may have a key twice.
+    """
     try:
         return json.loads(text.decode(), object_pairs_hook=_unique if unique else None)
     except _Twice:
@@ -42,7 +45,7 @@ def parse(text: bytes, *, unique: bool = False) -> Any:
         raise ValueError("no UTF-8") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    except ValueError:  # Python refuses to convert more digits than these
+    except ValueError:  # Python refuses to convert more digits than this
         raise ValueError("a number of more than 4300 digits") from None
 
 
@@ -67,7 +70,7 @@ class Fields:
 
     @classmethod
     def read(cls, path: Path) -> Fields:
-        """The object in the file at ``path``."""
+        """Return the object in the file at ``path``."""
         try:
             raw = read_regular(path, LONGEST)
         except OSError as error:
@@ -81,18 +84,18 @@ class Fields:
         return cls(path, values)
 
     def has(self, key: str) -> bool:
-        """Whether ``key`` is there and not null."""
+        """Return whether ``key`` is there and not null."""
         return self.values.get(key) is not None
 
     def null(self, key: str) -> bool:
-        """Whether ``key`` is there and null, which may mean something else than its absence."""
+        """Return whether ``key`` is there and null, which may mean something else than its absence."""
         return key in self.values and self.values[key] is None
 
     def wrong(self, key: str, wanted: str) -> CheckpointError:
         return CheckpointError(f"{self.source}: {key} is {shown(self.values.get(key))}, not {wanted}; correct the file")
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """``key`` as an integer of at least ``least``; a missing one is ``default``, or an error without a default."""
+        """Return ``key`` as an integer of at least ``least``; if missing, ``default``, or an error without a default."""
         value = self.values.get(key)
         if value is None:
             if default is None:
@@ -105,7 +108,7 @@ class Fields:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """``key`` as a finite float; a missing one is ``default``, or an error without a default."""
+        """Return ``key`` as a finite float; if missing, ``default``, or an error without a default."""
         value = self.values.get(key)
         if value is None:
             if default is None:
@@ -116,14 +119,17 @@ class Fields:
         return float(value)
 
     def number_within(self, key: str, default: float, low: float, high: float, *, above: bool = False) -> float:
-        """``key`` as a float from ``low`` to ``high``, ``above``: but not ``low`` itself; a missing one is ``default``."""
+        """Return ``key`` as a float from ``low`` to ``high``; if missing, ``default``.
+
+        With ``above``, ``low`` itself is refused.
+        """
         value = self.number(key, default)
         if not low <= value <= high or (above and value == low):
             raise self.wrong(key, f"a number {'above' if above else 'from'} {low:g} to {high:g}")
         return value
 
     def numbers(self, key: str, count: int) -> tuple[float, ...]:
-        """``key`` as a list of ``count`` positive numbers; it must be there."""
+        """Return ``key`` as a list of ``count`` positive numbers; it must be there."""
         value = self.values.get(key)
         numbers = value if isinstance(value, list) else []
         if len(numbers) != count or not all(_finite(n) and n > 0 for n in numbers):
@@ -147,7 +153,7 @@ class Fields:
         return value
 
     def token_ids(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """``key`` as token ids: an integer, a list of them, or null (none); a missing key is ``default``."""
+        """Return ``key`` as token ids: an integer, a list of them, or null (none); if missing, ``default``."""
         if key not in self.values:
             return default
         value = self.values[key]
@@ -157,7 +163,7 @@ class Fields:
         return tuple(i for i in ids if i >= 0)
 
     def object(self, key: str) -> Fields | None:
-        """``key`` as an object of its own; None when missing, null or empty."""
+        """Return ``key`` as an object of its own; None if it is missing, null or empty."""
         value = self.values.get(key)
         if not value:
             return None
@@ -167,10 +173,10 @@ class Fields:
 
 
 def _finite(value: object) -> bool:
-    """Whether it is a number that a float holds."""
+    """Return whether the value is a number that a float holds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer
+    except OverflowError:  # raised for a huge integer
         return False

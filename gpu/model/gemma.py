@@ -48,7 +48,10 @@ def read(architecture: str, config: Fields, stored_dtype: str) -> tuple[ModelCon
 
 
 def scaled_embedding(model: ModelConfig) -> EmbeddingConfig:
-    """Embeddings times the square root of their width, itself rounded to the model's type."""
+    """Return the embedding's configuration, with the square root of the width as the multiplier.
+
+    transformers rounds the multiplier to the model's type first. The back ends here multiply by it in float32.
+    """
     return EmbeddingConfig(vocabulary=model.vocabulary, hidden=model.hidden, multiplier=model.hidden**0.5)
 
 

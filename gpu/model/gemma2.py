@@ -1,4 +1,4 @@
-"""Gemma 2: Gemma with norms before and behind, soft caps of scores and logits, a sliding window in every other layer."""
+"""Gemma 2: Gemma with norms before and after, soft caps of scores and logits, a sliding window in every other layer."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _windows(config: Fields, layers: int) -> tuple[int | None, ...]:
 
 
 def _cap(config: Fields, key: str, default: float) -> float:
-    """0 where the file says null: no cap."""
+    """Return the cap; 0, no cap, if the file says null."""
     cap = 0.0 if config.null(key) else config.number(key, default)
     if cap < 0 or (cap == 0 and not config.null(key)):
         raise config.wrong(key, "a positive number or null")

@@ -1,6 +1,7 @@
-"""GPT-NeoX and Pythia: layer norms with bias, queries, keys and values interleaved by head in one tensor, no gate.
+"""GPT-NeoX and Pythia: layer norms with bias; queries, keys and values interleaved by head in one tensor; no gate.
 
-With use_parallel_residual (the rule) attention and feed-forward of a layer read the same hidden state and are one component.
+With use_parallel_residual (the default) attention and feed-forward of a layer read the same hidden state and are one
+component.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _norm(name: str, size: int) -> Roles:
 
 
 def _interleaved(model: ModelConfig, name: str, bias: bool) -> Roles:
-    """Each head's query, key and value lie behind each other."""
+    """Return q, k and v of a tensor in which each head's query, key and value follow each other."""
     roles: Roles = {}
     size, rows = model.head_dim, 3 * model.hidden
     for place, role in enumerate("qkv"):

@@ -1,4 +1,4 @@
-"""Llama and its kin: Llama 1 to 3.1, Vicuna, Mistral, Qwen2 and 2.5."""
+"""Llama and its relatives: Llama 1 to 3.1, Vicuna, Mistral, Qwen2 and 2.5."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .parts import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaVariant:
-    """Where members of the family differ, as transformers' classes have it."""
+    """The differences between members of the family, as in transformers' classes."""
 
     defaults: Defaults
-    qkv_bias: bool | None  # None: as attention_bias says
+    qkv_bias: bool | None  # None: taken from attention_bias
     o_bias: bool | None
-    mlp_bias: bool | None  # None: as mlp_bias says
+    mlp_bias: bool | None  # None: taken from mlp_bias
     windows: str  # "none" | "all" (sliding_window on every layer) | "typed" (by layer_types)
 
 
@@ -88,7 +88,10 @@ def _window(config: Fields) -> int | None:
 
 
 def switched_windows(config: Fields, layers: int) -> tuple[int | None, ...]:
-    """Qwen's rule: use_sliding_window switches windows on, from layer max_window_layers up where no types are listed."""
+    """Return the windows by Qwen's rule.
+
+    use_sliding_window switches windows on, from layer max_window_layers up if no types are listed.
+    """
     window = _window(config) if config.flag("use_sliding_window") else None
     first = config.integer("max_window_layers", 28, least=0) if window is not None else layers
     types = ["sliding_attention" if i >= first else "full_attention" for i in range(layers)]

@@ -1,4 +1,4 @@
-"""OLMo-2: norms behind attention and feed-forward, not before; queries and keys normed over all heads; wide rotary."""
+"""OLMo-2: norms after attention and feed-forward, not before; queries and keys normed over all heads; wide rotary."""
 
 from __future__ import annotations
 

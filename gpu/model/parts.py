@@ -1,7 +1,8 @@
-"""What the files of architectures are made of: the fields that all share, and tensors by role in their usual names.
+"""Building blocks of the architectures' files: the fields that all share, and tensors by role under their usual names.
 
-An architecture's file reads config.json with these and lists its components; nothing here knows one by name. Defaults and
-rules are those of the configuration classes of transformers 5, so that a checkpoint means the same here and there.
+An architecture's file reads config.json with these and lists its components; nothing here knows an architecture by name.
+Defaults and rules are the same as in the configuration classes of transformers 5, so that a checkpoint means the same in
+both.
 """
 
 from __future__ import annotations
@@ -50,23 +51,26 @@ Reader = Callable[[str, Fields, str], tuple[ModelConfig, list[Part]]]
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """``read(name, config, stored dtype)`` gives the model and its chain; a tied pair of tensors shares one weight."""
+    """A supported architecture.
 
-    name: str  # in config.json's architectures
-    model_type: str  # counts where config.json has no architectures
+    ``read(name, config, stored dtype)`` returns the model and its chain; a tied pair of tensors shares one weight.
+    """
+
+    name: str  # as in config.json's architectures
+    model_type: str  # used if config.json has no architectures
     read: Reader
     embedding: str = "model.embed_tokens.weight"
     head: str = "lm_head.weight"
-    head_module: str = ""  # what transformers 5 calls it, where files call it otherwise
-    scales_inputs: bool = False  # the embedding's multiplier is the model's: it takes virtual tokens, too
+    head_module: str = ""  # its name in transformers 5, if the files use another one
+    scales_inputs: bool = False  # the embedding's multiplier is applied by the model, so virtual tokens get it too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What counts when config.json lacks a key, and how some keys are called."""
+    """Values for keys that config.json lacks, and the names of some keys."""
 
     max_position: int
-    kv_heads: int | None = None  # None: as many as heads
+    kv_heads: int | None = None  # None: same as heads
     head_dim: int | None = None  # None: hidden_size / num_attention_heads
     eps: float = 1e-6
     eps_key: str = "rms_norm_eps"
@@ -76,9 +80,12 @@ class Defaults:
 
 
 def read_model(architecture: str, config: Fields, stored_dtype: str, defaults: Defaults) -> ModelConfig:
-    """What every architecture's config.json says; no windows. ``stored_dtype`` counts where the file names no dtype."""
+    """Read the part of config.json that all architectures share; no windows.
+
+    ``stored_dtype`` applies if the file names no dtype.
+    """
     heads, hidden, layers = map(config.integer, ("num_attention_heads", "hidden_size", "num_hidden_layers"))
-    # transformers: an explicit null means as many as heads, a missing key the default of the class
+    # as in transformers: an explicit null means as many as heads, a missing key the default of the class
     missing = "num_key_value_heads" not in config.values
     kv_heads = config.integer("num_key_value_heads", (defaults.kv_heads or heads) if missing else heads)
     max_position = config.integer("max_position_embeddings", defaults.max_position)
@@ -123,7 +130,7 @@ def _check_heads(config: Fields, hidden: int, heads: int, kv_heads: int, head_di
 
 
 def activation(config: Fields, key: str = "hidden_act", default: str = "silu") -> str:
-    """The activation that ``key`` names, in our names."""
+    """Return the activation that ``key`` names, under our name."""
     name = config.text(key, default)
     if name not in ACTIVATIONS:
         raise CheckpointError(
@@ -134,13 +141,13 @@ def activation(config: Fields, key: str = "hidden_act", default: str = "silu") -
 
 
 def refuse_flag(config: Fields, key: str, why: str) -> None:
-    """For what would change the answers and is not computed here."""
+    """Refuse a flag that would change the answers and is not supported here."""
     if config.flag(key):
         raise CheckpointError(f"{config.source}: {key} is true, {why} is not supported; use another checkpoint")
 
 
 def typed_windows(config: Fields, window: int | None, types: list[Any], layers: int) -> tuple[int | None, ...]:
-    """The sliding window of each layer by its type; ``types`` count where config.json lacks layer_types."""
+    """Return the sliding window of each layer by its type. ``types`` apply if config.json lacks layer_types."""
     if config.has("layer_types"):
         types = config.values["layer_types"]
     if not isinstance(types, list) or len(types) != layers:
@@ -157,7 +164,7 @@ def typed_windows(config: Fields, window: int | None, types: list[Any], layers: 
 
 
 def attention(model: ModelConfig, layer: int, norm: NormConfig, **fields: Any) -> AttentionConfig:
-    """Attention of ``model``; ``fields`` of ``AttentionConfig`` say where it differs from Llama's."""
+    """Return the attention of ``model``. ``fields`` of ``AttentionConfig`` say where it differs from Llama's."""
     values = {"rope": model.rope, "scale": model.head_dim**-0.5, "window": model.windows[layer], **fields}
     return AttentionConfig(
         hidden=model.hidden, heads=model.heads, kv_heads=model.kv_heads, head_dim=model.head_dim, norm=norm, **values
@@ -165,7 +172,7 @@ def attention(model: ModelConfig, layer: int, norm: NormConfig, **fields: Any) -
 
 
 def attention_roles(model: ModelConfig, prefix: str, qkv_bias: bool = False, o_bias: bool = False) -> Roles:
-    """q, k, v and o under their usual names."""
+    """Return q, k, v and o under their usual names."""
     wide, narrow = model.heads * model.head_dim, model.kv_heads * model.head_dim
     roles: Roles = {}
     for role, rows in (("q", wide), ("k", narrow), ("v", narrow)):
@@ -174,7 +181,7 @@ def attention_roles(model: ModelConfig, prefix: str, qkv_bias: bool = False, o_b
 
 
 def mlp_roles(model: ModelConfig, prefix: str, bias: bool = False) -> Roles:
-    """gate, up and down under their usual names."""
+    """Return gate, up and down under their usual names."""
     hidden, inner = model.hidden, model.intermediate
     roles: Roles = {}
     for role in ("gate", "up"):
@@ -183,13 +190,13 @@ def mlp_roles(model: ModelConfig, prefix: str, bias: bool = False) -> Roles:
 
 
 def linear(role: str, name: str, rows: int, width: int, bias: bool = False) -> Roles:
-    """A projection [rows, width], and its bias."""
+    """Return a projection [rows, width], and its bias."""
     weight: Roles = {role: Source(f"{name}.weight", (rows, width))}
     return weight | ({f"{role}_bias": Source(f"{name}.bias", (rows,))} if bias else {})
 
 
 def fused(roles: dict[str, int], name: str, width: int) -> Roles:
-    """Projections of so many rows each that lie behind each other in one tensor."""
+    """Return projections that follow each other in one tensor. ``roles`` has the number of rows of each."""
     total, first, sources = sum(roles.values()), 0, {}
     for role, rows in roles.items():
         sources[role] = Source(f"{name}.weight", (total, width), (first, rows, total))
@@ -198,7 +205,7 @@ def fused(roles: dict[str, int], name: str, width: int) -> Roles:
 
 
 def vector(role: str, name: str, size: int) -> Roles:
-    """A norm's weight."""
+    """Return a norm's weight."""
     return {role: Source(f"{name}.weight", (size,))}
 
 
@@ -209,7 +216,7 @@ def chain(
     embedding: EmbeddingConfig | None = None,
     head: HeadConfig | None = None,
 ) -> list[Part]:
-    """Embedding, the components of each layer, head, under their usual names."""
+    """Return the whole chain under the usual names: embedding, the components of each layer, head."""
     hidden, vocabulary = model.hidden, model.vocabulary
     first = embedding or EmbeddingConfig(vocabulary=vocabulary, hidden=hidden)
     last = head or HeadConfig(vocabulary=vocabulary, hidden=hidden, norm=norm)
@@ -221,5 +228,5 @@ def chain(
 
 
 def mlp(model: ModelConfig, norm: NormConfig, **fields: Any) -> MlpConfig:
-    """Feed-forward of ``model``; ``fields`` of ``MlpConfig`` say where it differs from Llama's."""
+    """Return the feed-forward of ``model``. ``fields`` of ``MlpConfig`` say where it differs from Llama's."""
     return MlpConfig(hidden=model.hidden, intermediate=model.intermediate, norm=norm, **fields)

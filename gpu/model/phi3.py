@@ -1,7 +1,7 @@
 """Phi-3: Llama with queries, keys and values in one tensor, gate and up in another, a sliding window, longrope.
 
-Longrope has two sets of factors; transformers takes the long ones as soon as a sequence is longer than
-original_max_position_embeddings, and then computes all of it again. Here sequences end there.
+Longrope has two sets of factors. As soon as a sequence is longer than original_max_position_embeddings, transformers
+switches to the long factors and computes all of the sequence again. Here sequences end there.
 """
 
 from __future__ import annotations

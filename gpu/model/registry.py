@@ -1,4 +1,4 @@
-"""The architectures that can be served, by the names that config.json gives them. A new one adds a line to ``FAMILIES``."""
+"""Registry of the architectures that can be served, by their names in config.json. A new one adds a line to ``FAMILIES``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..errors import CheckpointError
 from .fields import Fields, named
 from .parts import Architecture
 
-# Modules; each has ARCHITECTURES and nothing else that anybody needs to know.
+# Modules. Each has ARCHITECTURES, and no other public name.
 FAMILIES = (
     "blockwright.gpu.model.llama",
     "blockwright.gpu.model.gemma",
@@ -24,7 +24,7 @@ ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def register(module: str) -> None:
-    """Adds the architectures of a module, by its dotted name."""
+    """Add the architectures of a module, given by its dotted name."""
     found: tuple[Architecture, ...] = import_module(module).ARCHITECTURES
     ARCHITECTURES.update({architecture.name: architecture for architecture in found})
 
@@ -34,7 +34,7 @@ for _family in FAMILIES:
 
 
 def find(config: Fields) -> Architecture:
-    """The architecture that config.json names (``architectures``, else ``model_type``); else a ``CheckpointError``."""
+    """Return the architecture that config.json names (``architectures``, or ``model_type``). Raises ``CheckpointError``."""
     names = config.values.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise config.wrong("architectures", "a list of names")

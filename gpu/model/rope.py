@@ -1,6 +1,6 @@
 """Rotary embeddings in config.json: the old spelling (rope_theta, rope_scaling) and the new one (rope_parameters).
 
-Resolves precedence and defaults as transformers 5 does; refuses the kinds that no back end computes.
+Resolves precedence and defaults as transformers 5 does; refuses kinds that no back end computes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ DEFAULT_THETA = 10_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeRules:
-    """Where configuration classes of transformers differ in how they read rotary embeddings."""
+    """The differences between configuration classes of transformers in how they read rotary embeddings."""
 
     kinds: tuple[str, ...] = ("default", "linear", "llama3")
     theta_key: str = "rope_theta"
-    partial: float | None = None  # partial_rotary_factor when config.json lacks it; None: only 1.0 is right
+    partial: float | None = None  # partial_rotary_factor if config.json lacks it; None: only 1.0 is valid
     partial_key: str = "partial_rotary_factor"
     aliases: tuple[str, ...] = ()  # other names of longrope
-    original_max_position: int | None = None  # when config.json lacks it; None: max_position_embeddings
+    original_max_position: int | None = None  # used if config.json lacks it; None: max_position_embeddings
     interleaved: bool = False
     wide: bool = False
 
@@ -33,7 +33,7 @@ PLAIN_ROPE = RopeRules()
 
 
 def read_rope(config: Fields, max_position: int, head_dim: int, rules: RopeRules) -> RopeConfig:
-    """The rotary embedding of a model. Raises ``CheckpointError`` for kinds that ``rules`` do not list."""
+    """Read the rotary embedding of a model. Raises ``CheckpointError`` for kinds that ``rules`` do not list."""
     section = config.object("rope_scaling") or config.object("rope_parameters") or Fields(config.source, {})
     theta = section.number("rope_theta", config.number(rules.theta_key, DEFAULT_THETA))
     kind = section.text("rope_type") or section.text("type", "default")
@@ -79,7 +79,7 @@ def read_rope(config: Fields, max_position: int, head_dim: int, rules: RopeRules
 
 
 def _rotary_dim(config: Fields, section: Fields, head_dim: int, rules: RopeRules) -> int:
-    """How many elements of a head turn: partial_rotary_factor of them."""
+    """Return how many elements of a head are rotated: the fraction partial_rotary_factor of them."""
     factor = section.number("partial_rotary_factor", config.number(rules.partial_key, rules.partial or 1.0))
     dim = int(head_dim * factor) if 0 < factor <= 1 else 0
     if factor != 1.0 and rules.partial is None:
@@ -97,7 +97,10 @@ def _rotary_dim(config: Fields, section: Fields, head_dim: int, rules: RopeRules
 def _longrope(
     config: Fields, section: Fields, max_position: int, dim: int, rules: RopeRules, base: RopeConfig
 ) -> RopeConfig:
-    """Short factors only: beyond original_max_position every position would be computed anew, with the long ones."""
+    """Return a longrope configuration with short factors only.
+
+    Beyond original_max_position every position would have to be computed again, with the long ones.
+    """
     inside = section.integer("original_max_position_embeddings", rules.original_max_position or max_position)
     original = config.integer("original_max_position_embeddings", rules.original_max_position or inside)
     if original < 2:

@@ -1,1 +1,1 @@
-"""The native CPU back end over the compiled kernels of ``gpu/kernels``."""
+"""Native CPU back end over the compiled kernels of ``gpu/kernels``."""

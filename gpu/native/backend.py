@@ -1,9 +1,9 @@
-"""The native CPU back end: a whole run is one call into the compiled kernels, with their own threads.
+"""Native CPU back end: a whole run is one call into the compiled kernels, which have their own threads.
 
-Owns the kernels' context, their scratch and the rotary tables. A row's results are bitwise the same alone, in any batch
-in any chunking, and wherever its prompt ends, on one kind of processor (``numerics`` names the instruction set). Inside a
-component everything is float32 but the inputs of products; hidden states and KV are rounded to the model's type. A call
-allocates nothing but small index arrays and gives up the GIL once.
+Owns the kernels' context, their scratch and the rotary tables. On one kind of processor (``numerics`` names the instruction
+set) a row's results are bitwise the same alone, in any batch, in any chunking, and wherever its prompt ends. Inside a
+component everything is float32 except the inputs of products; hidden states and KV are rounded to the model's type. A call
+allocates nothing but small index arrays and releases the GIL once.
 
 Shape legend: as in ``gpu/backend.py``; H half a head.
 """
@@ -60,7 +60,7 @@ from .packing import DTYPES, NativePacked, pack, parts_of
 
 SLOT_UNIT = 1024  # bytes
 MAX_THREADS = 256
-FIELDS = {  # of a record, by role; norms have the name of their role
+FIELDS = {  # field of a record for each role; norms have the name of their role
     "weight": "w0", "q": "w0", "k": "w1", "v": "w2", "o": "w_out", "gate": "w0", "up": "w1", "down": "w_out",
     "q_bias": "b0", "k_bias": "b1", "v_bias": "b2", "o_bias": "b_out",
     "gate_bias": "b0", "up_bias": "b1", "down_bias": "b_out",
@@ -69,21 +69,21 @@ FIELDS = {  # of a record, by role; norms have the name of their role
 
 @dataclass(frozen=True, slots=True)
 class NativeRun:
-    """Consecutive components as records for the kernels, and what their pointers must keep alive."""
+    """Consecutive components as records for the kernels, and the objects that their pointers must keep alive."""
 
     records: ctypes.Array[ComponentRecord]
     address: int
     count: int
     width: int
-    vocabulary: int  # of a head, else 0
+    vocabulary: int  # a head's; else 0
     parts: tuple[NativePacked, ...]
-    places: tuple[int, ...]  # of each component: its first record
+    places: tuple[int, ...]  # each component's first record
     rope: tuple[torch.Tensor, ...]  # tables that the records point to
     deltas: dict[int, AttachedDeltas] = field(default_factory=dict)  # by number
 
 
 class NativeBackend:
-    """See the module and ``gpu/backend.py``. ``instruction_set``: "" for the best that the processor has."""
+    """Native back end (see the module and ``gpu/backend.py``). ``instruction_set`` "": the processor's best."""
 
     def __init__(self, dtype: str, threads: int = 1, instruction_set: str = "") -> None:
         if dtype not in DTYPES:
@@ -105,7 +105,7 @@ class NativeBackend:
         self._dtype_name = dtype
         self._arenas: dict[KvLayout, torch.Tensor] = {}
         self._slots: dict[KvLayout, SlotBytes] = {}
-        self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}  # by head_dim, too
+        self._rope: dict[tuple[RopeConfig, int], tuple[torch.Tensor, torch.Tensor]] = {}  # keyed by head_dim, too
         self._tables: Tables | None = None
         self._max_logits = 0
         self._logits = torch.empty(0)
@@ -152,7 +152,10 @@ class NativeBackend:
         return int(self._lib.bw_progress(self._ctx))
 
     def delay(self, every: int, microseconds: int) -> None:
-        """For tests: one in ``every`` points of a piece, at which a thread could lose its core, takes so much longer."""
+        """Slow the kernels down, for tests.
+
+        One in ``every`` points of a piece at which a thread could lose its core takes ``microseconds`` longer.
+        """
         self._lib.bw_delay(self._ctx, every, microseconds)
 
     def add_arena(self, layout: KvLayout, memory: torch.Tensor) -> None:
@@ -165,7 +168,7 @@ class NativeBackend:
         self._slots[layout].read(slots, memory)
 
     def import_(self, layout: KvLayout, slots: Sequence[int], memory: torch.Tensor) -> None:
-        self.settle()  # who is late may still read what the slots were before
+        self.settle()  # a late thread may still read the slots' former content
         self._slots[layout].write(slots, memory)
 
     def compose(self, parts: Sequence[Packed], kv_layer: int) -> NativeRun:
@@ -253,7 +256,7 @@ class NativeBackend:
         best_N = np.empty(rows, dtype=np.int32)
         self._lib.bw_argmax(self._ctx, logits_NV.data_ptr(), rows, vocabulary, best_N.ctypes.data)
         if logits_NV.data_ptr() != self._logits.data_ptr():
-            self.settle()  # the caller's memory, which may go away
+            self.settle()  # the caller's memory, which may be freed
         return best_N
 
     def _check(self, run: NativeRun, hidden: torch.Tensor, is_head: bool) -> None:
@@ -266,7 +269,10 @@ class NativeBackend:
             )
 
     def _describe(self, part: NativePacked, records: Iterator[ComponentRecord], kv_layer: int) -> None:
-        """Fills the next record, or two: of a component of two, attention is kept aside until the feed-forward ends."""
+        """Fill the next record.
+
+        A component with two parts fills two: the result of attention is kept aside until the feed-forward part ends.
+        """
         config = part.spec.config
         record = next(records)
         record.width, record.factor = config.hidden, 1.0
@@ -324,7 +330,10 @@ class NativeBackend:
         _describe_norm(config.norm, record)
 
     def _rotary(self, rope: RopeConfig, head_dim: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """For positions below ``length`` at least. Runs keep the tables that they were composed with."""
+        """Return rotary tables for at least ``length`` positions.
+
+        Runs keep the tables that they were composed with.
+        """
         key = rope, head_dim
         if key not in self._rope or len(self._rope[key][0]) < length:
             cos_MH, sin_MH = rotary_table(rope, head_dim, torch.arange(length), torch.float32)

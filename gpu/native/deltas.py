@@ -1,7 +1,7 @@
-"""The packed form of a delta for the native kernels: for each product one A of all its low-rank terms, and their Bs.
+"""Packed form of a delta for the native kernels: for each product one A with all its low-rank terms, and their Bs.
 
-Owns the order of the parts in a delta's memory. A product's terms lie behind each other as columns of its A, from an even
-column on; roles whose module is fused share theirs. B has the columns of the weight that it is added to.
+Owns the order of the parts in a delta's memory. The terms of a product are consecutive columns of its A, each from an even
+column on; roles of a fused module share one A. B has the columns of the weight that it is added to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SECOND_B = 3  # place of the second product's B in a record
 
 @dataclass(frozen=True, slots=True)
 class NativeDelta:
-    """A delta whose parts lie in the caller's memory: a record for each record of its component."""
+    """A delta with its parts in the caller's memory, and one record for each record of its component."""
 
     spec: ComponentSpec
     records: tuple[DeltaRecord, ...]
@@ -44,13 +44,13 @@ class NativeDelta:
 
     @property
     def panels(self) -> int:
-        """Most of an A."""
+        """The number of panels of its largest A."""
         most: int = max(columns for record in self.records for columns in list(record.columns))
         return -(-most // PANEL)
 
     @property
     def bottleneck(self) -> int:
-        """Columns of the widest one."""
+        """The number of columns of its widest bottleneck."""
         found: int = max(record.bottleneck for record in self.records)
         return found
 
@@ -59,7 +59,7 @@ Product = dict[str, int]  # the roles whose weights read the same rows, each wit
 
 
 def products(config: ComponentConfig) -> list[tuple[Product, Product]]:
-    """Of each record of a component: of its first and its second product."""
+    """Return for each record of a component the roles of its first and its second product."""
     match config:
         case EmbeddingConfig():
             return [({}, {})]
@@ -77,7 +77,7 @@ def products(config: ComponentConfig) -> list[tuple[Product, Product]]:
 
 @dataclass(frozen=True, slots=True)
 class TermColumns:
-    """Where the terms of a product lie in its A: first column by role; all columns, padded to half panels."""
+    """The places of a product's terms in its A: first column by role, and all columns, padded to half panels."""
 
     of: dict[str, int]
     total: int
@@ -112,7 +112,7 @@ def _packed(columns: int, width: int, element: int, panel: int = PANEL) -> int:
 
 
 def _sizes(spec: ComponentSpec, product: Product, element: int) -> Iterator[int]:
-    """Bytes of a product's parts: each shift, A and its scales, then each B; nothing where it has no term."""
+    """Yield the bytes of a product's parts: each shift, A and its scales, then each B; nothing if it has no term."""
     assert spec.delta is not None
     for role in _biases(spec, product):
         yield -(-spec.delta.tensors[f"{role}.bias"].shape[0] // PANEL) * PANEL * 4
@@ -130,13 +130,13 @@ def _aligned(size: int) -> int:
 
 
 def _filled(spec: ComponentSpec) -> Iterator[tuple[str, TensorRef]]:
-    """The tensor of the virtual tokens, if there is one."""
+    """Yield the tensor of the virtual tokens, if there is one."""
     assert spec.delta is not None
     yield from ((role, ref) for role, ref in spec.delta.tensors.items() if role in ("prompt", "prefix"))
 
 
 def delta_bytes(spec: ComponentSpec, dtype: torch.dtype) -> int:
-    """Bytes of the whole packed form."""
+    """Return the bytes of the whole packed form."""
     parts = [n for record in products(spec.config) for p in record for n in _sizes(spec, p, dtype.itemsize)]
     parts += [math.prod(ref.shape) * dtype.itemsize for _, ref in _filled(spec)]
     parts += [size for _, size in _bottleneck_sizes(spec, dtype)]
@@ -146,7 +146,7 @@ def delta_bytes(spec: ComponentSpec, dtype: torch.dtype) -> int:
 def pack_delta(
     spec: ComponentSpec, tensors: Mapping[str, torch.Tensor], memory: torch.Tensor, dtype: torch.dtype
 ) -> Generator[int, None, NativeDelta]:
-    """Fill ``memory`` (uint8 [delta_bytes]), about a slice in each step, whose bytes it yields."""
+    """Fill ``memory`` (uint8 [delta_bytes]), about a slice in each step. Yield the bytes of each step."""
     records, offset = [], 0
     for record_products in products(spec.config):
         record = DeltaRecord()
@@ -201,7 +201,7 @@ def _fill(
 
 
 def _bottleneck_sizes(spec: ComponentSpec, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
-    """Bytes of its parts by role, if there is a bottleneck."""
+    """Yield the role and the bytes of each of its parts, if there is a bottleneck."""
     assert spec.delta is not None
     if spec.delta.config.bottleneck is not None:
         for role in ("down", "up"):
@@ -217,7 +217,7 @@ def _bottleneck(
     parts: Mapping[str, torch.Tensor],
     dtype: torch.dtype,
 ) -> Iterator[int]:
-    """The columns of ``down`` are padded to whole panels; nothing comes of what is added."""
+    """Pack a bottleneck. The columns of ``down`` are padded to whole panels; the padding has no effect."""
     assert spec.delta is not None
     config = spec.delta.config.bottleneck
     assert config is not None
@@ -232,7 +232,7 @@ def _bottleneck(
 
 
 def _shift(view: torch.Tensor, bias: torch.Tensor, replaced: torch.Tensor | None, dtype: torch.dtype) -> None:
-    """As float32, of values of the model's type; zeros behind it."""
+    """Write a bias (less the replaced one) as float32, from values of the model's type, with zeros behind it."""
     floats = view.view(torch.float32).zero_()
     floats[: bias.numel()] = bias.to(dtype).float()
     if replaced is not None:
@@ -242,7 +242,7 @@ def _shift(view: torch.Tensor, bias: torch.Tensor, replaced: torch.Tensor | None
 def _pack(
     view: torch.Tensor, parts: Sequence[tuple[int, torch.Tensor]], rows: int, dtype: torch.dtype, *, halves: bool = False
 ) -> Iterator[int]:
-    """A matrix of so many rows, each part from one of them on, zeros between; whole panels at once."""
+    """Pack a matrix of ``rows`` rows, whole panels at once. Each part begins at its row, with zeros between."""
     width = parts[0][1].shape[1]
     row = -(-width * dtype.itemsize // 4) * 4
     step = max(1, SLICE // (row * PANEL)) * PANEL
@@ -257,7 +257,7 @@ def _pack(
 
 
 def _virtual(record: DeltaRecord, spec: ComponentSpec, raw_PQ: torch.Tensor, place: torch.Tensor) -> Iterator[int]:
-    """Rows of the model's type, of a prefix with the key and value of a head together."""
+    """Pack the rows of virtual tokens in the model's type. In a prefix, key and value of a head are put together."""
     assert spec.delta is not None
     rows_PQ = place.view(raw_PQ.shape)
     layout = spec.component.kv
@@ -277,11 +277,11 @@ class AttachedDeltas:
     """The deltas of one number in a run: a record for each record of the run, zero where there is no delta."""
 
     records: ctypes.Array[DeltaRecord]
-    of_group: tuple[int, int]  # address of the records, most virtual tokens of any
+    of_group: tuple[int, int]  # address of the records, most virtual tokens of any record
 
     @classmethod
     def of(cls, count: int, packed: Iterable[tuple[int, NativeDelta]]) -> AttachedDeltas:
-        """Of a run of ``count`` records, with deltas from their first records on."""
+        """Return the records of a run of ``count`` records, given deltas and their first records."""
         array = (DeltaRecord * count)()
         for first, delta in packed:
             for i, record in enumerate(delta.records):
@@ -292,7 +292,7 @@ class AttachedDeltas:
 def groups(
     delta_N: np.ndarray | None, count_N: np.ndarray, attached: Mapping[int, AttachedDeltas]
 ) -> ctypes.Array[GroupRecord] | None:
-    """Consecutive tokens with the same deltas; None where no row has any."""
+    """Return groups of consecutive tokens with the same deltas; None if no row has any."""
     if delta_N is None:
         return None
     ends = np.cumsum(count_N)

@@ -1,6 +1,6 @@
-"""The compiled CPU kernels as ctypes sees them: finds the library, declares its functions and the record of a component.
+"""ctypes bindings of the compiled CPU kernels: finds the library, declares its functions and its records.
 
-Owns the C ABI alone (``kernels/native.h`` mirrors it). Never touches tensors. A call through ``CDLL`` gives up the GIL.
+Owns the C ABI alone (``kernels/native.h`` mirrors it). Never touches tensors. A call through ``CDLL`` releases the GIL.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EMBEDDING, ATTENTION, MLP, HEAD = range(4)
 RMS, LAYER = range(2)
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "gelu_new": 2, "gelu_fast": 2}
 BOTTLENECKS = ACTIVATIONS | {"relu": 3}
-READS = {"output": 0, "sum": 1, "input": 2}  # what a bottleneck reads
+READS = {"output": 0, "sum": 1, "input": 2}  # input of a bottleneck
 HALVES, NEIGHBOURS = range(2)
 KEEP, JOIN = 1, 2
 
@@ -91,7 +91,10 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library with its functions declared. Raises ``BackendError`` when it was not built or is of another version."""
+    """Load the library and declare its functions.
+
+    Raises ``BackendError`` if it was not built or is of another version.
+    """
     path = LIBRARY
     if not path.exists():
         raise BackendError("the native kernels were not built; install gcc and install the package again")

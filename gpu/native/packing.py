@@ -1,7 +1,7 @@
-"""The packed form of a component for the native kernels: one part for each raw tensor, and how rows of it fill that.
+"""Packed form of a component for the native kernels: one part for each raw tensor, filled by rows.
 
-Owns which tensor has which form; the layout inside a form is the kernels' (``kernels/native.h``). Nothing is fused: a
-product over several weights (q, k, v; gate and up) takes each where it lies.
+Owns the choice of a form for each tensor; the layout inside a form is the kernels' (``kernels/native.h``). Nothing is fused:
+a product over several weights (q, k, v; gate and up) reads each where it lies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..model.config import MLP, ComponentConfig, ComponentSpec, EmbeddingConfig,
 from ..weights.identity import packed_id
 from .library import library
 
-PANEL, HALF = 32, 16  # columns packed together; those of the last ones of a low-rank A where there are no more
+PANEL, HALF = 32, 16  # columns packed together; HALF: in the last panel of a low-rank A, if it has no more
 ALIGNMENT = 64  # bytes
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 OFFSET = ("norm", "post_norm", "q_norm", "k_norm")  # roles to which the norm's offset is added
@@ -25,7 +25,7 @@ OFFSET = ("norm", "post_norm", "q_norm", "k_norm")  # roles to which the norm's 
 
 @dataclass(frozen=True, slots=True)
 class NativePacked:
-    """A component whose parts lie in the caller's memory, by role."""
+    """A component with its parts in the caller's memory, by role."""
 
     spec: ComponentSpec
     memory: Mapping[str, torch.Tensor]
@@ -36,7 +36,7 @@ class NativePacked:
 
 
 def parts_of(spec: ComponentSpec, dtype: torch.dtype) -> list[PackedPart]:
-    """Of the whole component, in the order of its tensors."""
+    """Return the parts of the whole component, in the order of its tensors."""
     return [_part(spec, role, shape, dtype) for role, shape in tensor_shapes(spec.config).items()]
 
 
@@ -59,14 +59,14 @@ def _offset(config: ComponentConfig, role: str) -> float:
 
 
 def pack(part: PackedPart, raw: torch.Tensor, memory: torch.Tensor, first: int, dtype: torch.dtype) -> None:
-    """Fill the place of the rows of a tensor from ``first`` on. Raises ``BackendError`` for memory that does not fit."""
+    """Pack the rows of a tensor from row ``first`` on. Raises ``BackendError`` for memory that does not fit."""
     if memory.numel() != part.nbytes or memory.data_ptr() % ALIGNMENT or not memory.is_contiguous():
         raise BackendError(
             f"{part.role} needs {part.nbytes} contiguous bytes aligned to {ALIGNMENT}, but {memory.numel()} at "
             f"{memory.data_ptr():#x} were given: the caller's memory is wrong"
         )
     match part.form:
-        case "vector":  # as float32, of values of the model's type; zeros behind it
+        case "vector":  # as float32, from values of the model's type, with zeros behind them
             floats = memory.view(torch.float32).zero_()
             floats[: raw.numel()] = raw.to(dtype).float() + part.added
         case "rows":

@@ -1,1 +1,1 @@
-"""The reference back end in plain torch, by which the others are measured."""
+"""Reference back end in plain torch, the standard for the others."""

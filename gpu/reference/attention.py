@@ -1,8 +1,8 @@
 """Attention of the torch reference over paged KV: writes a step's keys and values, then reads each row's pages.
 
-Rows of one token are computed together, longer rows one by one. Only positions that a row may attend to are read, so what
-lies in the rest of a page never matters. Legend: T tokens of the step, N rows, S positions read, G query heads per KV head,
-K KV heads, H head size, C slots of the arena, O tokens of a page, Q query heads.
+Rows of one token are computed together, longer rows one by one. Only positions that a row may attend to are read, so the
+rest of a page never matters. Legend: T tokens of the step, N rows, S positions read, G query heads per KV head, K KV heads,
+H head size, C slots of the arena, O tokens of a page, Q query heads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .operations import rotary_table, soft_cap
 
 
 class StepIndex:
-    """Where the tokens of a step lie: computed once per step, used by all of its components."""
+    """Positions of a step's tokens, computed once per step and used by all of its components."""
 
     def __init__(self, batch: Batch, tables: Tables) -> None:
         self.row_N, self.start_N, self.count_N = batch.row_N, batch.start_N, batch.count_N
@@ -36,7 +36,7 @@ class StepIndex:
         return torch.from_numpy(self.tables.tokens[self.row_T, self.position_T].astype(np.int64))
 
     def rotary(self, config: AttentionConfig, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosine and sine of the step's positions; shared by components of equal rotary configuration."""
+        """Return cosine and sine of the step's positions. Components of equal rotary configuration share them."""
         key = (config.rope, config.head_dim)
         if key not in self._rotary:
             self._rotary[key] = rotary_table(config.rope, config.head_dim, torch.from_numpy(self.position_T), dtype)
@@ -52,7 +52,10 @@ def attend(
     index: StepIndex,
     config: AttentionConfig,
 ) -> torch.Tensor:
-    """Queries (rotated) to attention output [T, N * H]; ``k_TKH`` (rotated) and ``v_TKH`` go to their slots first."""
+    """Return the attention output [T, N * H] of rotated queries.
+
+    ``k_TKH`` (rotated) and ``v_TKH`` are first written to their slots.
+    """
     page = kv_C2OKH.shape[2]
     slot_T = torch.from_numpy(index.tables.slots[index.row_T, layer, index.position_T // page].astype(np.int64))
     within_T = torch.from_numpy(index.position_T % page)
@@ -71,7 +74,7 @@ def attend(
 def _single(
     q_NQH: torch.Tensor, kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, config: AttentionConfig
 ) -> torch.Tensor:
-    """One query per row, all rows together; rows of fewer positions repeat their last one, masked."""
+    """Attend with one query per row, all rows together. Rows of fewer positions repeat their last one, masked."""
     window = config.window
     page, kv_heads = kv_C2OKH.shape[2:4]
     last_N = index.start_N[index.single_N].astype(np.int64)
@@ -92,7 +95,10 @@ def _single(
 def _longer(
     q_TQH: torch.Tensor, kv_C2OKH: torch.Tensor, layer: int, index: StepIndex, n: int, config: AttentionConfig
 ) -> torch.Tensor:
-    """Several queries of batch row ``n``; the query heads of a group share their KV head by a stride of zero."""
+    """Attend with several queries of batch row ``n``.
+
+    The query heads of a group share their KV head by a stride of zero.
+    """
     window = config.window
     page, kv_heads, size = kv_C2OKH.shape[2:]
     start, count = int(index.start_N[n]), int(index.count_N[n])
@@ -115,7 +121,7 @@ def _longer(
 def _weigh(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, config: AttentionConfig
 ) -> torch.Tensor:
-    """Softmax-weighted values; capped scores step by step, as transformers has them."""
+    """Return softmax-weighted values. Capped scores are computed step by step, as in transformers."""
     if not config.softcap:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=config.scale)
     scores = soft_cap(q @ k.transpose(-1, -2) * config.scale, config.softcap)

@@ -1,8 +1,8 @@
-"""The reference back end: plain torch on a CPU, in transformers' order of operations. The others are measured by it.
+"""Reference back end: plain torch on a CPU, in transformers' order of operations. The standard for the other back ends.
 
-Weights are views over the memory they were packed into, row-major in the model's type; a slot holds keys, then values, each
-[page, KV heads, head size]. Intermediates come from torch's allocator: the reference is not bound to the rule that a
-sweep allocates nothing, and a row's last bits may depend on what else is in the step.
+Weights are views over the memory they were packed into, row-major in the model's type. A slot holds keys, then values, each
+[page, KV heads, head size]. Intermediates come from torch's allocator: the reference is exempt from the rule that a sweep
+allocates nothing, and a row's last bits may depend on the rest of the step.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TorchRun:
 
 
 class TorchBackend:
-    """See the module and ``gpu/backend.py``."""
+    """Reference back end (see the module and ``gpu/backend.py``)."""
 
     def __init__(self, dtype: str, threads: int = 1) -> None:
         if dtype not in DTYPES:
@@ -73,7 +73,7 @@ class TorchBackend:
         self._arenas: dict[KvLayout, torch.Tensor] = {}
         self._slots: dict[KvLayout, SlotBytes] = {}
         self._tables: Tables | None = None
-        self._parts_done = 0  # components that were begun
+        self._parts_done = 0  # number of components that were begun
 
     def slot_bytes(self, layout: KvLayout) -> int:
         return -(-layout.raw_bytes // self.slot_unit) * self.slot_unit
@@ -178,7 +178,7 @@ class TorchBackend:
         embedded_TD = F.embedding(token_T.clamp(min=0), weight_VD)
         if config.multiplier != 1.0:
             embedded_TD = embedded_TD * config.multiplier
-        return embedded_TD.masked_fill(token_T[:, None] < 0, 0.0)  # what prefix tuning computes there nobody reads
+        return embedded_TD.masked_fill(token_T[:, None] < 0, 0.0)  # what prefix tuning computes there is never read
 
     def _attention(
         self,
@@ -211,7 +211,7 @@ class TorchBackend:
     def _finish(
         self, out_TD: torch.Tensor, residual_TD: torch.Tensor, product: Products, config: AttentionConfig | MlpConfig
     ) -> torch.Tensor:
-        """What is added to the residual. A bottleneck stands ahead of the norm."""
+        """Return the term to add to the residual. A bottleneck is applied before the norm."""
         out_TD = adapt(out_TD, residual_TD, product)
         if config.post_norm:
             out_TD = normalise(out_TD, product.weights, "post_norm", config.norm)
@@ -230,7 +230,7 @@ class TorchBackend:
         return soft_cap(logits_NV, config.softcap).float()
 
     def settle(self) -> None:
-        """Every call has ended when it returns."""
+        """Do nothing: every call has ended when it returns."""
 
     def progress(self) -> int:
         return self._parts_done

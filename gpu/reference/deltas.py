@@ -1,6 +1,6 @@
-"""The products of a component over a step's rows, in plain torch: the base's for all rows, then the terms of their deltas.
+"""Products of a component over a step's rows, in plain torch: the base's for all rows, plus the terms of their deltas.
 
-Legend: T tokens of a step, G those of one delta, D input width, Q output width, P virtual tokens.
+Legend: T tokens of a step, G tokens with one delta, D input width, Q output width, P virtual tokens.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class TorchDelta:
         return next((term for term in self.spec.delta.config.lora if term.role == role), None)
 
     def shift(self, role: str) -> torch.Tensor | None:
-        """Of a product's rows."""
+        """Return the bias that the delta adds to a product's rows, or None."""
         bias, replaced = self.weights.get(f"{role}.bias"), self.weights.get(f"{role}.replaced")
         return bias if bias is None or replaced is None else bias - replaced
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive tokens of a step that meet the same deltas, by place in the run."""
+    """Consecutive tokens of a step with the same deltas, by place in the run."""
 
     tokens: slice
     deltas: dict[int, TorchDelta]
 
 
 def stretches(delta_N: np.ndarray | None, count_N: np.ndarray, attached: dict[int, dict[int, TorchDelta]]) -> list[Stretch]:
-    """Those of a step that meet any; ``attached`` are a run's deltas by number."""
+    """Return the stretches of a step that have deltas. ``attached`` are a run's deltas by number."""
     if delta_N is None:
         return []
     ends = np.cumsum(count_N)
@@ -57,14 +57,17 @@ def stretches(delta_N: np.ndarray | None, count_N: np.ndarray, attached: dict[in
 
 
 class Products:
-    """What ``weights`` and some rows' deltas make of an input. ``prefix``: of the deltas' roles, in a component of two."""
+    """The products of ``weights`` and of some rows' deltas with an input.
+
+    ``prefix`` begins the deltas' roles in a component with two parts.
+    """
 
     def __init__(self, weights: dict[str, torch.Tensor], stretches: Sequence[Stretch], place: int, prefix: str = "") -> None:
         self.weights, self._prefix = weights, prefix
         self.changes = [(s.tokens, s.deltas[place]) for s in stretches if place in s.deltas]
 
     def __call__(self, role: str, x_TD: torch.Tensor) -> torch.Tensor:
-        """[T, Q]."""
+        """Return the product [T, Q] of one role."""
         y_TQ = F.linear(x_TD, self.weights[role], self.weights.get(f"{role}_bias"))
         name = self._prefix + role
         for tokens, delta in self.changes:
@@ -76,7 +79,7 @@ class Products:
         return y_TQ
 
     def fill(self, role: str, position_T: np.ndarray, *outputs: torch.Tensor) -> None:
-        """Give the virtual tokens the rows of tensor ``role``: of each output its part of them, in place."""
+        """Set the rows of virtual tokens from tensor ``role``: each output gets its part of them, in place."""
         for tokens, delta in self.changes:
             if (rows_PQ := delta.weights.get(role)) is not None:
                 within_G = np.flatnonzero(position_T[tokens] < len(rows_PQ))

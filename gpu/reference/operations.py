@@ -1,6 +1,6 @@
-"""The arithmetic of the torch reference, in the order of operations of transformers: norms, rotary, feed-forward, caps.
+"""Arithmetic of the torch reference, in transformers' order of operations: norms, rotary, feed-forward, caps.
 
-Legend: T tokens, G those of one delta, D hidden width, H head size, I inner width, N heads, S columns of several
+Legend: T tokens, G tokens with one delta, D hidden width, H head size, I inner width, N heads, S columns of several
 projections, R width of a bottleneck.
 """
 
@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "gelu_new": _gelu_new,  # both as transformers writes them out: each operation rounds
+    "gelu_new": _gelu_new,  # written out as in transformers, because each operation rounds
     "gelu_fast": _gelu_fast,
 }
 
@@ -38,7 +38,10 @@ BOTTLENECKS = ACTIVATIONS | {"relu": F.relu}
 
 
 def normalise(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], role: str, norm: NormConfig) -> torch.Tensor:
-    """Norm ``role``; RMS is taken in float32 and rounded to the model's type before or, if wide, after it is scaled."""
+    """Apply norm ``role``.
+
+    RMS is computed in float32, and rounded to the model's type before it is scaled, or after if ``wide``.
+    """
     weight_D = weights[role]
     if norm.kind == "layer":
         return F.layer_norm(x_TD, (x_TD.shape[-1],), weight_D, weights[f"{role}_bias"], norm.eps)
@@ -50,7 +53,7 @@ def normalise(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], role: str, n
 
 
 def feed_forward(x_TD: torch.Tensor, product: Products, config: MlpConfig) -> torch.Tensor:
-    """Feed-forward; biases where the weights have them."""
+    """Return the feed-forward output, with biases if the weights have them."""
     activation = ACTIVATIONS[config.activation]
     if config.gated:
         gate_TI = activation(product("gate", x_TD))
@@ -61,7 +64,7 @@ def feed_forward(x_TD: torch.Tensor, product: Products, config: MlpConfig) -> to
 
 
 def adapt(output_TD: torch.Tensor, residual_TD: torch.Tensor, product: Products) -> torch.Tensor:
-    """What a component computed, with the bottlenecks of some rows behind it; in place."""
+    """Apply the bottlenecks of some rows to a component's output, in place."""
     for tokens, delta in product.changes:
         assert delta.spec.delta is not None
         if (bottleneck := delta.spec.delta.config.bottleneck) is not None:
@@ -73,13 +76,13 @@ def adapt(output_TD: torch.Tensor, residual_TD: torch.Tensor, product: Products)
 
 
 def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
-    """``cap * tanh(x / cap)``, rounded after each operation as transformers has it; 0 caps nothing."""
+    """Return ``cap * tanh(x / cap)``, rounded after each operation as in transformers; 0 means no cap."""
     return torch.tanh(x / cap) * cap if cap else x
 
 
 @cache
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
-    """float32 [half of the elements that turn]."""
+    """Return float32 [half of the rotated elements]."""
     dim = rope.dim or head_dim
     exponent_H = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
     if rope.kind == "longrope":
@@ -102,14 +105,20 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
 def rotary_table(
     rope: RopeConfig, head_dim: int, position_T: torch.Tensor, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine [T, half of the elements that turn], computed in float32, then of the model's type unless wide."""
+    """Return cosine and sine [T, half of the rotated elements].
+
+    They are computed in float32, then rounded to the model's type unless ``wide``.
+    """
     angle_TH = position_T[:, None].float() * inverse_frequencies(rope, head_dim)
     kept = torch.float32 if rope.wide else dtype
     return (angle_TH.cos() * rope.attention_factor).to(kept), (angle_TH.sin() * rope.attention_factor).to(kept)
 
 
 def rotate(x_TNH: torch.Tensor, table: tuple[torch.Tensor, torch.Tensor], rope: RopeConfig) -> torch.Tensor:
-    """Rotary embedding of queries or keys; pairs are neighbours or the two halves of the leading elements that turn."""
+    """Apply the rotary embedding to queries or keys.
+
+    Only the leading elements are rotated. Pairs are neighbours, or the two halves of these elements.
+    """
     cos_T1H, sin_T1H = (one_TH[:, None] for one_TH in table)
     dim = 2 * cos_T1H.shape[-1]
     turning_TNH = x_TNH[..., :dim]

@@ -1,1 +1,1 @@
-"""From logits to tokens: rules, penalties, truncation, noise."""
+"""Sampling, from logits to tokens: rules, penalties, truncation, noise."""

@@ -1,7 +1,7 @@
-"""The noise that sampling adds: a pure function of (seed, choice, position, token id), so that any implementation and any
-rerun of a sequence draws the same.
+"""Sampling noise: a pure function of (seed, choice, position, token id).
 
-Exactly, with 64-bit unsigned arithmetic modulo 2**64, G = 0x9E3779B97F4A7C15 and
+Any implementation and any rerun of a sequence therefore draws the same. Exactly, with 64-bit unsigned arithmetic modulo
+2**64, G = 0x9E3779B97F4A7C15 and
 
     mix(z):  z ^= z >> 30;  z *= 0xBF58476D1CE4E5B9;  z ^= z >> 27;  z *= 0x94D049BB133111EB;  z ^= z >> 31
 
@@ -21,7 +21,7 @@ MASK = (1 << 64) - 1
 
 
 def noise_key(seed: int, choice: int, position: int) -> int:
-    """The 64-bit state that the noise of one position starts from."""
+    """Return the 64-bit state that the noise of one position starts from."""
     key = 0
     for part in (seed, choice, position):
         key = _mix((key + part + GOLDEN) & MASK)
@@ -35,7 +35,7 @@ def _mix(z: int) -> int:
 
 
 def gumbel(key: int, token_K: np.ndarray) -> np.ndarray:
-    """float64 [K]: the noise of token ids ``token_K`` (integers)."""
+    """Return float64 [K]: the noise of token ids ``token_K`` (integers)."""
     z_K = (token_K.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN) + np.uint64(key)
     z_K = (z_K ^ (z_K >> np.uint64(30))) * np.uint64(FIRST)
     z_K = (z_K ^ (z_K >> np.uint64(27))) * np.uint64(SECOND)

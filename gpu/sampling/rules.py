@@ -1,6 +1,6 @@
-"""``TokenRules`` in the form that a row's sampling uses: arrays made once, when the row is set.
+"""Token rules of one row, as arrays that are made once, when the row is set.
 
-Masks and biases only; penalties, order and arithmetic of the other steps are ``gpu/sampling/sampler.py``'s. V is the
+Masks and biases only; ``gpu/sampling/sampler.py`` does penalties, and the order and arithmetic of the other steps. V is the
 vocabulary.
 """
 
@@ -14,7 +14,7 @@ from ...policies.plan.sampling import TokenRules
 
 
 class RowRules:
-    """See the module."""
+    """``TokenRules`` in the form that sampling uses (see the module)."""
 
     __slots__ = (
         *("_allowed_K", "_banned", "_barred", "_bias_B", "_biased_B", "_ends_E", "_first_F", "_min_tokens", "_no_repeat"),
@@ -36,9 +36,10 @@ class RowRules:
         self._no_repeat = rules.no_repeat
 
     def apply(self, score_V: np.ndarray, known: np.ndarray, prompt_length: int) -> None:
-        """In place; what may not come gets minus infinity. ``known``: prompt and output so far, virtual tokens negative.
+        """Apply the rules in place; forbidden tokens get minus infinity.
 
-        Of rules that together leave no token only the allowed ones hold: a sequence must go on with something.
+        ``known`` is prompt and output so far; virtual tokens are negative. If the rules together leave no token, only the
+        allowed ones hold, because a sequence must continue with some token.
         """
         output = known[prompt_length:]
         score_V[self._biased_B] += self._bias_B
@@ -61,7 +62,7 @@ class RowRules:
         score_V[barred_V] = -np.inf
 
     def _apply_to_all(self, score_V: np.ndarray, barred_V: np.ndarray, known: np.ndarray) -> None:
-        """The rules that look at the prompt, too, as those of generation_config.json do in transformers."""
+        """Apply the rules that consider the prompt too, like the ones of generation_config.json in transformers."""
         for phrase in self._phrases:
             if phrase.follows(known):
                 score_V[phrase.last] += phrase.bias
@@ -73,7 +74,7 @@ class RowRules:
 
 
 class _Phrase:
-    """Token ids whose last one is concerned where the others come just before it."""
+    """Token ids whose last one is affected if the others come just before it."""
 
     __slots__ = ("before", "bias", "last")
 
@@ -88,7 +89,7 @@ class _Phrase:
 
 def repeating(tokens: np.ndarray, size: int) -> np.ndarray:
     """Return the ids that would end a sequence of ``size`` tokens which is there already."""
-    count = tokens.size - size + 1  # of sequences that are there
+    count = tokens.size - size + 1  # number of existing sequences
     if count < 1:
         return tokens[:0]
     same = np.ones(count, dtype=bool)

@@ -1,8 +1,8 @@
-"""Chooses the next token of each row in vLLM's order: rules (masks and biases), penalties, temperature, min p, top k, top p;
-then the Gumbel argmax.
+"""Sampler: chooses the next token of each row in vLLM's order.
 
-A row's choice is a function of its own logits, tokens and parameters alone: rows are computed one by one, in float64 from
-float32 logits, ties going to the lower token id. Legend: N rows, V vocabulary, K candidates of one row, best first.
+The order is: rules (masks and biases), penalties, temperature, min p, top k, top p; then the Gumbel argmax. A row's choice
+is a function of its own logits, tokens and parameters alone: rows are computed one by one, in float64 from float32 logits,
+and ties go to the lower token id. Legend: N rows, V vocabulary, K candidates of one row, best first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..tables import Tables
 from .noise import gumbel, noise_key
 from .rules import RowRules
 
-FIRST_CANDIDATES = 256  # looked at before more of the vocabulary is sorted for top p
+FIRST_CANDIDATES = 256  # examined before more of the vocabulary is sorted for top p
 LARGEST = 1e30
 
 
@@ -30,11 +30,11 @@ def sample(
     tables: Tables,
     argmax: Callable[[torch.Tensor], np.ndarray],
 ) -> tuple[list[int], list[TokenLogprob | None]]:
-    """The token of each row and, where asked for, log-probabilities of the raw logits. ``NOT_FINITE`` for one whose logit is
-    no number: its model has overflown, and whatever was drawn would mean nothing.
+    """Return the token of each row and, if requested, log-probabilities of the raw logits.
 
-    ``logits_NV`` float32; ``rows`` are table rows, ``positions`` the indices of the new tokens in their sequences;
-    ``argmax`` is the back end's and serves rows without randomness, penalties and rules.
+    A row gets ``NOT_FINITE`` if its chosen logit is not finite: its model has overflowed, and a drawn token would mean
+    nothing. ``logits_NV`` is float32. ``rows`` are table rows, ``positions`` the indices of the new tokens in their
+    sequences. ``argmax`` is the back end's, and serves rows without randomness, penalties and rules.
     """
     params = [tables.sampling[row] for row in rows]
     plain = [p.temperature == 0.0 and p.rules is None and not _penalised(p) for p in params]
@@ -58,7 +58,7 @@ def _penalised(p: SamplingParams) -> bool:
 
 
 def _finite(logits_V: np.ndarray) -> np.ndarray:
-    """float64 copy in which not-a-number and infinities have an order, too: nothing here fails for a model gone wrong."""
+    """Return a float64 copy in which NaN and infinities have an order too, so that nothing here fails for a broken model."""
     return np.nan_to_num(logits_V.astype(np.float64), nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
 
 
@@ -86,12 +86,15 @@ def _choose(
 
 
 def penalise(score_V: np.ndarray, p: SamplingParams, known: np.ndarray, prompt_length: int) -> None:
-    """In place: repetition over all ``known`` tokens but virtual ones, then presence and frequency over those from
-    ``prompt_length`` on."""
+    """Apply penalties in place.
+
+    Repetition counts all ``known`` tokens except virtual ones; presence and frequency count the ones from ``prompt_length``
+    on.
+    """
     if p.repetition_penalty != 1.0:
         seen = np.unique(known[known >= 0])
         score = score_V[seen]
-        with np.errstate(over="ignore"):  # a tiny penalty: as large as anything, and still a number to subtract from
+        with np.errstate(over="ignore"):  # a tiny penalty gives huge scores, which must still be numbers to subtract from
             weighed = np.where(score < 0, score * p.repetition_penalty, score / p.repetition_penalty)
         score_V[seen] = np.where(np.isneginf(score), score, np.clip(weighed, -LARGEST, LARGEST))
     if p.presence_penalty != 0.0 or p.frequency_penalty != 0.0:
@@ -100,10 +103,10 @@ def penalise(score_V: np.ndarray, p: SamplingParams, known: np.ndarray, prompt_l
 
 
 def candidates(score_V: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
-    """Token ids [K] that may be drawn.
+    """Return the token ids [K] that may be drawn.
 
-    Top k keeps the k best and whatever equals the last of them; of these, top p keeps a token while those ranked above
-    it (higher score, or equal score and lower id) have less than ``top_p`` of the probability. The best always stays.
+    Top k keeps the k best and any that equal the last of them. Of these, top p keeps a token while the ones ranked above it
+    (higher score, or equal score and lower id) have less than ``top_p`` of the probability. The best one always stays.
     """
     vocabulary = score_V.size
     if not 0 < top_k < vocabulary:
@@ -118,7 +121,7 @@ def candidates(score_V: np.ndarray, top_k: int, top_p: float) -> np.ndarray:
 
 
 def _nucleus(score_V: np.ndarray, top_p: float) -> np.ndarray:
-    """Top p of the whole vocabulary, sorting no more of it than the answer needs."""
+    """Apply top p to the whole vocabulary, sorting no more of it than the answer needs."""
     total = float(np.exp(score_V - score_V.max()).sum())
     size = FIRST_CANDIDATES
     while True:
@@ -136,7 +139,7 @@ def _kept(weight_K: np.ndarray, total: float, top_p: float) -> int:
 
 
 def _best(score_V: np.ndarray, k: int) -> np.ndarray:
-    """The ids of the k highest scores and of all that equal the last of them, best first, equal ones by id."""
+    """Return the ids of the k highest scores and of any that equal the last of them, best first, equal ones by id."""
     if k < score_V.size:
         border = np.partition(score_V, score_V.size - k)[score_V.size - k]
         token_K = np.flatnonzero(score_V >= border)
@@ -146,7 +149,7 @@ def _best(score_V: np.ndarray, k: int) -> np.ndarray:
 
 
 def score_prompt(logits_NV: torch.Tensor, tokens: Sequence[int], k: int) -> list[TokenLogprob]:
-    """What the raw logits of prompt positions said of the prompt tokens that follow them, with ranks."""
+    """Return the log-probabilities of prompt tokens under the raw logits of the positions before them, with ranks."""
     scored = []
     for logits_V, token in zip(logits_NV.numpy(), tokens, strict=True):
         entry = raw_logprobs(logits_V, token, k)
@@ -156,7 +159,7 @@ def score_prompt(logits_NV: torch.Tensor, tokens: Sequence[int], k: int) -> list
 
 
 def raw_logprobs(logits_V: np.ndarray, token: int, k: int) -> TokenLogprob:
-    """Log-softmax of the raw logits: of ``token`` and of the ``k`` best, best first."""
+    """Return the log-softmax of the raw logits: of ``token`` and of the ``k`` best, best first."""
     wide_V = _finite(logits_V)
     top = float(wide_V.max())
     norm = top + float(np.log(np.exp(wide_V - top).sum()))

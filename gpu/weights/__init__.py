@@ -1,1 +1,1 @@
-"""Checkpoints on disk: files, tensors, and the identity of what they hold."""
+"""Checkpoints on disk: files, tensors, and the identity of their content."""

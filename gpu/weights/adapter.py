@@ -1,8 +1,8 @@
-"""An adapter's folder (adapter_config.json and safetensors) over a base checkpoint, as the checkpoint of a variant.
+"""Adapters: a folder with adapter_config.json and safetensors, opened over a base checkpoint as the checkpoint of a variant.
 
-Modules are found by the names that the base's architecture gives its tensors, so that a module whose output is fused
-(Phi-3's qkv_proj, GPT-NeoX's query_key_value) becomes a term of each role, with the rows of its weight. Whatever would
-change the answers and is not computed is refused by field, value and remedy. Standard library only.
+Modules are found by the names that the base's architecture gives its tensors. So a module with a fused output (Phi-3's
+qkv_proj, GPT-NeoX's query_key_value) becomes a term of each role, with the rows of its weight. Anything that would change
+the answers and is not supported is refused by field, value and remedy. Standard library only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOW_RANK = ("LORA", "BEFT", "BITFIT")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A product that a module computes, or a part of it: where it stands in the chain."""
+    """A product that a module computes, or a part of it, and its place in the chain."""
 
     place: int
     name: str
@@ -44,7 +44,7 @@ class Role:
 
 
 def is_adapter(source: str | Path) -> bool:
-    """Whether a folder holds an adapter. A hub id is no folder: it counts as a whole checkpoint."""
+    """Return whether a folder holds an adapter. A hub id is not a folder: it counts as a whole checkpoint."""
     try:
         return (Path(source).expanduser() / CONFIG).is_file()
     except (OSError, RuntimeError, ValueError):
@@ -52,18 +52,23 @@ def is_adapter(source: str | Path) -> bool:
 
 
 def trained_on(source: str | Path) -> str:
-    """Return the path or hub id that an adapter says it was trained on (a folder here: with its links resolved); "" where
-    it says none, or cannot be read."""
+    """Return the path or hub id that an adapter names as its base; "" if it names none, or cannot be read.
+
+    A path to a folder on this machine has its links resolved.
+    """
     try:
         fields = Fields.read(Path(source).expanduser() / CONFIG)
-        text = fields.text("base_model_name_or_path") or fields.text("model_name")  # as peft and as AdapterHub call it
+        text = fields.text("base_model_name_or_path") or fields.text("model_name")  # the names that peft and AdapterHub use
         return os.path.realpath(text) if os.path.isabs(text) and os.path.isdir(text) else text
     except (CheckpointError, OSError, RuntimeError, ValueError):
-        return ""  # whoever opens it says why
+        return ""  # opening the adapter will report the reason
 
 
 def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
-    """The variant of ``base`` that an adapter makes. Raises CheckpointError: it cannot be served, or is another base's."""
+    """Open an adapter as a variant of ``base``.
+
+    Raises CheckpointError if it cannot be served, or was made for another base.
+    """
     folder = locate(source)
     if base.deltas:
         raise CheckpointError(f"the base {base.source} is an adapter itself, which {folder} cannot change; name its base")
@@ -88,7 +93,7 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
 
 
 def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tuple[Parts, dict[int, DeltaPart]]:
-    """The base's components with saved modules in their places, and the deltas."""
+    """Return the base's components, with saved modules in their places, and the deltas."""
     rules = LoraRules.read(fields, form)
     tensors = _named(folder, _tensors(folder, WEIGHTS, PICKLE))
     called = _called(base, tensors)
@@ -148,7 +153,7 @@ def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tupl
 
 
 def _tensors(folder: Path, weights: str, pickle: str) -> dict[str, TensorRef]:
-    """Those of the file ``weights``."""
+    """Read the tensors of the file ``weights``."""
     if not (folder / weights).is_file():
         if (folder / pickle).is_file():
             raise CheckpointError(
@@ -163,7 +168,7 @@ def _tensors(folder: Path, weights: str, pickle: str) -> dict[str, TensorRef]:
 
 
 def _named(folder: Path, found: dict[str, TensorRef]) -> dict[str, TensorRef]:
-    """By their names without PEFT's prefix."""
+    """Return the tensors by their names without PEFT's prefix."""
     for name in found:
         if not name.startswith(PREFIX):
             raise CheckpointError(
@@ -173,8 +178,11 @@ def _named(folder: Path, found: dict[str, TensorRef]) -> dict[str, TensorRef]:
 
 
 def _called(base: Checkpoint, tensors: Iterable[str]) -> dict[str, str]:
-    """Tensors of the base that peft calls otherwise, and how. Adapters that were trained with earlier releases of
-    transformers, where the module had its name of the files, have that name in their tensors."""
+    """Return the base's tensors that peft names differently, with peft's names.
+
+    Adapters that were trained with earlier releases of transformers, where the module had the name used in the files, have
+    that name in their tensors.
+    """
     architecture = ARCHITECTURES[base.config.architecture]
     if not architecture.head_module or any(name.startswith(architecture.head.removesuffix("weight")) for name in tensors):
         return {}
@@ -182,7 +190,7 @@ def _called(base: Checkpoint, tensors: Iterable[str]) -> dict[str, str]:
 
 
 def _modules(base: Checkpoint, called: Mapping[str, str]) -> dict[str, list[Role]]:
-    """The linear modules of a model by name, with the roles that each plays."""
+    """Return the linear modules of a model by name, with the roles of each."""
     found: dict[str, list[Role]] = {}
     for place, (config, roles) in enumerate(base.chain):
         for name, source in roles.items():
@@ -193,7 +201,7 @@ def _modules(base: Checkpoint, called: Mapping[str, str]) -> dict[str, list[Role
 
 
 def _weights(base: Checkpoint, called: Mapping[str, str]) -> dict[str, list[Role]]:
-    """All tensors of a model by name, with the roles that each plays."""
+    """Return all tensors of a model by name, with the roles of each."""
     found: dict[str, list[Role]] = {}
     for place, (_, roles) in enumerate(base.chain):
         for name, source in roles.items():
@@ -202,7 +210,7 @@ def _weights(base: Checkpoint, called: Mapping[str, str]) -> dict[str, list[Role
 
 
 def _replace(base: Checkpoint, saved: dict[str, TensorRef], weights: dict[str, list[Role]]) -> Parts:
-    """The base's components with the tensors of saved modules in place of its own."""
+    """Return the base's components with the tensors of saved modules in place of its own."""
     parts = [(config, dict(refs)) for config, refs in base.parts]
     for name, ref in saved.items():
         for role in weights[name]:
@@ -212,7 +220,7 @@ def _replace(base: Checkpoint, saved: dict[str, TensorRef], weights: dict[str, l
 
 
 def _check_base(folder: Path, rules: LoraRules, base: Checkpoint, modules: dict[str, list[Role]], found: Sorted) -> None:
-    """Compare layers and widths first: what follows from another base is said as that, not tensor by tensor."""
+    """Compare layers and widths first, so that a wrong base is reported as such, not tensor by tensor."""
     names = {*found.pairs, *found.shifts, *found.replaced}
     depths, there = _depths(names), _depths(modules)
     missing = _depths(module for module in modules if names and rules.targets(module) and module not in names)
@@ -229,12 +237,12 @@ def _check_base(folder: Path, rules: LoraRules, base: Checkpoint, modules: dict[
 
 
 def _depths(names: Iterable[str]) -> set[int]:
-    """Return the layers that names of modules have in them."""
+    """Return the layer numbers in the names of modules."""
     return {int(match[1]) for name in names if (match := DEPTH.search(name))}
 
 
 def _check_targets(folder: Path, rules: LoraRules, modules: dict[str, list[Role]], found: set[str], what: str) -> None:
-    """The tensors are those of the modules that adapter_config.json names, no fewer and no more."""
+    """Check that the tensors match the modules that adapter_config.json names, no fewer and no more."""
     outside = sorted(found - modules.keys())
     if outside:
         there = ", ".join(sorted({name.rpartition(".")[2] for name in modules}))

@@ -1,4 +1,4 @@
-"""Bottleneck adapters in the format of AdapterHub's ``adapters`` library: ``BnConfig``, as it computes them for Llama.
+"""Bottleneck adapters in the format of AdapterHub's ``adapters`` library: ``BnConfig``, as it is computed for Llama.
 
 Configuration and names of tensors are the library's (Poth et al., "Adapters", 2023): ``config`` in adapter_config.json, and
 ``...layers.<i>.<attention|output>_adapters.adapters.<name>.adapter_<down.0|up>.<weight|bias>``. Standard library only.
@@ -18,7 +18,7 @@ from ..model.registry import ARCHITECTURES
 from .checkpoint import Checkpoint, DeltaPart
 
 WEIGHTS, PICKLE = "adapter.safetensors", "pytorch_adapter.bin"
-# How the training went, or what counts only with options that are refused.
+# Fields that describe the training, or matter only with options that are refused.
 IGNORED = frozenset(
     {
         "init_weights", "dropout", "stochastic_depth", "adapter_residual_before_ln", "inv_adapter_reduction_factor",
@@ -40,8 +40,8 @@ NAME = re.compile(
     r"(?:\w+\.)?layers\.(\d{1,9})\.(attention|output)_adapters\.adapters\.([^.]+)\.adapter_(down\.0|up)\.(weight|bias)"
 )
 ROLES = {"down.0weight": "down", "down.0bias": "down_bias", "upweight": "up", "upbias": "up_bias"}
-# Families for which the library puts bottlenecks ahead of the norm behind a component. What reads the sum reads it there
-# through that norm of the last layer, in every layer: its closures share one variable.
+# Families for which the library puts bottlenecks before the norm that follows a component. A bottleneck that reads the sum
+# reads it there through that norm of the last layer, in every layer: the library's closures share one variable.
 BEFORE_NORM = ("gemma2",)
 NORMED = "AdapterHub's adapters library has it read through a norm, of the last layer in all (original_ln_before is true)"
 BASE = "name the base that the adapter was trained on"
@@ -50,7 +50,7 @@ LARGEST_WIDTH = 4096
 
 
 def read_bottlenecks(file: Path, fields: Fields, tensors: dict[str, TensorRef], base: Checkpoint) -> dict[int, DeltaPart]:
-    """The deltas by place in the chain; ``tensors`` are those of ``file``. Raises CheckpointError."""
+    """Return the deltas by place in the chain. ``tensors`` are the ones of ``file``. Raises CheckpointError."""
     config = fields.object("config")
     assert config is not None, "it is what says that the folder is an adapter of this kind"
     reads, scale = _read(config), config.number_within("scaling", 1.0, -LARGEST_SCALE, LARGEST_SCALE)
@@ -80,7 +80,7 @@ def read_bottlenecks(file: Path, fields: Fields, tensors: dict[str, TensorRef], 
 
 
 def _read(config: Fields) -> str:
-    """What the bottlenecks read; the library's options in the order in which it looks at them."""
+    """Return what the bottlenecks read. The library's options are checked in the order in which it evaluates them."""
     for key, value in config.values.items():
         if key not in IGNORED and key not in READ and value not in (None, False, [], {}, ""):
             raise CheckpointError(
@@ -104,7 +104,7 @@ def _read(config: Fields) -> str:
 
 
 def _places(config: Fields, reads: str, base: Checkpoint) -> dict[tuple[int, str], int]:
-    """By layer, and what the adapter stands behind: the place of that component in the chain."""
+    """Return the place of a component in the chain, by layer and by what the adapter follows."""
     left = config.values.get("leave_out") or []
     if not isinstance(left, list) or not all(type(layer) is int for layer in left):
         raise config.wrong("leave_out", "a list of layers")
@@ -127,7 +127,7 @@ def _places(config: Fields, reads: str, base: Checkpoint) -> dict[tuple[int, str
 def _sorted(
     file: Path, tensors: dict[str, TensorRef], wanted: Collection[tuple[int, str]]
 ) -> dict[tuple[int, str], dict[str, TensorRef]]:
-    """By where they stand and role: all that the configuration asks for, and no other."""
+    """Return the tensors by their places and roles. Checks that they are exactly what the configuration asks for."""
     found: dict[tuple[int, str], dict[str, TensorRef]] = {place: {} for place in wanted}
     names = set()
     for name, ref in tensors.items():
@@ -153,7 +153,7 @@ def _sorted(
 
 
 def _width(config: Fields, layer: int, hidden: int) -> int:
-    """Of a layer's bottlenecks."""
+    """Return the width of a layer's bottlenecks."""
     factor = config.values.get("reduction_factor")
     if isinstance(factor, dict):
         key = str(layer) if str(layer) in factor else "default"

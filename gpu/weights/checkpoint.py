@@ -1,7 +1,7 @@
-"""A checkpoint in Hugging Face format as a chain of components: configuration, defaults, tensors by role, identities.
+"""Checkpoint in Hugging Face format, as a chain of components: configuration, defaults, tensors by role, identities.
 
-Opening reads JSON and safetensors headers and refuses whatever cannot be served, in one sentence; hashing reads the tensors
-in pieces. No torch and no tensor in memory: loading is ``gpu/weights/loader.py``'s.
+Opening reads JSON and safetensors headers and refuses a checkpoint that cannot be served, in one sentence; hashing reads the
+tensors in pieces. No torch and no tensor in memory: ``gpu/weights/loader.py`` does the loading.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ from .tensor_files import check_dtype, gguf, read_tensors
 __all__ = ["Checkpoint", "CheckpointError"]
 
 STORED_TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-PACKED = ("qweight", "weight_packed", "weight_quantized", "SCB")  # what quantisers store in place of a weight
+PACKED = (
+    "qweight",
+    "weight_packed",
+    "weight_quantized",
+    "SCB",
+)  # stored by quantisers in place of a weight
 KINDS: dict[type[ComponentConfig], Kind] = {
     EmbeddingConfig: Kind.EMBEDDING,
     AttentionConfig: Kind.ATTENTION,
@@ -55,11 +60,12 @@ Progress = Callable[[int, int], None]  # bytes hashed, bytes to hash in all
 
 
 class Checkpoint:
-    """See the module. Made by ``open``, ``gpu/weights/adapter.py`` (an adapter over a base) or ``zoo/source.py``; immutable.
+    """An opened checkpoint (see the module); immutable.
 
-    deltas: by place in the chain, of an adapter. source: the adapter's folder. known: hashes of tensors that need not be
-    read for that; a whole checkpoint adds those that it has hashed, and its adapters share them. hold: what is kept from
-    removal while this lives.
+    Made by ``open``, ``gpu/weights/adapter.py`` (an adapter over a base) or ``zoo/source.py``. ``deltas`` are an adapter's,
+    by place in the chain. ``source`` is the adapter's folder. ``known`` has hashes of tensors that need not be read again; a
+    whole checkpoint adds the hashes that it has computed, and its adapters share them. ``hold`` is an object that keeps
+    files from being removed while this lives.
     """
 
     def __init__(
@@ -75,7 +81,7 @@ class Checkpoint:
         known: dict[TensorRef, bytes] | None = None,
         hold: object = None,
     ) -> None:
-        self.path = path  # with the tokenizer: of an adapter that of its base
+        self.path = path  # the folder with the tokenizer; for an adapter, its base's
         self.config = config
         self.generation = generation
         self.parts = parts
@@ -86,16 +92,17 @@ class Checkpoint:
 
     @classmethod
     def open(cls, source: str | Path) -> Checkpoint:
-        """The checkpoint in a folder, or of a hub id (``owner/name``, which the hub's client downloads or has cached).
+        """Open the checkpoint in a folder, or of a hub id (``owner/name``, which the hub's client downloads or has cached).
 
-        Raises ``CheckpointError`` when it cannot be served.
+        Raises ``CheckpointError`` if it cannot be served.
         """
         path = locate(source)
         if not (path / "config.json").is_file():
             if any(path.glob("*.gguf")):
                 raise gguf(path)
             if inside := next((file.parent for file in sorted(path.glob("*/*config.json"))), None):
-                raise CheckpointError(f"{path} has no config.json; did you mean {inside}?")  # as peft saves named adapters
+                # peft saves named adapters like this
+                raise CheckpointError(f"{path} has no config.json; did you mean {inside}?")
             raise CheckpointError(f"{path} has no config.json; name a folder in Hugging Face format")
         fields = Fields.read(path / "config.json")
         architecture = _judge(fields)
@@ -112,17 +119,17 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """Raw bytes of all components; a tied tensor counts in each component that uses it."""
+        """The raw bytes of all components; a tied tensor counts in each component that uses it."""
         return sum(ref.nbytes for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values())
 
     @property
     def virtual(self) -> int:
-        """Virtual tokens before every prompt, of an adapter."""
+        """The number of virtual tokens before every prompt; of an adapter."""
         return max((change.virtual for change, _ in self.deltas.values()), default=0)
 
     @property
     def chain(self) -> list[Part]:
-        """What the configuration asks for: every component with the tensors of its roles, by their names in the files."""
+        """The chain that the configuration asks for: each component with its roles' tensors, by name in the files."""
         if self._chain is None:
             fields = Fields.read(self.path / "config.json")
             architecture = find(fields)
@@ -130,23 +137,24 @@ class Checkpoint:
         return self._chain
 
     def __len__(self) -> int:
-        """Number of components."""
+        """Return the number of components."""
         return len(self.parts)
 
     def specs(self, page_size: int, kv_dtype: str, progress: Progress | None = None) -> list[ComponentSpec]:
-        """The chain with its identities: reads and hashes every tensor once, wherever it is used, unless they are known.
+        """Return the chain with its identities. Reads and hashes each tensor once, unless its hash is known.
 
-        ``page_size`` in tokens and ``kv_dtype`` ("float32" or "bfloat16") are of the KV layout, which is no part of an
-        identity. Raises ``CheckpointError`` when a file has changed since it was opened.
+        ``page_size`` in tokens and ``kv_dtype`` ("float32" or "bfloat16") belong to the KV layout, which is not part of an
+        identity. Raises ``CheckpointError`` if a file has changed since it was opened.
         """
         hashes = self.hashes(progress)
         contents = [{role: hashes[ref] for role, ref in roles.items()} for _, roles in self.parts]
         return self.specs_with_ids(page_size, kv_dtype, self.ids(hashes), hashes=contents, deltas=self.delta_ids(hashes))
 
     def hashes(self, progress: Progress | None = None) -> dict[TensorRef, bytes]:
-        """Return the hash of every distinct tensor's content, in the order of the files; read those that are not known.
+        """Return the hash of every distinct tensor's content, in the order of the files. Reads the unknown ones.
 
-        A base of many adapters is read once: minutes, where it has billions of parameters and there are twenty of them.
+        A base of many adapters is read once: reading takes minutes for billions of parameters, and there may be twenty
+        adapters.
         """
         places = {ref for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values()}
         total, done = sum(ref.nbytes for ref in places - self.known.keys()), 0
@@ -165,8 +173,8 @@ class Checkpoint:
         return found
 
     def _check_terms(self) -> None:
-        """What the two halves of an adapter's terms make is as finite as they are, unless that was found before."""
-        from .lora_product import check_product  # brings numpy
+        """Check that the product of each term's two halves is finite, unless this was checked before."""
+        from .lora_product import check_product  # imports numpy
 
         for change, roles in self.deltas.values():
             for term in change.lora:
@@ -175,14 +183,17 @@ class Checkpoint:
                     check_product(a, b, term.scale)
 
     def ids(self, hashes: Mapping[TensorRef, bytes]) -> list[bytes]:
-        """The identities of the components (of an adapter, those that it shares), whose tensors have these hashes."""
+        """Return the identities of the components, given the hashes of their tensors.
+
+        For an adapter these are the shared components' identities.
+        """
         return [
             component_id(KINDS[type(config)], config, {role: hashes[ref] for role, ref in roles.items()})
             for config, roles in self.parts
         ]
 
     def delta_ids(self, hashes: Mapping[TensorRef, bytes]) -> list[bytes]:
-        """The identities of the components' deltas, empty where there is none."""
+        """Return the identities of the components' deltas, empty where there is none."""
         found = [b""] * len(self.parts)
         for place, (change, roles) in self.deltas.items():
             found[place] = delta_id(self.parts[place][0], change, {role: hashes[ref] for role, ref in roles.items()})
@@ -197,11 +208,11 @@ class Checkpoint:
         hashes: Sequence[dict[str, bytes]] = (),
         deltas: Sequence[bytes] = (),
     ) -> list[ComponentSpec]:
-        """Components ``first`` .. ``first + len(ids) - 1`` with identities that are known; reads no tensor.
+        """Return components ``first`` .. ``first + len(ids) - 1`` with known identities, without reading tensors.
 
-        ``ids``: of variants those of the components that they share. ``hashes``: of each component its tensors' by role, as
-        ``specs`` found them, or none. ``deltas``: ids of deltas, empty where there is none (no list: nowhere). Raises
-        ``CheckpointError`` when the chain has fewer components, other tensors or other deltas.
+        ``ids``: for variants, the shared components' ids. ``hashes``: each component's tensor hashes by role, as
+        ``specs`` found them, or none. ``deltas``: ids of deltas, empty where there is none (an empty list: nowhere). Raises
+        ``CheckpointError`` if the chain has fewer components, other tensors or other deltas.
         """
         parts = self.parts[first : first + len(ids)]
         if len(parts) != len(ids) or first < 0:
@@ -230,7 +241,7 @@ class Checkpoint:
 
 
 def component_of(config: ComponentConfig, id: bytes, nbytes: int, kv: KvLayout | None = None) -> Component:
-    """The component of that configuration and identity, with ``nbytes`` of raw tensors."""
+    """Return the component with this configuration and identity, and ``nbytes`` of raw tensors."""
     return Component(
         id=id,
         kind=KINDS[type(config)],
@@ -248,26 +259,29 @@ def _component(config: ComponentConfig, roles: dict[str, TensorRef], id: bytes, 
 
 
 def check_here(source: str | Path) -> None:
-    """Raises CheckpointError for a folder that cannot be served by its config.json, and for what is neither a folder nor a
-    hub id; the hub is not asked. Opening it finds out the rest."""
+    """Check what can be checked without the hub: that a folder can be served by its config.json.
+
+    Raises CheckpointError if it cannot, and for a source that is neither a folder nor a hub id. Opening it finds the rest.
+    """
     if (folder := _folder(source)) is not None and (config := folder / "config.json").is_file():
         _judge_file(config)
 
 
 def locate(source: str | Path) -> Path:
-    """The folder of a path or hub id."""
+    """Return the folder of a path or hub id."""
     folder = _folder(source)
     return fetch(str(source), _judge_file) if folder is None else folder
 
 
 def _folder(source: str | Path) -> Path | None:
-    """The folder of a path; None for a hub id."""
+    """Return the folder of a path; None for a hub id."""
     try:
         path = Path(source).expanduser()
         if path.is_dir():
             return path
         there = path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long a name, "~" of nobody, characters of no file's name
+    # too long a name, "~" of an unknown user, characters that no file name has
+    except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or shown(str(error))
         raise CheckpointError(f"{named(str(source))} cannot be looked up ({reason}); check the path") from None
     if there:
@@ -278,7 +292,7 @@ def _folder(source: str | Path) -> Path | None:
         raise CheckpointError(f"{source} is a file; name {folder}")
     if path.is_symlink():
         raise CheckpointError(f"{source} is a link that leads nowhere, or to itself; mend it, or name the folder itself")
-    if near := near_folder(path):  # before the hub is asked, which may take its time
+    if near := near_folder(path):  # before the hub is asked, which may take a while
         other = f" (for the one of the hub write {source}@main)" if HUB_ID.fullmatch(str(source)) else ""
         raise CheckpointError(f"there is no folder {source}; did you mean {near}?{other}")
     if (address := HUB_ADDRESS.match(str(source))) and HUB_ID.fullmatch(address[1]):
@@ -289,7 +303,9 @@ def _folder(source: str | Path) -> Path | None:
 
 
 def _judge(fields: Fields) -> Architecture:
-    """Of a config.json. Raises ``CheckpointError`` for what is not served, whatever the weights are."""
+    """Return the architecture of a config.json. Raises ``CheckpointError`` for a model that is not served, whatever its
+    weights.
+    """
     quantisation = fields.object("quantization_config")
     if quantisation is not None:
         method = quantisation.text("quant_method", "unknown method")
@@ -305,7 +321,10 @@ def _judge_file(config: Path) -> None:
 
 
 def _check_layers(config: Fields, tensors: dict[str, TensorRef]) -> None:
-    """Before anything is made for each layer: every one has a tensor of its own, so the files bound their number."""
+    """Check the number of layers before anything is made for each.
+
+    Every layer has a tensor of its own, so the files bound their number.
+    """
     layers = config.integer("num_hidden_layers")
     if layers > len(tensors):
         raise CheckpointError(
@@ -315,7 +334,7 @@ def _check_layers(config: Fields, tensors: dict[str, TensorRef]) -> None:
 
 
 def _named_as_expected(architecture: Architecture, tensors: dict[str, TensorRef]) -> dict[str, TensorRef]:
-    """Return the tensors by the names that the architecture gives them, as transformers finds them.
+    """Return the tensors under the names that the architecture gives them, as transformers finds them.
 
     A checkpoint of the model without its head lacks the first part of the names; one of a larger model has more before it.
     """
@@ -334,7 +353,7 @@ def _named_as_expected(architecture: Architecture, tensors: dict[str, TensorRef]
 
 
 def _stored_type(architecture: Architecture, tensors: dict[str, TensorRef]) -> str:
-    """The type that counts when config.json names none: that of the embedding (a missing one is reported later)."""
+    """Return the type that applies if config.json names none: the embedding's. A missing one is reported later."""
     ref = tensors.get(architecture.embedding) or tensors.get(architecture.head)
     return STORED_TYPES.get(ref.dtype, "float32") if ref is not None else "float32"
 
@@ -342,10 +361,10 @@ def _stored_type(architecture: Architecture, tensors: dict[str, TensorRef]) -> s
 def _assign(
     path: Path, roles: dict[str, Source], tie: dict[str, str], tensors: dict[str, TensorRef]
 ) -> dict[str, TensorRef]:
-    """Every role of a component with its tensor, checked for presence, type and shape."""
+    """Return every role of a component with its tensor, checked for presence, type and shape."""
     refs = {}
     for role, source in roles.items():
-        # a tied pair may be stored under either name; stored under both, each keeps its own (as transformers has it)
+        # a tied pair may be stored under either name; stored under both, each keeps its own (as in transformers)
         ref = tensors.get(source.name) or tensors.get(tie.get(source.name, ""))
         if ref is None:
             raise CheckpointError(_missing(path, source.name, tensors))
@@ -360,7 +379,7 @@ def _assign(
 
 
 def rows_of(ref: TensorRef, source: Source) -> TensorRef:
-    """The rows of a fused tensor that play one role: its part of a weight, a bias or a low-rank term."""
+    """Return the rows of a fused tensor that belong to one role: its part of a weight, a bias or a low-rank term."""
     if source.rows is None:
         return ref
     first, count, period = source.rows

@@ -1,6 +1,6 @@
-"""The small files that a served model's front is made of: an adapter's own, and its base's for what is missing there.
+"""Small files of a checkpoint that a gateway needs: an adapter's own, and its base's for the missing ones.
 
-Reads texts and JSON objects. Knows nothing of what they mean, except which of them describe a whole tokenizer.
+Reads texts and JSON objects. Does not know their meaning, except which of them describe a whole tokenizer.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ..errors import CheckpointError
 from ..model.fields import LONGEST, Fields
 from ..regular_file import read_regular
 
-LONGEST_TEXT = 128 << 20  # bytes: tokenizers of large vocabularies have some thirty million
+LONGEST_TEXT = 128 << 20  # bytes: tokenizers of large vocabularies have about thirty million
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 TEMPLATE, GENERATION = "chat_template.jinja", "generation_config.json"
 SPECIAL_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 OF_TOKENIZER = (TOKENIZER, TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS)
-MERGED = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS, GENERATION)  # key by key
+MERGED = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS, GENERATION)  # merged key by key
 OF_FRONT = (*OF_TOKENIZER, TEMPLATE, GENERATION, "config.json")  # all that is read to serve a model's texts
 
 
 def read_text(path: Path) -> str | None:
-    """Return the text of a file, None where there is no such file. Raises CheckpointError for one that is no text."""
+    """Return the text of a file, or None if it does not exist. Raises CheckpointError if it is not text."""
     try:
         return read_regular(path, LONGEST_TEXT).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -36,7 +36,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """Return a JSON object of a folder, empty where there is no such file. Raises CheckpointError if it is no object."""
+    """Return a JSON object of a folder, empty if the file does not exist. Raises CheckpointError if it is not an object."""
     path = folder / name
     return Fields.read(path).values if path.exists() else {}
 
@@ -48,18 +48,18 @@ class CheckpointFiles:
         self.folders = folders
 
     def find(self, name: str) -> Path:
-        """Return the first file of that name; where there is none, the path in the base's folder."""
+        """Return the first file of that name; if there is none, the path in the base's folder."""
         return next((path for folder in self.folders if (path := folder / name).is_file()), self.folders[-1] / name)
 
     def merged(self, name: str) -> dict[str, Any]:
-        """Return one JSON object of all folders: a key that the first folder lacks comes from the next."""
+        """Return one JSON object from all folders: a key that the first folder lacks comes from the next."""
         made: dict[str, Any] = {}
         for folder in self.folders:
             made = read_json(folder, name) | made
         return made
 
     def of_tokenizer(self) -> CheckpointFiles:
-        """Return the files that the tokenizer is made of.
+        """Return the files of the tokenizer.
 
         A folder with both tokenizer.json and its configuration holds a whole tokenizer, so nothing is mixed into it.
         """
@@ -69,9 +69,10 @@ class CheckpointFiles:
         return self
 
     def chat_template(self) -> tuple[Path, Any]:
-        """Return a file with a chat template, the first folder's, and the template: a text, a list of named ones, or None.
+        """Return the path and the chat template of the first folder that has one.
 
-        A file of its own goes before the tokenizer's configuration.
+        The template is a text, a list of named ones, or None. A file of its own takes precedence over the tokenizer's
+        configuration.
         """
         for folder in self.folders:
             if (text := read_text(folder / TEMPLATE)) is not None:
@@ -81,7 +82,7 @@ class CheckpointFiles:
         return self.folders[-1] / TEMPLATE, None
 
     def flattened(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the files of these names as one folder would hold them that needs no other."""
+        """Return the files of these names as they would be in one self-contained folder."""
         made: dict[str, bytes] = {}
         for name in names:
             files = self.of_tokenizer() if name in OF_TOKENIZER else self

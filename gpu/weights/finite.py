@@ -1,5 +1,7 @@
-"""Whether weights can be computed with: a tensor with NaN or infinity makes every answer garbage, whoever shares it. So do
-values of ``BEYOND`` and more, although float32 holds them: the norm after them squares what they make of any input.
+"""Finiteness check of weights: NaN, infinity and too large values cannot be computed with.
+
+A tensor with NaN or infinity makes every answer of every model that shares it garbage. So do values of ``BEYOND`` and more,
+although float32 holds them: the norm after them squares their product with any input.
 
 Looks at the bits without the sign: as integers they have the order of the values, and NaN and infinity are the largest. So
 two passes at the speed of the cache are enough, with no copy.
@@ -14,12 +16,15 @@ _BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 
 
 def is_finite(content: memoryview, dtype: str) -> bool:
-    """``content``: whole values; ``dtype`` in safetensors' spelling. Other types count as finite."""
-    return largest(content, dtype) < BEYOND  # not so for NaN
+    """Return whether all values are finite and small enough. Other types count as finite.
+
+    ``content`` has whole values; ``dtype`` is as safetensors spells it.
+    """
+    return largest(content, dtype) < BEYOND  # False for NaN, too
 
 
 def largest(content: memoryview, dtype: str) -> float:
-    """The largest value without its sign, or NaN where there is one; 0.0 where there is none, and of other types."""
+    """Return the largest absolute value, or NaN if there is one; 0.0 for no values and for other types."""
     size = _BYTES.get(dtype)
     if size is None or not content.nbytes:
         return 0.0

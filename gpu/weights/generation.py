@@ -1,7 +1,7 @@
-"""generation_config.json: the defaults of an answer, and the names of what is not applied.
+"""generation_config.json: the defaults of an answer, and the names of fields that are not applied.
 
-``APPLIED`` fields count here. ``SILENT`` ones change neither tokens nor lengths of a decoder without beams.
-Every other field, also one that no library knows, is named unless it has a value that changes nothing. Reads no other file.
+``APPLIED`` fields are used here. ``SILENT`` ones change neither tokens nor lengths of a decoder without beams. Every other
+field, even one that no library knows, is reported unless it has a value that changes nothing. Reads no other file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SILENT = (
     *("pad_token_id", "prefill_chunk_size", "prompt_lookup_num_tokens", "remove_invalid_values", "renormalize_logits"),
     *("return_dict_in_generate", "speculation_type", "target_lookbehind", "transformers_version", "use_cache", "use_mtp"),
 )
-NEUTRAL: dict[str, tuple[Any, ...]] = {  # of fields that are not applied, the values that change nothing
+NEUTRAL: dict[str, tuple[Any, ...]] = {  # for fields that are not applied: the values that change nothing
     "diversity_penalty": (0,),
     "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1,),
@@ -44,7 +44,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # of fields that are not applied, the v
 
 
 def read_generation(files: CheckpointFiles, config: ModelConfig) -> GenerationDefaults:
-    """Return what generation_config.json says, else the values that change nothing and config.json's end tokens.
+    """Return the values of generation_config.json, with neutral values and config.json's end tokens as defaults.
 
     Token ids beyond the vocabulary are left out. Raises CheckpointError for a value of the wrong type.
     """
@@ -77,7 +77,7 @@ def _known(ids: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
 
 
 def _is_sequence(value: object) -> bool:
-    """Return whether it is a list of token ids, at least one."""
+    """Return whether the value is a list of token ids, at least one."""
     return (
         isinstance(value, list)
         and bool(value)

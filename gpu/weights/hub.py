@@ -1,7 +1,7 @@
-"""Checkpoints of the hub: ``owner/name`` or ``owner/name@revision``, fetched by the hub's client into its cache.
+"""Hub checkpoints: ``owner/name`` or ``owner/name@revision``, fetched by the hub's client into its cache.
 
-config.json comes first and is judged, and the size is compared with the free disk and the memory, so that nothing large is
-fetched that cannot be served. Then its size is said and, while it is fetched, how far that is.
+config.json comes first and is checked, and the size is compared with the free disk and the memory, so that nothing large is
+fetched that cannot be served. Then the size and, during the fetch, the progress are reported.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ def _log(sentence: str) -> None:
     log.warning("%s", sentence)
 
 
-# Who is told how far a fetch is, of those that begin in this context; called in any thread. The log, where nobody asks.
+# Receives the progress of fetches that begin in this context; called in any thread. The default is the log.
 TOLD: ContextVar[Callable[[str], None]] = ContextVar("told", default=_log)
 
 
 def fetch(source: str, judge: Callable[[Path], None]) -> Path:
-    """The folder in the cache. ``judge``: raises CheckpointError for a config.json that cannot be served. Raises
-    CheckpointError."""
+    """Return the folder in the cache, fetching what is missing. Raises CheckpointError.
+
+    ``judge`` raises CheckpointError for a config.json that cannot be served.
+    """
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -70,10 +72,10 @@ def fetch(source: str, judge: Callable[[Path], None]) -> Path:
 
 
 def _check_room(source: str, size: int, folder: Path, config: str | None) -> None:
-    """Raise CheckpointError if the disk or this machine's memory has too little room for ``size`` bytes of weights.
+    """Raise CheckpointError if the disk or this machine's memory is too small for ``size`` bytes of weights.
 
-    size: 0 if it is not known; folder: of the cache, which may hold a part; config: the path of config.json, if there is
-    one. float32 counts half, since it may be served as bfloat16.
+    ``size`` is 0 if it is not known. ``folder`` is the cache's, which may hold a part. ``config`` is the path of
+    config.json, if there is one. float32 counts half, since it may be served as bfloat16.
     """
     there = next(one for one in (folder, *folder.parents) if one.exists())
     free, lacks = shutil.disk_usage(there).free, size - _held(folder)
@@ -91,7 +93,7 @@ def _check_room(source: str, size: int, folder: Path, config: str | None) -> Non
 
 
 def _is_float32(config: str | None) -> bool:
-    """Return whether a config.json names float32 as the type of the weights; adapters, which have none, are small."""
+    """Return whether a config.json names float32 as the type of the weights. Adapters, which have none, are small."""
     if config is None:
         return True
     told = json.loads(Path(config).read_text())
@@ -99,7 +101,7 @@ def _is_float32(config: str | None) -> bool:
 
 
 def _why(error: Exception) -> tuple[str, str]:
-    """What went wrong, in two words and in a sentence: the client's own where it is none of the usual."""
+    """Return the failure in two words and in a sentence; the client's own sentence for unusual ones."""
     from huggingface_hub.errors import (
         GatedRepoError,
         LocalEntryNotFoundError,
@@ -120,18 +122,18 @@ def _why(error: Exception) -> tuple[str, str]:
 
 
 def _size(name: str, revision: str) -> int:
-    """Bytes of the weights; 0 where the hub does not say, as without a network."""
+    """Return the bytes of the weights; 0 if the hub does not say, as without a network."""
     from huggingface_hub import HfApi
 
     try:
         files = HfApi().model_info(name, revision=revision or None, files_metadata=True).siblings or []
-    except Exception:  # what is in the cache is served without it
+    except Exception:  # files in the cache are served without the size
         return 0
     return sum(file.size or 0 for file in files if any(fnmatch(file.rfilename, kind) for kind in _WEIGHTS))
 
 
 def _cached(name: str) -> Path:
-    """Where the client writes what it fetches."""
+    """Return the folder where the client writes fetched files."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "blobs"
@@ -139,7 +141,10 @@ def _cached(name: str) -> Path:
 
 @contextlib.contextmanager
 def _progress(source: str, folder: Path, size: int, told: Callable[[str], None]) -> Iterator[None]:
-    """A thread that says how much of ``size`` bytes has come, when that has grown; nothing where it all was there."""
+    """Run a thread that reports how many of ``size`` bytes have come, whenever there are more.
+
+    Nothing is reported if everything was in the cache.
+    """
     over, there = threading.Event(), _held(folder)
 
     def follow() -> None:
@@ -162,10 +167,10 @@ def _progress(source: str, folder: Path, size: int, told: Callable[[str], None])
 
 
 def _held(folder: Path) -> int:
-    """Bytes of its files, those that are not complete, too."""
+    """Return the bytes of the folder's files, including incomplete ones."""
     total = 0
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
-            with contextlib.suppress(OSError):  # it has just got another name
+            with contextlib.suppress(OSError):  # the file has just been renamed
                 total += file.stat().st_size
     return total

@@ -1,9 +1,9 @@
-"""Identity of components and packed tensors: what is hashed, in which form. No torch, nothing stays resident.
+"""Identity of components and packed tensors: the content of their hashes. No torch, nothing stays resident.
 
 A component's id is a 128-bit BLAKE2b of its kind, its configuration (JSON with sorted keys) and, per role in alphabetical
-order, the hash of the raw tensor (type, shape, bytes as stored). Where a tensor lies, whether it is a part of a fused one,
-and how it is packed do not enter. A packed tensor's id is a 128-bit BLAKE2b of the raw tensor's hash and the packed form, so
-that neither names nor components enter. A delta's id is made as a component's, of both configurations and its own tensors.
+order, the hash of the raw tensor (type, shape, bytes as stored). The place of a tensor, fusion and packing do not enter. A
+packed tensor's id is a 128-bit BLAKE2b of the raw tensor's hash and the packed form, so that neither names nor components
+enter. A delta's id is made like a component's, from both configurations and its own tensors.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..model.config import ComponentConfig, ComponentSpec, TensorRef
 from ..model.deltas import DeltaConfig
 from ..regular_file import open_regular
 
-PIECE = 256 << 10  # bytes read at a time: what a core keeps close while they are hashed and looked at
-Progress = Callable[[int], None]  # is told how many bytes were hashed since it was last called
+PIECE = 256 << 10  # bytes read at a time: small enough to stay in a core's cache while they are hashed and checked
+Progress = Callable[[int], None]  # called with the bytes hashed since the last call
 
 
 class NotFinite(CheckpointError):
-    """A tensor has NaN or infinity, or what becomes that. ``hash``: as ``hash_tensor`` would have given it."""
+    """A tensor has NaN or infinity, or values that become that. ``hash`` is what ``hash_tensor`` would have returned."""
 
     def __init__(self, ref: TensorRef, hash: bytes) -> None:
         super().__init__(
@@ -36,14 +36,14 @@ class NotFinite(CheckpointError):
 
 
 def begin_hash(dtype: str, shape: Sequence[int]) -> hashlib.blake2b:
-    """The hash of a raw tensor of this type and shape, before any of its bytes: 32 bytes when it is done."""
+    """Return the hash of a raw tensor of this type and shape, before any of its bytes. Its digest has 32 bytes."""
     return hashlib.blake2b(json.dumps([dtype, list(shape)]).encode() + b"\0", digest_size=32)
 
 
 def pieces(ref: TensorRef) -> Iterator[memoryview]:
-    """The tensor's bytes in order, whole values, at most ``PIECE`` bytes at a time, each valid until the next is asked for.
+    """Yield the tensor's bytes in order, whole values, at most ``PIECE`` bytes at a time.
 
-    Raises ``CheckpointError`` when the file has become shorter.
+    Each piece is valid until the next is requested. Raises ``CheckpointError`` if the file has become shorter.
     """
     buffer = memoryview(bytearray(min(PIECE, max(ref.nbytes, 1))))
     fd = open_regular(ref.path)
@@ -67,9 +67,12 @@ def pieces(ref: TensorRef) -> Iterator[memoryview]:
 
 
 def hash_tensor(ref: TensorRef, progress: Progress | None = None) -> bytes:
-    """32 bytes over type, shape and content. Raises ``CheckpointError`` when the file has become shorter, ``NotFinite`` for
-    NaN and infinity: here is the one place where all that is added is read, and what is loaded later has this hash."""
-    from .finite import is_finite  # brings numpy, which whoever only looks at a zoo does not need
+    """Return 32 bytes over type, shape and content.
+
+    Raises ``CheckpointError`` if the file has become shorter, and ``NotFinite`` for NaN and infinity. This is the one place
+    that reads everything that is added, and a tensor that is loaded later must have this hash.
+    """
+    from .finite import is_finite  # imports numpy, which a process that only reads a zoo does not need
 
     digest, finite = begin_hash(ref.dtype, ref.shape), True
     for piece in pieces(ref):
@@ -83,7 +86,7 @@ def hash_tensor(ref: TensorRef, progress: Progress | None = None) -> bytes:
 
 
 def component_id(kind: Kind, config: ComponentConfig, contents: dict[str, bytes]) -> bytes:
-    """16 bytes; ``contents`` are tensor hashes by role."""
+    """Return 16 bytes; ``contents`` are tensor hashes by role."""
     digest = hashlib.blake2b(digest_size=16, person=b"blockwright/comp")
     digest.update(json.dumps([kind.value, asdict(config)], sort_keys=True).encode())
     for role in sorted(contents):
@@ -92,16 +95,17 @@ def component_id(kind: Kind, config: ComponentConfig, contents: dict[str, bytes]
 
 
 def packed_id(spec: ComponentSpec, role: str, form: str) -> bytes:
-    """16 bytes, of one tensor of a component in a ``form`` (its name, and all that the packed bytes follow from besides).
+    """Return 16 bytes for one tensor of a component in a packed form.
 
-    Where the tensor's hash is not known the component and the role stand for it: it is then shared with nothing else.
+    ``form`` is the form's name and everything else that the packed bytes depend on. If the tensor's hash is not known, the
+    component and the role stand in for it; the tensor is then shared with nothing else.
     """
     content = spec.hashes.get(role) or spec.name + b"\0" + role.encode()
     return hashlib.blake2b(content + b"\0" + form.encode(), digest_size=16, person=b"blockwright/pack").digest()
 
 
 def delta_id(config: ComponentConfig, delta: DeltaConfig, contents: dict[str, bytes]) -> bytes:
-    """16 bytes; ``contents`` are tensor hashes by role. What the shared component's parameters are does not enter."""
+    """Return 16 bytes; ``contents`` are tensor hashes by role. The shared component's parameters do not enter."""
     digest = hashlib.blake2b(digest_size=16, person=b"blockwright/dlta")
     digest.update(json.dumps([asdict(config), asdict(delta)], sort_keys=True).encode())
     for role in sorted(contents):

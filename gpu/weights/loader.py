@@ -1,8 +1,8 @@
-"""Loading of weights: reads rows of one raw tensor at a time from a safetensors file, without ever holding the file.
+"""Loading of weights: reads rows of one raw tensor at a time from a safetensors file, without ever holding the whole file.
 
 Rows are a view over a private mapping of their own pages, which vanish when the view is dropped. What is loaded is hashed
-and compared with what was hashed when the model was added: packed tensors are shared, so a file's later content must not
-take the place of what others rely on.
+and compared with the hash from when the model was added: packed tensors are shared, so a file's later content must not
+replace content that others rely on.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 def read_rows(ref: TensorRef, first: int, last: int) -> torch.Tensor:
-    """Rows ``first`` .. ``last - 1`` of a tensor (elements, where it has one dimension) in its stored type.
+    """Return rows ``first`` .. ``last - 1`` of a tensor (elements, if it has one dimension) in its stored type.
 
-    Raises ``CheckpointError`` when the file has become shorter or is gone.
+    Raises ``CheckpointError`` if the file has become shorter or is gone.
     """
     dtype = DTYPES[ref.dtype]
     shape = (last - first, *ref.shape[1:])
@@ -41,12 +41,12 @@ def read_rows(ref: TensorRef, first: int, last: int) -> torch.Tensor:
 
 
 def _mapped(ref: TensorRef, offset: int, nbytes: int) -> torch.Tensor:
-    """uint8 [nbytes] of the tensor's file, at an address that fits its type."""
+    """Return uint8 [nbytes] of the tensor's file, at an address that fits its type."""
     base = offset - offset % mmap.ALLOCATIONGRANULARITY
     skip = offset - base
     try:
         with open(open_regular(ref.path), "rb") as file:
-            # a copy-on-write mapping counts as writable, which torch asks of buffers; nobody writes
+            # torch requires writable buffers, and a copy-on-write mapping counts as one; it is never written
             pages = mmap.mmap(file.fileno(), skip + nbytes, access=mmap.ACCESS_COPY, offset=base)
     except CheckpointError:
         raise
@@ -67,21 +67,23 @@ class HashedTensor:
         self._digest = begin_hash(ref.dtype, ref.shape)
 
     def read(self, first: int, last: int) -> torch.Tensor:
-        """The rows that follow what was read last. Raises as ``read_rows``."""
+        """Return the rows that follow the last ones read. Raises the same errors as ``read_rows``."""
         rows = read_rows(self._ref, first, last)
         if self._expected is not None:
             self._digest.update(_content(rows))
         return rows
 
     def check(self) -> None:
-        """All has been read. Raises CheckpointError when it is not what was hashed."""
+        """Check the hash after all rows were read. Raises CheckpointError if it differs."""
         if self._expected is not None and self._digest.digest() != self._expected:
             raise changed(self._ref)
 
 
 def read_delta(spec: ComponentSpec, delta: DeltaSpec, step: int) -> Generator[int, None, dict[str, torch.Tensor]]:
-    """The tensors of a component's delta by role, hashed at most ``step`` bytes at a time, which are yielded. Raises
-    CheckpointError when they are not what its id was made of."""
+    """Read the tensors of a component's delta by role. Yield the bytes hashed in each step, at most ``step``.
+
+    Raises CheckpointError if they differ from the ones that the id was made of.
+    """
     tensors = {role: read_rows(ref, 0, ref.shape[0]) for role, ref in delta.tensors.items()}
     hashes = {}
     for role, tensor in tensors.items():

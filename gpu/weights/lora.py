@@ -1,6 +1,7 @@
-"""LoRA as PEFT's adapter_config.json describes it: which modules, which rank, which factor, and what is refused.
+"""LoRA rules from PEFT's adapter_config.json: modules, rank, scale, and refused options.
 
-The rules are those of peft's ``LoraConfig``, ``check_target_module_exists`` and ``get_pattern_key``. Standard library only.
+The rules are the same as in peft's ``LoraConfig``, ``check_target_module_exists`` and ``get_pattern_key``. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..model.config import TensorRef
 from ..model.fields import Fields, named, shown
 from .patterns import matches
 
-# What training alone looks at, or says nothing about the answers.
+# Fields that only training uses, or that do not affect the answers.
 IGNORED = frozenset(
     {
         "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode", "lora_dropout",
@@ -36,7 +37,7 @@ REMEDIES = {
     "fan_in_fan_out": "no architecture here stores weights so; set it to false",
 }
 MERGE = "merge the adapter into its base and serve the whole checkpoint"
-# Starting values that leave the base's weights as they are; the others change them, too.
+# Initialisations that leave the base's weights unchanged; the other ones change them, too.
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
 PAIR = re.compile(r"(.+)\.lora_([AB])\.weight")
 LAYER = re.compile(r".*?\.[^.]*\.(\d+)\.")
@@ -46,7 +47,7 @@ MOST_ALPHA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class LoraRules:
-    """adapter_config.json of form LORA."""
+    """adapter_config.json of form LORA, BEFT or BITFIT."""
 
     source: str
     r: int
@@ -56,14 +57,14 @@ class LoraRules:
     excluded: Any  # the same, or None
     saved: tuple[str, ...]
     layers: tuple[int, ...]  # empty: all
-    pattern: tuple[str, ...]  # how lists of layers are called; empty: anyhow
+    pattern: tuple[str, ...]  # names of the lists of layers; empty: any
     ranks: dict[str, Any]
     alphas: dict[str, Any]
-    tying: bool = False  # what changes the embedding or the head of a tied base changes both
+    tying: bool = False  # a change of the embedding or the head of a tied base changes both
 
     @classmethod
     def read(cls, fields: Fields, form: str) -> LoraRules:
-        """``form``: LORA, BEFT (biases are added) or BITFIT (they replace). Raises CheckpointError."""
+        """Read the rules of a form: LORA, BEFT (biases are added) or BITFIT (they replace). Raises CheckpointError."""
         for key, value in fields.values.items():
             if key not in IGNORED and key not in READ and value not in (None, False, [], {}, ""):
                 remedy = REMEDIES.get(key, MERGE)
@@ -97,7 +98,10 @@ class LoraRules:
         )
 
     def check_tying(self, changed: Iterable[str], tied: Collection[str]) -> None:
-        """Refuse what would have to change both of two tied modules; ``changed``: modules or tensors of the adapter."""
+        """Refuse an adapter that would have to change both of two tied modules.
+
+        ``changed`` are modules or tensors of the adapter.
+        """
         both = next((name for name in changed if name in tied), "") if self.tying else ""
         if both:
             raise CheckpointError(
@@ -106,13 +110,13 @@ class LoraRules:
             )
 
     def targets(self, module: str) -> bool:
-        """Whether a linear module is changed."""
+        """Return whether a linear module is changed."""
         if self._matches(self.excluded, module) or any(
             re.match(rf"(^|.*\.){re.escape(m)}($|\..*)", module) for m in self.saved
         ):
             return False
         if self.target_modules == "all-linear":
-            return "layers" in module  # all but the head
+            return "layers" in module  # all except the head
         if not self._matches(self.target_modules, module):
             return False
         return isinstance(self.target_modules, str) or not self.layers or self._layer(module) in self.layers
@@ -136,7 +140,7 @@ class LoraRules:
         return rank
 
     def scale(self, module: str) -> float:
-        """alpha / r, with rank-stabilized LoRA alpha / sqrt(r)."""
+        """Return alpha / r, or with rank-stabilized LoRA alpha / sqrt(r)."""
         alpha = self._of(self.alphas, module, self.alpha)
         if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not -MOST_ALPHA <= alpha <= MOST_ALPHA:
             raise CheckpointError(
@@ -153,7 +157,10 @@ class LoraRules:
 
     @staticmethod
     def sort(tensors: dict[str, TensorRef], modules: Collection[str]) -> Sorted:
-        """``tensors``: by name without PEFT's prefix. ``modules``: linear ones, whose biases can be replaced."""
+        """Sort an adapter's tensors by their purpose.
+
+        ``tensors`` are by name without PEFT's prefix. ``modules`` are the linear ones, whose biases can be replaced.
+        """
         halves: dict[str, dict[str, TensorRef]] = {}
         found = Sorted({}, {}, {}, {})
         for long, ref in tensors.items():
@@ -184,7 +191,7 @@ class LoraRules:
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """An adapter's tensors: A and B of LoRA, biases to add and biases that replace the base's by module; others by name."""
+    """Tensors of an adapter: LoRA's A and B, biases to add and to replace the base's, by module; other tensors by name."""
 
     pairs: dict[str, tuple[TensorRef, TensorRef]]
     shifts: dict[str, TensorRef]

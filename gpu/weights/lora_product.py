@@ -1,4 +1,4 @@
-"""Whether what the two halves of a LoRA make together can be computed with: each may be finite, and their product not."""
+"""Finiteness check of a LoRA's product: each half may be finite, and their product too large to compute with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .identity import pieces
 
 
 def check_product(a: TensorRef, b: TensorRef, scale: float) -> None:
-    """Of the term of a LoRA, each half of which is finite. Raises CheckpointError."""
+    """Check one term of a LoRA whose halves are finite. Raises CheckpointError."""
     most = abs(scale) * _most(a) * _most(b)
     if not most < BEYOND:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""The folder of a checkpoint that a misspelt path may have meant."""
+"""Nearest folder of a checkpoint, which a misspelled path may have meant."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from ...policies.nearest import nearest
 
-NEAR = 0.8  # likeness of a name on the path
-REVISION = "@"  # ends the name of a checkpoint of the hub, and no folder's
+NEAR = 0.8  # likeness, 0 to 1, of each name on the path
+REVISION = "@"  # part of a hub checkpoint's name, but not of a folder's
 
 
 def near_folder(path: Path) -> Path | None:
-    """Return the checkpoint or adapter whose path is like ``path`` in every part; None if there is none."""
+    """Return the checkpoint or adapter at a path that is like ``path`` in every part; None if there is none."""
     if REVISION in path.name:
         return None
     found = Path(*path.parts[:0]) if not path.is_absolute() else Path(path.anchor)
@@ -25,7 +25,7 @@ def near_folder(path: Path) -> Path | None:
                     return None
             found /= name
         name = nearest(last, (one.name for one in _folders(found) if next(one.glob("*config.json"), None)), NEAR)
-    except OSError:  # a folder that may not be read
+    except OSError:  # a folder without read permission
         return None
     return found / name if name else None
 

@@ -1,8 +1,8 @@
-"""Regular expressions of adapters' files, matched in bounded time: some never end with ``re``.
+"""Regular expressions from adapters' files, matched in bounded time: with ``re``, some would never end.
 
 Python's own parser reads them. For each part of an expression and each place of the name, the set of places where a match
-may end is found once, whichever way leads there (Thompson, "Regular Expression Search Algorithm"). No library does this with
-the expressions that trainers write (docs/decisions/texts.md). Standard library only.
+may end is computed once, whichever way leads there (Thompson, "Regular Expression Search Algorithm"). No library does this
+with the expressions that trainers write (docs/decisions/texts.md). Standard library only.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class _Unknown(ValueError):
 
 
 def matches(source: str, pattern: str, name: str, *, anywhere: bool = False) -> bool:
-    """Return whether ``pattern`` matches the whole of ``name`` or, with ``anywhere``, its end behind a dot.
+    """Return whether ``pattern`` matches the whole of ``name`` or, with ``anywhere``, its end after a dot.
 
-    Raise CheckpointError, naming the file ``source``, for a text that is no expression, is too long, or looks behind itself.
+    Raises CheckpointError, naming the file ``source``, for a text that is not an expression, is too long, or looks behind
+    itself.
     """
     try:
         whole = rf"(.*\.)?({pattern})" if anywhere else pattern
@@ -50,7 +51,7 @@ def matches(source: str, pattern: str, name: str, *, anywhere: bool = False) -> 
 def _parsed(pattern: str) -> Any:
     if len(pattern) > LONGEST:
         raise _Unknown(f"it has {len(pattern)} characters, {LONGEST} are the most")
-    re.compile(pattern)  # finds what the parser alone lets through
+    re.compile(pattern)  # refuses what the parser alone lets through
     parsed = _sre.parse(pattern)
     if parsed.state.flags != re.UNICODE.value:
         raise _Unknown("flags are not")
@@ -109,7 +110,7 @@ class _Match:
         return frozenset().union(*(part.ends(i) for part in parts for i in places))
 
     def _repeat(self, part: _Match, least: int, most: Any, places: frozenset[int]) -> frozenset[int]:
-        """Return the ends after a repeated part; after one round for each place of the name nothing new comes."""
+        """Return the ends after a repeated part. After one round for each place of the name there are no new ones."""
         rounds = len(self._name) + 1
         for _ in range(min(least, rounds)):
             places = self._each([part], places)

@@ -1,4 +1,4 @@
-"""Where the tensors of a checkpoint lie: headers of one safetensors file or of the shards that an index names.
+"""Places of a checkpoint's tensors, from the headers of one safetensors file or of the shards that an index names.
 
 Reads headers only and checks them against the sizes of the files. Standard library only.
 """
@@ -19,16 +19,16 @@ from ..regular_file import open_regular
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
-# Types that are looked at only to say that the checkpoint is quantised, or that are never needed.
+# Types that are read only to report that the checkpoint is quantised, or that are never needed.
 OTHER_BYTES = {"F64": 8, "I64": 8, "I32": 4, "I16": 2, "U64": 8, "U32": 4, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 QUANTISED = ("I8", "U8", "I32", "F8_", "F4", "F6_")
-POINTER = b"version "  # how a file begins that git-lfs has not fetched; as a length of a header it would be absurd
+POINTER = b"version "  # beginning of a file that git-lfs has not fetched; as a header's length it would be absurd
 MOST_DIMENSIONS = 64
-MOST_BYTES = 2**63 - 1  # that an offset can mean
+MOST_BYTES = 2**63 - 1  # largest offset
 
 
 def read_tensors(folder: Path) -> dict[str, TensorRef]:
-    """All tensors of the checkpoint in ``folder`` by name. Raises ``CheckpointError``."""
+    """Return all tensors of the checkpoint in ``folder`` by name. Raises ``CheckpointError``."""
     if (folder / SINGLE).is_file():
         return read_header(folder / SINGLE)
     if not (folder / INDEX).is_file():
@@ -65,7 +65,7 @@ def _no_safetensors(folder: Path) -> CheckpointError:
 
 
 def gguf(path: Path) -> CheckpointError:
-    """Of a file in that format, or of a folder that holds one."""
+    """Return the error for a GGUF file, or for a folder that holds one."""
     remedy = "name the folder of the model's safetensors checkpoint"
     if path.is_dir():
         return CheckpointError(f"{path} holds a GGUF file, which is not supported; {remedy}")
@@ -73,7 +73,7 @@ def gguf(path: Path) -> CheckpointError:
 
 
 def read_header(path: Path) -> dict[str, TensorRef]:
-    """The tensors of one safetensors file. Raises ``CheckpointError`` for a broken or truncated one."""
+    """Return the tensors of one safetensors file. Raises ``CheckpointError`` for a broken or truncated one."""
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -118,7 +118,7 @@ def _entry(path: Path, name: str, entry: object, base: int) -> TensorRef:
 
 
 def _sizes(value: object) -> TypeGuard[list[int]]:
-    """Whether it is a list of sizes or offsets, of a length that can be multiplied in no time."""
+    """Return whether the value is a list of sizes or offsets, short enough to be multiplied quickly."""
     return (
         isinstance(value, list)
         and len(value) <= MOST_DIMENSIONS
@@ -127,7 +127,7 @@ def _sizes(value: object) -> TypeGuard[list[int]]:
 
 
 def check_dtype(ref: TensorRef) -> None:
-    """Refuses tensors that are no plain floats."""
+    """Refuse tensors that are not plain floats."""
     if ref.dtype in ITEM_BYTES:
         return
     if ref.dtype.startswith(QUANTISED):

@@ -1,6 +1,6 @@
-"""Prompt tuning and prefix tuning as PEFT saves them: what stands at the positions before the prompt.
+"""Prompt tuning and prefix tuning as PEFT saves them: virtual tokens at the positions before the prompt.
 
-PEFT saves what it made of a reparametrisation (``prefix_projection``), not the network that made it, so one tensor,
+PEFT saves the result of a reparametrisation (``prefix_projection``), not the network behind it. So one tensor,
 ``prompt_embeddings``, is all there is: rows of virtual tokens, each an embedding, or key and value of every layer in turn.
 Standard library only.
 """
@@ -19,7 +19,7 @@ from .checkpoint import Checkpoint, DeltaPart
 
 TENSOR = "prompt_embeddings"
 FORMS = ("PROMPT_TUNING", "PREFIX_TUNING")
-# How the training began, or says nothing about the answers.
+# Fields that describe the training, or that do not affect the answers.
 IGNORED = frozenset(
     {
         "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode", "init_weights",
@@ -36,7 +36,7 @@ BASE = "name the base that the adapter was trained on"
 def read_virtual_tokens(
     file: Path, fields: Fields, form: str, tensors: dict[str, TensorRef], base: Checkpoint
 ) -> dict[int, DeltaPart]:
-    """The deltas by place in the chain; ``tensors`` are those of ``file``. Raises CheckpointError."""
+    """Return the deltas by place in the chain. ``tensors`` are the ones of ``file``. Raises CheckpointError."""
     _check_fields(fields)
     model, virtual = base.config, fields.integer("num_virtual_tokens")
     if virtual >= model.max_position:
@@ -90,7 +90,7 @@ def _tensor(file: Path, tensors: dict[str, TensorRef]) -> TensorRef:
 
 
 def _columns(ref: TensorRef, layer: int, layers: int) -> TensorRef:
-    """Key and value of one layer, of every row."""
+    """Return the key and value of one layer, for every row."""
     row = ref.nbytes // ref.shape[0]
     part = row // layers
     return replace(

@@ -1,1 +1,1 @@
-"""Decisions about processes and links: the restart policy, the order in which a link sends."""
+"""Decisions about workers, blocks, links and processes: placement, scaling, model swapping, chunk order, restarts."""

@@ -1,4 +1,4 @@
-"""The whole model that an adapter is read over: the one that its configuration names, or the only one that there is.
+"""The base model of an adapter: the one that its configuration names, or the only one available.
 
 Pure functions of names and paths; they never choose between several models that fit equally well.
 """
@@ -17,11 +17,11 @@ class WholeModel(NamedTuple):
 
     model: str  # its id
     checkpoint: str  # its folder with every link resolved, or its hub id
-    served: bool = True  # under that id; else only adapters over it are served
+    served: bool = True  # served under that id; else only adapters over it are served
 
 
 class AmbiguousBase(Exception):
-    """Several models may be an adapter's base; ``why`` names them and goes on after "X is an adapter; "."""
+    """Several models may be an adapter's base. ``why`` names them and continues after "X is an adapter; "."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -31,9 +31,9 @@ class AmbiguousBase(Exception):
 def choose_base(trained_on: str, wholes: Iterable[WholeModel]) -> WholeModel | None:
     """Return the model that an adapter trained on ``trained_on`` (a path, a hub id or "") belongs to; None: there is none.
 
-    An id that matches comes before a path or hub id, and that before its last name. Two ids of one checkpoint are one
-    model; one that is served comes before one that was removed. Raise AmbiguousBase where several models match equally
-    well, and where none of several matches.
+    A matching id comes before a path or hub id, and that before its last name. Two ids of one checkpoint are one model; a
+    served model comes before a removed one. Raises AmbiguousBase if several models match equally well, or if none of
+    several matches.
     """
     distinct: dict[str, WholeModel] = {}
     matching: dict[int, dict[str, WholeModel]] = {}
@@ -61,9 +61,9 @@ def named_base(name: str, wholes: Iterable[WholeModel]) -> WholeModel | None:
 
 
 def shown_base(model: str, checkpoint: str, served: WholeModel | None) -> str:
-    """Return what is shown as the base of an adapter that was put on ``model`` when that was ``checkpoint`` ("": not known).
+    """Return the base shown for an adapter that was put on ``model`` when that was ``checkpoint`` ("": not known).
 
-    served: what has the id ``model`` now. If that is another checkpoint, the folder is shown, as the id would be wrong.
+    served: the present model of that id. If it has another checkpoint, the folder is shown, as the id would be wrong.
     """
     if served is None or not checkpoint or served.checkpoint == checkpoint:
         return model or checkpoint

@@ -1,7 +1,6 @@
-"""Applications that come and go (rolling updates of a model, too): which takes a model's requests, what may be added, when
-it is in service, what loads next.
+"""The life of applications: additions, rolling updates, readiness, and what loads next.
 
-Pure functions of what the controller knows; its state machine acts on their answers.
+Pure functions of the controller's knowledge; its state machine acts on their answers.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from .assignment import REMEDY
 
-DEADLY = 2  # workers that died while they loaded it: it is given up
+DEADLY = 2  # deaths of workers while loading it, after which it is given up
 
 
 class Conflict(Exception):
-    """With what is served, or is being added; one sentence."""
+    """A conflict with what is served, or is being added; one sentence."""
 
 
 class Servable(Protocol):
-    """How far an application is."""
+    """The state of an application."""
 
     deployed: bool
-    shown: bool  # it is published; what is being added waits for that
-    draining: bool  # it takes no new requests
+    shown: bool  # published; an addition waits for that
+    draining: bool  # takes no new requests
 
 
 S = TypeVar("S", bound=Servable)
@@ -42,14 +41,16 @@ def model_of(name: str) -> str:
 
 
 def serving_one(of_model: Iterable[S]) -> S | None:
-    """Of the applications of a model the one that takes its new requests, or, while there is none, that will."""
+    """Return, of a model's applications, the one that takes its new requests, or, if there is none, the one that will."""
     found = [s for s in of_model if s.deployed and not s.draining]
     return next((s for s in found if s.shown), found[0] if found else None)
 
 
 def check_default(model: str, named: str, instead: str) -> None:
-    """Raise Conflict where the removal of ``model`` would undo the setting that makes ``named`` the default, and nobody has
-    said which model is to be it ``instead``."""
+    """Raise Conflict if the removal of ``model`` would undo the setting that makes ``named`` the default.
+
+    No conflict if another default is given, ``instead``.
+    """
     if model == named and not instead:
         raise Conflict(
             f"model {model!r} is the one for requests without a model (default_model); name another one with the removal "
@@ -58,17 +59,17 @@ def check_default(model: str, named: str, instead: str) -> None:
 
 
 class Incumbent(NamedTuple):
-    """What is served, or will be, as a model to which another application is added."""
+    """The application that is served, or will be, as a model to which another application is added."""
 
     name: str
     checkpoint: str
-    same: bool  # as what is added
-    adding: bool  # it is not in service yet
+    same: bool  # equal to the addition
+    adding: bool  # not in service yet
     replaced: bool  # another one is being added in its place
 
 
 def replaces(model: str, incumbent: Incumbent | None, replace: bool) -> str | None:
-    """The application that an addition replaces, or ""; None: it is served already.
+    """Return the application that an addition replaces, or ""; None: it is served already.
 
     Raises Conflict, LookupError (there is no such model to replace).
     """
@@ -89,21 +90,21 @@ def replaces(model: str, incumbent: Incumbent | None, replace: bool) -> str | No
 
 
 def check_settled(model: str, replaced: bool) -> None:
-    """Raises Conflict while another version is being added in place of a model's application."""
+    """Raise Conflict while another version is being added in place of a model's application."""
     if replaced:
         raise Conflict(f"model {model!r} is being replaced; wait for that")
 
 
 class RouteProgress(NamedTuple):
-    """Of a planned route of what is being added whose workers are all up."""
+    """The progress of a planned route of an addition whose workers are all up."""
 
     whole: bool  # every hop is held
-    settled: bool  # its workers have said since what is left of their memory
-    rooms: Sequence[tuple[int, int]]  # of each hop: bytes left to KV, bytes of a page
+    settled: bool  # its workers have reported their remaining memory since
+    rooms: Sequence[tuple[int, int]]  # for each hop: (bytes left to KV, bytes of a page)
 
 
 def verdict(deaths: int, routes: Sequence[RouteProgress]) -> str | None:
-    """ "": what is added is whole wherever its workers are up. None: not yet. Else why it cannot be.
+    """Return "" if an addition is whole wherever its workers are up, None if undecided, else why it cannot be.
 
     deaths: of workers while they loaded it.
     """
@@ -118,9 +119,9 @@ def verdict(deaths: int, routes: Sequence[RouteProgress]) -> str | None:
 
 
 def first_missing(lengths: Iterable[int], hops: Sequence[tuple[int, int]], here: Container[int]) -> tuple[int, int] | None:
-    """The first block that a worker lacks, as depths (first, last exclusive); None: it has all that belong there.
+    """Return the first block that a worker lacks, as depths (first, last exclusive); None: it has all that belong there.
 
-    lengths: components of each block of the chain. hops: stretches that belong on the worker. here: depths that it has.
+    lengths: components of each block of the chain. hops: ranges that belong on the worker. here: depths that it has.
     """
     first = 0
     for length in lengths:

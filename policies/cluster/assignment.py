@@ -1,8 +1,8 @@
-"""Which workers an application goes to when it comes: everywhere if memory allows, else where it fits.
+"""Assignment of a new application to workers: to all if memory allows, else where it fits.
 
-Owns the rule by which the controller uses ``placement.py``: what fits on every worker goes to every worker; else those that
-come together are placed by memory and locality, one that comes alone goes to each worker that has room for it, and a worker
-that comes gets what fits there.
+Owns the rules by which the controller uses ``placement.py``. An application that fits on every worker goes to every
+worker. Otherwise, applications that are added together are placed by memory and locality; a single one goes to each worker
+with room for it; and a new worker gets whatever fits there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REMEDY = "remove another application, or give workers more memory (--set memory=
 
 
 class Placeable(Protocol):
-    """An application, as far as placement asks."""
+    """An application, as far as placement needs it."""
 
     @property
     def components(self) -> tuple[Component, ...]: ...
@@ -36,28 +36,30 @@ class Placeable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerCapacity:
-    """A worker's memory: bytes besides its parameters (None: not known), and which tensors of what is to be placed it holds
-    or will."""
+    """A worker's memory.
+
+    free: bytes besides its parameters; None: unknown. held: the tensors to be placed that it holds or will hold.
+    """
 
     free: int | None
     held: Collection[bytes]
 
 
 def page_of(components: Sequence[Component], hop: Hop) -> tuple[int, int]:
-    """A page of a sequence: its tokens, and its raw bytes in all layers of a hop."""
+    """Return a page of a sequence: its tokens, and its raw bytes in all layers of a hop."""
     kvs = [c.kv for c in components[hop.first : hop.last] if c.kv is not None]
     return (kvs[0].page_size if kvs else 0), sum(kv.raw_bytes for kv in kvs)
 
 
 def missing_bytes(one: Placeable, hop: Hop, room: WorkerCapacity) -> int:
-    """Of the parameters of a hop, those that its worker has not."""
+    """Return the bytes of a hop's parameters that its worker lacks."""
     return _added(one.tensors(hop.first, hop.last), room)
 
 
 def routes_where_it_fits(name: str, one: Placeable, workers: Mapping[str, WorkerCapacity]) -> list[Route]:
-    """Of an application that comes alone, those of its routes whose workers have room for it and for a page of KV.
+    """Return the routes of a single application whose workers have room for it and for a page of KV.
 
-    Raises ValueError where there is none: by how much the worker falls short that lacks least.
+    Raises ValueError if there is none, with the shortage of the worker that lacks least.
     """
     routes = place({name: one.components}, list(workers), {name: one.span}, version=0)
     found: list[Route] = []
@@ -74,10 +76,10 @@ def routes_where_it_fits(name: str, one: Placeable, workers: Mapping[str, Worker
 
 
 def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerCapacity]) -> list[Route]:
-    """Of applications that come together. What fits nowhere is planned everywhere: the workers refuse it in their words.
+    """Return routes of applications that are added together.
 
-    Where not everything fits, each worker keeps room for a sequence of the greatest length, if that leaves nobody out, else
-    for a page.
+    An application that fits nowhere is planned everywhere: the workers refuse it in their words. If not everything fits,
+    each worker keeps room for a sequence of the greatest length, if that leaves no application out, else for a page.
     """
     chains, spans = {name: one.components for name, one in new.items()}, {name: one.span for name, one in new.items()}
     everywhere = place(chains, list(workers), spans, version=0)
@@ -106,8 +108,10 @@ def routes_of_all(new: Mapping[str, Placeable], workers: Mapping[str, WorkerCapa
 
 
 def routes_on_new_worker(worker: str, memory: int | None, applications: Mapping[str, Placeable]) -> list[Route]:
-    """Of a worker that has nothing: whole chains, of those that come first in ``applications`` as many as fit. ``memory``:
-    bytes for parameters and KV, None: not known."""
+    """Return routes on a worker that has nothing: whole chains, as many of the first in ``applications`` as fit.
+
+    ``memory``: bytes for parameters and KV; None: unknown.
+    """
     held: dict[bytes, int] = {}
     routes: list[Route] = []
     for name, one in applications.items():
@@ -121,7 +125,7 @@ def routes_on_new_worker(worker: str, memory: int | None, applications: Mapping[
 
 
 def _needs(routes: Iterable[Route], new: Mapping[str, Placeable]) -> dict[str, dict[bytes, int]]:
-    """Worker -> the tensors that these routes want there."""
+    """Return, for each worker, the tensors that these routes need there."""
     found: dict[str, dict[bytes, int]] = {}
     for route in routes:
         for hop in route.hops:
@@ -134,7 +138,7 @@ def _added(needs: Mapping[bytes, int], room: WorkerCapacity) -> int:
 
 
 def _lack(one: Placeable, hop: Hop, room: WorkerCapacity) -> tuple[int, str]:
-    """Bytes that are missing, and the sentence that says so."""
+    """Return the missing bytes, and the sentence that reports them."""
     need = missing_bytes(one, hop, room) + page_of(one.components, hop)[1]
     if room.free is None:
         return 0, ""

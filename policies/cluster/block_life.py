@@ -1,7 +1,7 @@
 """The life of one deployed block: loading, resident, draining, gone.
 
-A block is held by the applications that had it loaded. When the last one lets go it drains until the last open plan that may
-name it has ended; a new holder brings it back at any time.
+A block is held by the applications that had it loaded. When the last one releases it, it drains until the last open plan
+that may name it has ended; a new holder brings it back at any time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class BlockStage(StrEnum):
 
 
 class BlockLife:
-    """See the module."""
+    """The life of one block (see the module)."""
 
     def __init__(self) -> None:
-        self.holders: dict[str, None] = {}  # applications, in the order in which they came
-        self._loading: dict[str, int] = {}  # application -> loads of it under way
+        self.holders: dict[str, None] = {}  # applications, in the order of arrival
+        self._loading: dict[str, int] = {}  # application -> loads in progress
         self._draining = False
 
     @property
@@ -33,7 +33,7 @@ class BlockLife:
         return BlockStage.DRAINING if self._draining else BlockStage.GONE
 
     def begin(self, holder: str) -> None:
-        """A load for ``holder`` begins."""
+        """Note that a load for ``holder`` begins."""
         self._loading[holder] = self._loading.get(holder, 0) + 1
         self._draining = False
 
@@ -42,11 +42,11 @@ class BlockLife:
         self.holders[holder] = None
 
     def failed(self, holder: str) -> None:
-        """Nothing of that load is kept."""
+        """Note a failed load, of which nothing is kept."""
         self._over(holder)
 
     def release(self, holder: str) -> bool:
-        """``holder`` needs it no more. True: nobody does, and it drains."""
+        """Remove a holder; return True if it was the last one, so that the block drains."""
         if holder not in self.holders:
             return False
         del self.holders[holder]
@@ -54,7 +54,7 @@ class BlockLife:
         return self._draining
 
     def ended(self) -> bool:
-        """No open plan names it. True: it is gone; False: somebody has come since."""
+        """Note that no open plan names the block; return True if it is gone, and False if it has a holder again."""
         gone, self._draining = self._draining, False
         return gone
 

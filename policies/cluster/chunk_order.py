@@ -1,14 +1,13 @@
-"""What a link sends next: strict priority between traffic classes, first-in first-out within one, large messages in chunks,
-so that there is no head-of-line blocking.
+"""The send order of a link: strict priority between traffic classes, FIFO within a class, large messages in chunks.
 
-Owns the queue of one link as ids and sizes, the size of chunks (from the measured bandwidth, so that a chunk takes about
-``target`` seconds), the limit on what is sent and not acknowledged, and what is sent again after a reconnect. Holds no
-bytes, reads no clock.
+So there is no head-of-line blocking. Owns the queue of one link as ids and sizes, the size of chunks (from the measured
+bandwidth, so that a chunk takes about ``target`` seconds), the limit on unacknowledged data, and the resending after a
+reconnect. Holds no bytes, reads no clock.
 
-At most ``WINDOW`` chunks of the lower classes are unacknowledged: libzmq and the kernel would buffer megabytes, in which an
-activation would wait. So an activation waits for these chunks at most. Priority is strict: a link that is full of
-activations sends no KV at all. That is meant: activations are bounded by the leases of their homes and their sender stops
-without answers, so they leave room; whoever needs a share for KV must bound what is sent above it.
+At most ``WINDOW`` chunks of the lower classes are unacknowledged: libzmq and the kernel would buffer megabytes, in which
+an activation would wait. So an activation waits for these chunks at most. Priority is strict: a link that is full of
+activations sends no KV at all. That is intended: activations are bounded by the leases of their homes, and their sender
+stops without answers, so they leave room. A caller that needs a share for KV must bound what is sent above it.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-WINDOW = 2  # chunks of the lower classes that may be unacknowledged
-URGENT_BYTES, URGENT_CHUNKS = 64 << 20, 1024  # activations that may be unacknowledged; one always may
+WINDOW = 2  # limit of unacknowledged chunks of the lower classes
+URGENT_BYTES, URGENT_CHUNKS = 64 << 20, 1024  # limits of unacknowledged activations; one is always allowed
 LEAST, MOST = 64 << 10, 4 << 20  # bytes of a chunk
-TARGET = 0.005  # seconds that a chunk should take: about one pipeline stage
-FIRST = 256 << 10  # bytes of a chunk before anything was measured
+TARGET = 0.005  # target seconds of a chunk: about one pipeline stage
+FIRST = 256 << 10  # bytes of a chunk before any measurement
 GAIN = 0.25  # weight of a new measurement
 
 
@@ -48,18 +47,21 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True)
 class _Queue:
-    """One class: what waits to be cut, and what was sent."""
+    """One class: messages to be cut, and chunks sent."""
 
     waiting: deque[tuple[int, int]] = field(default_factory=deque)  # (message, size)
-    cut: int = 0  # bytes of the first waiting message that were cut off
-    number: int = 0  # of the next new chunk
-    again: int = 0  # chunks at the end of ``unacknowledged`` that go again first
-    sent: int = 0  # chunks of ``unacknowledged`` that are on their way: all the others
+    cut: int = 0  # bytes of the first waiting message already cut off
+    number: int = 0  # number of the next new chunk
+    again: int = 0  # chunks at the end of ``unacknowledged`` to be resent first
+    sent: int = 0  # chunks of ``unacknowledged`` in flight: all the others
     unacknowledged: deque[Chunk] = field(default_factory=deque)
 
 
 class ChunkOrder:
-    """See the module. ``whole``: nothing is cut (the bytes do not move, as between nodes of one process)."""
+    """The send order of one link (see the module).
+
+    ``whole``: nothing is cut (bytes do not move, as between nodes of one process).
+    """
 
     def __init__(self, *, target: float = TARGET, window: int = WINDOW, whole: bool = False) -> None:
         if target <= 0 or window < 1:
@@ -71,14 +73,14 @@ class ChunkOrder:
         self._queues = {kind: _Queue() for kind in Traffic}
         self._lower = [self._queues[Traffic.KV], self._queues[Traffic.PARAMETERS]]
         self._activations = self._queues[Traffic.ACTIVATION]
-        self._urgent = 0  # bytes of activations on their way
+        self._urgent = 0  # bytes of activations in flight
 
     def add(self, kind: Traffic, message: int, size: int) -> None:
-        """A message of ``size`` bytes is to be sent, after all of its class that were added before."""
+        """Queue a message of ``size`` bytes behind earlier ones of its class."""
         self._queues[kind].waiting.append((message, size))
 
     def next(self) -> Chunk | None:
-        """The chunk to send now, counted as sent; None while nothing waits that may be sent."""
+        """Return the chunk to send now, counted as sent; None if no waiting chunk may be sent."""
         queue = self._activations
         if (queue.again or queue.waiting) and self._urgent < URGENT_BYTES and queue.sent < URGENT_CHUNKS:
             chunk = self._take(Traffic.ACTIVATION, queue)
@@ -93,8 +95,10 @@ class ChunkOrder:
         return None
 
     def acknowledge(self, received: Mapping[Traffic, int]) -> list[Chunk]:
-        """The receiver has all chunks of each class below these numbers; those that it newly has. What it cannot have
-        been sent is ignored."""
+        """Record that the receiver has all chunks of each class below these numbers; return those newly received.
+
+        Numbers beyond what was sent are ignored.
+        """
         done: list[Chunk] = []
         for kind, upto in received.items():
             queue = self._queues[kind]
@@ -109,7 +113,7 @@ class ChunkOrder:
         return done
 
     def rewind(self, received: Mapping[Traffic, int]) -> None:
-        """The way was broken: what is neither acknowledged nor below these numbers goes again, cut as before."""
+        """Resend, after a broken connection, all chunks neither acknowledged nor below these numbers, cut as before."""
         for kind, queue in self._queues.items():
             queue.again = sum(chunk.number >= received[kind] for chunk in queue.unacknowledged)
             queue.sent = len(queue.unacknowledged) - queue.again
@@ -117,7 +121,10 @@ class ChunkOrder:
         self._urgent = sum([chunk.size for chunk in urgent.unacknowledged][: urgent.sent])
 
     def measure(self, size: int, seconds: float) -> None:
-        """Chunks of ``size`` bytes took so long to be acknowledged, with the link busy throughout."""
+        """Learn the bandwidth from chunks of ``size`` bytes that were acknowledged after ``seconds``.
+
+        The link must have been busy throughout.
+        """
         if size < LEAST or seconds <= 0:
             return  # latency, not bandwidth
         found = size / seconds
@@ -126,17 +133,17 @@ class ChunkOrder:
 
     @property
     def chunk_bytes(self) -> int:
-        """Size of the next chunk that is cut."""
+        """The size of the next chunk that is cut."""
         return max(LEAST, min(MOST, int(self.bandwidth * self.target)))
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is unacknowledged."""
+        """True if nothing waits and nothing is unacknowledged."""
         return not any(queue.waiting or queue.unacknowledged for queue in self._queues.values())
 
     @property
     def unacknowledged(self) -> int:
-        """Chunks that are on their way, of all classes."""
+        """The number of chunks in flight, of all classes."""
         kv, parameters = self._lower
         return self._activations.sent + kv.sent + parameters.sent
 

@@ -1,13 +1,13 @@
-"""Model swapping: which applications give way when one that is not resident is asked for: least recently used (S-LoRA, 4.1).
+"""Model swapping: which applications are unloaded for one that is requested: least recently used first (S-LoRA, 4.1).
 
-What nobody uses goes first. Where all that is resident is in use, the one that asks waits ``PATIENCE``; then the application
-that has been resident for longest, and for a ``TURN`` at least, starts nothing new and goes when what runs has ended. So
-everyone gets a turn, requests that wait for one application share its load, and swaps are bounded in time. The same makes
-room for a sequence that is longer than what parameters leave.
+Unused applications go first. If all resident ones are in use, the requested one waits ``PATIENCE``. Then the application
+that has been resident for longest, at least a ``TURN``, takes no new requests and goes when its running ones have ended.
+So every application gets a turn, requests that wait for one application share its load, and swaps are bounded in time. The
+same procedure makes room for a sequence that is longer than what parameters leave.
 
-Where parameters are dropped (``policies/overload``) the memory that this frees is for KV: nothing is loaded there until they
-are back, or what dropped them gives way like any other. While it is in use that takes ``BURST_PATIENCE``, as most bursts end
-earlier. Pure.
+Where parameters are dropped (``policies/overload``), the freed memory is for KV: nothing is loaded there until they are
+back, or until the application that dropped them gives way like any other. While it is in use that takes
+``BURST_PATIENCE``, as most bursts end earlier. Pure.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 
-PATIENCE = 0.3  # seconds that an application waits before one in use has to make room for it
-BURST_PATIENCE = 10.0  # before one in use of which parameters are dropped has to
-TURN = 1.0  # seconds that an application is resident before that is asked of it
-SETTLING = 2.0  # seconds in which the memory of those that went becomes free
+PATIENCE = 0.3  # seconds that an application waits until one in use must give way
+BURST_PATIENCE = 10.0  # the same until one in use with dropped parameters must give way
+TURN = 1.0  # least seconds of residence before an application must give way
+SETTLING = 2.0  # seconds in which the memory of unloaded applications becomes free
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Of an application at one gateway, or at all."""
+    """The usage of an application at one gateway, or at all."""
 
     active: int  # requests that run or wait
     idle: float  # seconds since the last one came or ended; 0 while there are any
-    waits: int = 0  # tokens of the longest that waits for a route, or for room on one; 0: none does
-    offline: bool = False  # all that wait are offline: nobody in use makes room for them
+    waits: int = 0  # tokens of the longest request without a route or room; 0: none waits
+    offline: bool = False  # all waiting ones are offline: no application in use gives way to them
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,18 @@ class Occupant:
     name: str
     use: Use
     age: float  # seconds since it came
-    owned: Mapping[str, int]  # worker -> bytes of packed tensors that nobody else needs there
+    owned: Mapping[str, int]  # worker -> bytes of packed tensors that only it needs there
     parts: Mapping[str, Set[bytes]]  # worker -> ids of its components and deltas there
-    dropped: bool = False  # it serves as a pipeline, as parameters of it are dropped
+    dropped: bool = False  # it serves as a pipeline, since its parameters are dropped
 
 
 @dataclass(frozen=True, slots=True)
 class GivingWay:
-    """``unload``: now. ``drain``: takes no new requests from now on, and goes when it has none; "": none does.
-    ``step_back``: nobody gives way, and who asks is not to hold up others who wait."""
+    """The decision.
+
+    unload: applications to unload now. drain: one that takes no new requests from now on, and goes when it has none; "":
+    none. step_back: none gives way, and the requested application must not hold up others that wait.
+    """
 
     unload: tuple[str, ...] = ()
     drain: str = ""
@@ -56,22 +59,24 @@ class GivingWay:
 
 @dataclass(frozen=True, slots=True)
 class HopCapacity:
-    """What a worker has for sequences on a hop of a route; sizes in bytes, but for ``page_size``."""
+    """A worker's memory for sequences on a hop of a route; sizes in bytes, except ``page_size``."""
 
     worker: str
     page_size: int  # tokens
     page_bytes: int
     room: int
-    most: int  # once no other application is there
+    most: int  # bytes with no other application there
 
     def need(self, tokens: int) -> int:
-        """Of one sequence."""
+        """Return the bytes of one sequence."""
         return -(-tokens // self.page_size) * self.page_bytes if self.page_bytes else 0
 
 
 def lacking_bytes(tokens: int, routes: Iterable[Sequence[HopCapacity]]) -> dict[str, int] | None:
-    """Bytes that must become free on each worker before one of these routes of an application holds a sequence: of the route
-    that lacks least. Empty: one does already; None: none ever will."""
+    """Return the bytes to free on each worker before the least-lacking route holds a sequence of ``tokens``.
+
+    Empty: one does already. None: none ever will.
+    """
     found = []
     for hops in (hops for hops in routes if all(hop.need(tokens) <= hop.most for hop in hops)):
         lacking: dict[str, int] = {}
@@ -82,18 +87,21 @@ def lacking_bytes(tokens: int, routes: Iterable[Sequence[HopCapacity]]) -> dict[
 
 
 class Coming(Enum):
-    """How it goes on for an application that comes, in the order in which that is looked at."""
+    """The state of a requested application, in the order in which it is checked."""
 
-    SERVED = auto()  # it is here, and what waited has been sent: it keeps its room
-    UNWANTED = auto()  # it lacks room, and who asked for it is gone
+    SERVED = auto()  # it is here, and the waiting requests have been sent: it keeps its room
+    UNWANTED = auto()  # it lacks room, and its requests are gone
     CROWDED = auto()  # others have to give way (``choose``)
-    WAITED_FOR = auto()  # it is here, and what waits has not been sent yet
+    WAITED_FOR = auto()  # it is here, and its requests have not been sent yet
     LOADING = auto()
 
 
 def coming(use: Use, *, here: bool, lacks: bool) -> Coming:
-    """``use``: of the application that comes; ``here``: its routes are in force, and what its workers have left is known;
-    ``lacks``: memory, for its parameters or for a sequence of it."""
+    """Return the state of a requested application.
+
+    use: its usage. here: its routes are in force, and the memory left on its workers is known. lacks: it lacks memory, for
+    its parameters or for a sequence.
+    """
     if here and not use.waits:
         return Coming.SERVED
     if lacks:
@@ -102,7 +110,7 @@ def coming(use: Use, *, here: bool, lacks: bool) -> Coming:
 
 
 def combined(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:
-    """What all gateways say of their applications."""
+    """Return the usage at all gateways together."""
     found: dict[str, Use] = {}
     for name, use in (item for one in uses for item in one.items()):
         known = found.get(name, use)
@@ -114,25 +122,32 @@ def combined(uses: Iterable[Mapping[str, Use]]) -> dict[str, Use]:
 
 
 def in_vain(alone: float) -> bool:
-    """Whether an application that is refused though nothing else is there, ``alone`` seconds already, will never fit."""
+    """Return whether an application that has been refused for ``alone`` seconds, with nothing else there, will never fit."""
     return alone >= SETTLING
 
 
 def back_in_vain(waited: float) -> bool:
-    """Whether what was dropped, and has no room to come back for ``waited`` seconds, waits for more than what runs: KV is
-    little used in a restore, but parameters may have filled memory to the last chunk, and leave other gaps than before."""
+    """Return whether a restore that has lacked room for ``waited`` seconds waits for more than running requests.
+
+    KV is little used in a restore, but parameters may have filled memory to the last chunk and leave other gaps than
+    before.
+    """
     return waited >= BURST_PATIENCE
 
 
 def all_fit(applications: Iterable[tuple[bool, bool]]) -> bool:
-    """Whether all that are deployed are loaded beside each other (of each: parked, in force). Then none is on demand any
-    more: it counts as what has fitted from the beginning."""
+    """Return whether all deployed applications are loaded side by side (of each: parked, in force).
+
+    If so, none is on demand any more: each counts as having fitted from the beginning.
+    """
     return all(in_force and not parked for parked, in_force in applications)
 
 
 def withheld(workers: Iterable[str], pipelines: Iterable[Container[str]]) -> list[str]:
-    """On which of its workers an application is not loaded now: those that parameters were dropped on for KV. ``pipelines``:
-    the workers of each that serves since then."""
+    """Return the workers on which an application is not loaded now, because parameters were dropped there for KV.
+
+    ``pipelines``: the workers of each pipeline that serves since then.
+    """
     pipelines = list(pipelines)
     return sorted({worker for worker in workers if any(worker in members for members in pipelines)})
 
@@ -145,11 +160,14 @@ def choose(
     *,
     offline: bool = False,
 ) -> GivingWay:
-    """Who gives way so that ``lacking`` bytes become free on each of these workers, for an application that has ``waited``
-    so many seconds. What two applications alone share is nobody's own: where nothing else helps they go one by one. Nobody
-    goes all of whose parts are ``kept`` or have others in use; only where nobody else is left, for what lies between. Of
-    those of which parameters are dropped none goes in vain: memory comes free with the last of them. For requests that are
-    ``offline`` nobody in use gives way."""
+    """Choose the applications that give way so that ``lacking`` bytes become free on each worker.
+
+    waited: seconds that the requested application has waited. kept: parts that stay. offline: its requests are all
+    offline, so that no application in use gives way. Parts that only two applications share belong to neither: if nothing
+    else helps they go one by one. An application all of whose parts are ``kept`` or used by others in use is not unloaded;
+    only if no other is left, for what lies between. An application with dropped parameters is not unloaded in vain: memory
+    comes free with the last one.
+    """
     residents = list(residents)
     burst = any(one.dropped and one.use.active for one in residents)
     order = sorted(residents, key=lambda one: (-one.use.idle, -one.age, one.name))
@@ -173,7 +191,7 @@ def choose(
     if mute:
         return GivingWay((*unload, mute[0]))
     if unload and any(nbytes > sum(one.owned.get(worker, 0) for one in active) for worker, nbytes in rest.items()):
-        return GivingWay((unload[0],))  # only what several share is enough, and that comes free with the last of them
+        return GivingWay((unload[0],))  # only shared parts are enough, and they come free with the last application
     if offline:
         return GivingWay(step_back=bool(residents))
     busy = [one for one in active if one.age >= TURN and waited >= (BURST_PATIENCE if one.dropped else PATIENCE)]

@@ -1,8 +1,8 @@
-"""Parameters that come from another worker: which bytes are asked for next, and when nothing more will come for a component.
+"""Parameter transfer from another worker: which bytes are requested next, and which components are settled.
 
-Owns what one load wants of one source: batches in the order of its components, a few of them asked for and not yet written.
-Whatever does not come (the source has not got it, dies, or is given up) is read from the checkpoint instead, so nothing here
-is an error. Holds no bytes, reads no clock.
+Owns the wishes of one load to one source: batches in the order of its components, a few of them requested and not yet
+written. Whatever does not come (the source lacks it, dies, or is given up) is read from the checkpoint instead, so nothing
+here is an error. Holds no bytes, reads no clock.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from dataclasses import dataclass
 
 from ..memory.packed_tensor import PackedTensor, TensorPiece
 
-AHEAD = 4  # batches that are asked for and not written yet
+AHEAD = 4  # limit of batches requested and not written yet
 BATCH_BYTES = 4 << 20
-SHARE = 64  # a batch has at most one part in so many of a worker's memory
-STALL = 5.0  # seconds without an answer after which a source is given up
+SHARE = 64  # divisor: a batch has at most 1/64 of a worker's memory
+STALL = 5.0  # seconds without an answer until a source is given up
 
 
 def batch_bytes(memory: int) -> int:
-    """Bytes of a batch at a worker with so much memory; ``AHEAD`` of them lie beside its pool at most."""
+    """Return the bytes of a batch at a worker with ``memory``; at most ``AHEAD`` batches lie beside its pool."""
     return max(1, min(BATCH_BYTES, memory // SHARE))
 
 
-Wanted = tuple[bytes, TensorPiece]  # component, bytes of a tensor of it
+Wanted = tuple[bytes, TensorPiece]  # (component, bytes of one of its tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """The part of a batch that is of one component; ``at``: where it begins, in bytes."""
+    """The part of a batch that belongs to one component. ``at``: its first byte."""
 
     component: bytes
     at: int
@@ -37,7 +37,7 @@ class BatchPart:
 
 
 def cut(wanted: Sequence[tuple[bytes, Sequence[PackedTensor]]], batch: int) -> list[list[Wanted]]:
-    """Batches of so many bytes, the last one of fewer: tensors of components, in order."""
+    """Cut the tensors of components, in order, into batches of ``batch`` bytes; the last one may be smaller."""
     batches, filled = list[list[Wanted]](), batch
     for component, tensors in wanted:
         for tensor in tensors:
@@ -53,18 +53,18 @@ def cut(wanted: Sequence[tuple[bytes, Sequence[PackedTensor]]], batch: int) -> l
 
 
 class ParameterFetch:
-    """See the module. ``wanted``: tensors by component; ``batch``: bytes."""
+    """One load's transfer from one source (see the module). wanted: tensors by component. batch: bytes."""
 
     def __init__(self, wanted: Sequence[tuple[bytes, Sequence[PackedTensor]]], batch: int) -> None:
-        self._waiting = deque(cut(wanted, batch))  # not asked for yet
-        self._asked: dict[int, list[Wanted]] = {}  # by number: not answered
-        self._writing: set[int] = set()  # answered, and not written
-        self._left = {component: 0 for component, _ in wanted}  # pieces that may still come, in the order of loading
+        self._waiting = deque(cut(wanted, batch))  # not requested yet
+        self._asked: dict[int, list[Wanted]] = {}  # by number: requested and not answered
+        self._writing: set[int] = set()  # answered and not written
+        self._left = {component: 0 for component, _ in wanted}  # component -> pieces still to come, in loading order
         for component, _ in (piece for one in self._waiting for piece in one):
             self._left[component] += 1
-        self.missing: set[bytes] = set()  # tensors that the source has not got
-        self.nbytes = 0  # that came
-        self.reason = ""  # why it was given up, if it was
+        self.missing: set[bytes] = set()  # tensors that the source lacks
+        self.nbytes = 0  # bytes received
+        self.reason = ""  # why the source was given up, if it was
 
     @property
     def unanswered(self) -> bool:
@@ -72,11 +72,11 @@ class ParameterFetch:
 
     @property
     def busy(self) -> bool:
-        """Something may still come, or is being written."""
+        """True while something may still come, or is being written."""
         return bool(self._waiting or self._asked or self._writing)
 
     def ask(self, number: int) -> list[TensorPiece]:
-        """The next batch, which will be answered under ``number``; nothing while enough are under way, or none is left."""
+        """Return the next batch, to be answered under ``number``; empty if enough are in flight, or none is left."""
         while self._waiting and len(self._asked) + len(self._writing) < AHEAD:
             batch = self._waiting.popleft()
             kept = [(c, piece) for c, piece in batch if c in self._left and piece.id not in self.missing]
@@ -89,8 +89,10 @@ class ParameterFetch:
         return []
 
     def arrived(self, number: int, missing: Container[bytes]) -> list[BatchPart]:
-        """A batch is here, but for ``missing`` tensors: what is to be written, before ``written`` is told. Of a late one
-        nothing."""
+        """Record an arrived batch without its ``missing`` tensors; return the parts to write, until ``written``.
+
+        Empty for a late batch.
+        """
         if (batch := self._asked.pop(number, None)) is None:
             return []
         self._writing.add(number)
@@ -110,15 +112,15 @@ class ParameterFetch:
         return found
 
     def written(self, number: int) -> None:
-        """The memory of a batch that came is free again."""
+        """Note that the memory of an arrived batch is free again."""
         self._writing.discard(number)
 
     def drop(self, component: bytes) -> None:
-        """Nobody needs it any more."""
+        """Drop a component that is no longer needed."""
         self._left.pop(component, None)
 
     def give_up(self, reason: str) -> None:
-        """Nothing more comes from this source."""
+        """Give the source up: nothing more comes from it."""
         if any(self._left.values()):
             self.reason = reason
         self._waiting.clear()
@@ -126,7 +128,7 @@ class ParameterFetch:
         self._left = dict.fromkeys(self._left, 0)
 
     def settled(self) -> list[bytes]:
-        """Components of which all that will come has come, in order; each is said once."""
+        """Return components for which nothing more will come, in order; each is returned once."""
         found = []
         for component, left in self._left.items():
             if left:

@@ -1,11 +1,10 @@
-"""Placement: which applications go on which workers, when not everything fits on each of them.
+"""Placement: which applications go on which workers, if not everything fits on each of them.
 
-After BlockLLM, section 5.5: greedy by locality, then local moves. Components that applications share lie once in a worker's
-memory, so applications with much in common belong together; a chain that is spread over workers costs a transfer for each
-hop and request. What is better is said by ``Cost``: first more served, then fewer transfers, then less memory. Memory that
-is left holds replicas, those of the most load first; so where everything fits everywhere, everything goes everywhere.
-
-Pure and deterministic: equal inputs give equal answers.
+After BlockLLM, section 5.5: greedy by locality, then local moves. Components that applications share are stored once in a
+worker's memory, so applications with much in common belong together; a chain spread over workers costs a transfer for each
+hop and request. ``Cost`` orders placements: first more served, then fewer transfers, then less memory. Memory that is left
+holds replicas of the most loaded applications; so if everything fits everywhere, everything goes everywhere. Pure and
+deterministic: equal inputs give equal answers.
 """
 
 from __future__ import annotations
@@ -16,37 +15,37 @@ from typing import NamedTuple
 
 from ..model.chain import Component, Hop, Route
 
-ROUNDS = 10  # of local moves, as in the paper; most zoos need two or three
+ROUNDS = 10  # limit of rounds of local moves, as in the paper; most zoos need two or three
 
 
 class Cost(NamedTuple):
-    """Of a placement; smaller is better, the first difference counts."""
+    """The cost of a placement; smaller is better, and the first difference counts."""
 
     unserved: int  # applications without a route
-    transfers: float  # load times hops beyond the first, of each application's best route
-    nbytes: int  # of parameters on all workers
+    transfers: float  # sum over applications: load times hops beyond the first, on the best route
+    nbytes: int  # bytes of parameters on all workers
 
 
 class Draft:
-    """A placement in the making: hops by application, and what they take of each worker's memory."""
+    """A placement in the making: hops by application, and the memory they take on each worker."""
 
     def __init__(self, chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int]) -> None:
         self.chains, self._memory = chains, memory
-        self.hops: dict[str, list[tuple[Hop, ...]]] = {}  # of each application, its routes; the first was there first
-        # of each worker, component or delta -> hops that need it
+        self.hops: dict[str, list[tuple[Hop, ...]]] = {}  # routes of each application; the first was placed first
+        # for each worker: component or delta -> number of hops that need it
         self._held: dict[str, dict[bytes, int]] = {worker: {} for worker in memory}
-        self._needs: dict[tuple[str, int, int], dict[bytes, int]] = {}  # what ``needs`` has found
+        self._needs: dict[tuple[str, int, int], dict[bytes, int]] = {}  # cache of ``needs``
         self.used = dict.fromkeys(memory, 0)  # bytes
 
     def needs(self, name: str, hop: Hop) -> dict[bytes, int]:
-        """Bytes of each parameter of a hop."""
+        """Return the bytes of each parameter of a hop."""
         key = name, hop.first, hop.last
         if key not in self._needs:
             self._needs[key] = dict(_parameters(self.chains[name][hop.first : hop.last]))
         return self._needs[key]
 
     def added(self, name: str, hop: Hop) -> int:
-        """Bytes that a worker would hold more with this hop."""
+        """Return the additional bytes on a worker with this hop."""
         held = self._held[hop.worker]
         return sum([nbytes for part, nbytes in self.needs(name, hop).items() if part not in held])
 
@@ -60,7 +59,7 @@ class Draft:
         return Hop(worker, 0, len(self.chains[name]))
 
     def put(self, name: str, hops: tuple[Hop, ...]) -> None:
-        """One more route."""
+        """Add a route."""
         for hop in hops:
             self.used[hop.worker] += self.added(name, hop)
             held = self._held[hop.worker]
@@ -69,7 +68,7 @@ class Draft:
         self.hops.setdefault(name, []).append(hops)
 
     def take_back(self, name: str) -> tuple[Hop, ...]:
-        """The last route of an application, which is withdrawn."""
+        """Withdraw the last route of an application and return it."""
         hops = self.hops[name].pop()
         if not self.hops[name]:
             del self.hops[name]
@@ -83,13 +82,13 @@ class Draft:
         return hops
 
     def nearest(self, name: str) -> str | None:
-        """The worker with room for the whole chain that holds most of it; of equals the one with most room left."""
+        """Return the worker with room for the whole chain that holds most of it; of equals the one with most room left."""
         added = {worker: self.added(name, self.whole(name, worker)) for worker in self._memory}
         fitting = [worker for worker in added if added[worker] <= self.free(worker)]
         return min(fitting, key=lambda worker: (added[worker], -self.free(worker)), default=None)
 
     def first(self, name: str) -> str | None:
-        """The first worker with room for the whole chain."""
+        """Return the first worker with room for the whole chain."""
         return next((worker for worker in self._memory if self.fits(name, self.whole(name, worker))), None)
 
     def cost(self, load: Mapping[str, float]) -> Cost:
@@ -100,12 +99,12 @@ class Draft:
 def place_by_locality(
     chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int], load: Mapping[str, float], version: int = 1
 ) -> list[Route]:
-    """Routes of every application that can be served at all; those without a route fit nowhere.
+    """Return routes of every application that can be served at all; the others fit nowhere.
 
     Args:
         chains: application -> components in order.
-        memory: worker -> bytes for parameters (what KV needs is taken off already).
-        load: application -> expected requests in any unit; 1 where it is not said.
+        memory: worker -> bytes for parameters (the need of KV is already subtracted).
+        load: application -> expected requests in any unit; 1 if absent.
     """
     draft = best_draft(chains, memory, load)
     _replicate(draft, memory, load)
@@ -118,10 +117,10 @@ def place_by_locality(
 
 
 def best_draft(chains: Mapping[str, Sequence[Component]], memory: Mapping[str, int], load: Mapping[str, float]) -> Draft:
-    """One route of each application, of least ``Cost``.
+    """Return the draft of least ``Cost``, with one route of each application.
 
     The start by locality is not the best one for every zoo, and a move that saves memory may take the room that a pipeline
-    needs. So some other orders are tried, too, first fit among them, and the best result counts.
+    needs. So some other orders are tried too, first fit among them, and the best result counts.
     """
     large = sorted(chains, key=lambda name: -_size(chains[name]))
     starts = [(_pairs(chains, load), True), (large, True), (large[::-1], True), (list(chains), True), (list(chains), False)]
@@ -139,7 +138,7 @@ def best_draft(chains: Mapping[str, Sequence[Component]], memory: Mapping[str, i
 
 
 def _parameters(components: Iterable[Component]) -> Iterator[tuple[bytes, int]]:
-    """What has to be in memory, and its bytes: components that are shared by all their variants, and deltas."""
+    """Yield what has to be in memory, and its bytes: components that are shared by all their variants, and deltas."""
     for component in components:
         yield component.shared, component.nbytes
         if component.delta:
@@ -151,7 +150,7 @@ def _size(components: Iterable[Component]) -> int:
 
 
 def _pairs(chains: Mapping[str, Sequence[Component]], load: Mapping[str, float]) -> list[str]:
-    """Applications in the order of the pairs that share most, each once; those of more load first among equals."""
+    """Return applications in the order of the pairs that share most, each once; of equals, the more loaded first."""
     sizes = {name: dict(_parameters(components)) for name, components in chains.items()}
     shared: dict[tuple[str, str], int] = {}
     for a, b in combinations(chains, 2):
@@ -169,7 +168,7 @@ def _put_whole(draft: Draft, name: str, *, nearest: bool = True) -> bool:
 
 
 def _move(draft: Draft, load: Mapping[str, float]) -> None:
-    """Local moves: who lies better elsewhere goes there; room is made for who fits nowhere. Until nothing helps."""
+    """Move applications to better workers, and make room for unplaced ones, until nothing helps."""
     for _ in range(ROUNDS):
         before = draft.cost(load)
         for name in list(draft.hops):
@@ -197,8 +196,9 @@ def _make_room(draft: Draft, name: str) -> None:
 
 
 def _spread_rest(draft: Draft, memory: Mapping[str, int], load: Mapping[str, float], *, in_order: bool) -> None:
-    """Applications that fit whole nowhere become pipelines: always the one that then takes least more memory; of equals that
-    of most load. ``in_order``: as they come.
+    """Make pipelines of applications that fit whole nowhere: always the one that then takes the least additional memory.
+
+    Of equals, the most loaded goes first. ``in_order``: take them in the given order instead.
     """
     rest = {name for name in draft.chains if name not in draft.hops}
     while rest:
@@ -213,7 +213,7 @@ def _spread_rest(draft: Draft, memory: Mapping[str, int], load: Mapping[str, flo
 
 
 def pipeline(draft: Draft, name: str, workers: Sequence[str]) -> tuple[Hop, ...]:
-    """A chain over as few workers as will do, of those with most room; () where it does not fit.
+    """Return a chain over as few workers as possible, those with most room; () if it does not fit.
 
     All pipelines pass the workers in one order: the first of them are homes, and plan for the others.
     """
@@ -226,8 +226,9 @@ def pipeline(draft: Draft, name: str, workers: Sequence[str]) -> tuple[Hop, ...]
 
 
 def _fill(draft: Draft, name: str, workers: Sequence[str]) -> tuple[Hop, ...]:
-    """Hops in this order of workers, each as long as there is room; with KV in each where the chain has KV (a home without
-    KV could skip no pages).
+    """Return hops in this order of workers, each as long as there is room.
+
+    Each hop has KV if the chain has any (a home without KV could skip no pages).
     """
     caches = [d for d, component in enumerate(draft.chains[name]) if component.kv is not None]
     hops: list[Hop] = []
@@ -236,7 +237,7 @@ def _fill(draft: Draft, name: str, workers: Sequence[str]) -> tuple[Hop, ...]:
         last = first
         while last < end and draft.fits(name, Hop(worker, first, last + 1)):
             last += 1
-        if caches and first < last < end and caches[-1] < last:  # leave a component with KV to the hop after this
+        if caches and first < last < end and caches[-1] < last:  # leave a component with KV for the next hop
             last = caches[-1]
         if last > first and (not caches or any(first <= d < last for d in caches)):
             hops.append(Hop(worker, first, last))
@@ -247,7 +248,7 @@ def _fill(draft: Draft, name: str, workers: Sequence[str]) -> tuple[Hop, ...]:
 
 
 def _replicate(draft: Draft, memory: Mapping[str, int], load: Mapping[str, float]) -> None:
-    """Fill what is left: a replica of the application with the most load for each that it has, as long as one fits."""
+    """Fill the remaining memory with replicas of the application with the most load per replica, as long as one fits."""
     candidates = {name for name, routes in draft.hops.items() if len(routes[0]) == 1}
     while candidates:
         name = max(sorted(candidates), key=lambda name: load.get(name, 1.0) / len(draft.hops[name]))

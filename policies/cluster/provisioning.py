@@ -1,14 +1,14 @@
-"""Autoscaling: when a cluster gets one more worker, and when one goes again, by preemptive or relief provisioning.
+"""Autoscaling: when a worker is started, and when one is drained, by preemptive or relief provisioning.
 
-After Da and Kalyvianaki's paper on predictive scheduling (Block, later Astrolabe), its section on scaling, with what that
-leaves open. *Preemptive*: one more worker starts when for some request even the least forecast over the active workers
-reaches the limit; where none was forecast for as long as that (predictors are late or dead), as in relief. *Relief*: when a
-measured latency is above it; the age of a request that has not ended is measured, too.
-While one starts no further one does, nor within a cool-down after it is there. One goes when for a while every latency,
-measured or forecast, would have stayed below half the limit with one worker less. For that it counts as growing like the
-load of each worker, n / (n - 1); where it grows faster, the other half of the limit has to make up for it.
+After Da and Kalyvianaki's paper on predictive scheduling (Block, later Astrolabe), its section on scaling, with our
+answers to what it leaves open. *Preemptive*: a worker starts when for some request even the least forecast over the active
+workers reaches the limit; without any forecast for that long (predictors are late or dead), as in relief. *Relief*: when a
+measured latency is above the limit; the age of a request that has not ended counts as measured too.
 
-Owns what each worker is and what was observed. Starts and stops nothing; time comes in as an argument.
+While one worker starts no other does, nor within a cool-down after it is up. One is drained when for a while every
+latency, measured or forecast, would have stayed below half the limit with one worker less. For that, latency is assumed to
+grow like the load of each worker, n / (n - 1); where it grows faster, the other half of the limit has to make up for it.
+Owns the stage of each worker and the observations. Starts and stops nothing; time comes in as an argument.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MODES = ("off", "preemptive", "relief")
-GIVE_UP = 3  # deaths of a worker that was started and never served: it is not wanted any more
-CALM = 0.5  # of the limit: what one worker less must not exceed
-AGAIN = 1.0  # seconds until it is looked again who can be spared, where nobody could: that costs a look at all routes
+GIVE_UP = 3  # deaths of a new worker that never served, after which it is given up
+CALM = 0.5  # fraction of the limit that one worker less must not exceed
+AGAIN = 1.0  # seconds between searches for a worker to spare, which look at all routes
 
 
 class WorkerStage(StrEnum):
-    """What a worker is."""
+    """The stage of a worker."""
 
     OFF = "off"
-    STARTING = "starting"  # or dead, and being started again
+    STARTING = "starting"  # or dead, and being restarted
     ACTIVE = "active"
     DRAINING = "draining"  # takes nothing new, until ``gone``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisioningRules:
-    """``limit``: seconds. ``least``: workers that there are always. ``cool_down``: seconds without a start after one is up.
-    ``window``: seconds that must have been calm before one goes. ``overlap``: others may start while one is starting."""
+    """The settings.
+
+    limit: seconds. least: fewest workers. cool_down: seconds without a start after one is up. window: calm seconds before
+    one goes. overlap: whether others may start while one is starting.
+    """
 
     mode: str = "off"
     limit: float = 0.0
@@ -48,7 +51,7 @@ class ProvisioningRules:
 
 @dataclass(frozen=True, slots=True)
 class StartOne:
-    """One more worker is to be started, and why."""
+    """The decision to start a worker, with the reason."""
 
     worker: str
     why: str
@@ -56,31 +59,31 @@ class StartOne:
 
 @dataclass(frozen=True, slots=True)
 class DrainOne:
-    """A worker is to take nothing new, and to be stopped once nothing is there, and why."""
+    """The decision to drain a worker and stop it once it is empty, with the reason."""
 
     worker: str
     why: str
 
 
 class Provisioning:
-    """See the module. ``workers``: all that there can be; the first ``least`` are there from the beginning."""
+    """The autoscaler (see the module). ``workers``: all possible ones; the first ``least`` exist from the beginning."""
 
     def __init__(self, rules: ProvisioningRules, workers: Sequence[str]) -> None:
         self.rules = rules
         self.stage = {name: WorkerStage.STARTING if n < rules.least else WorkerStage.OFF for n, name in enumerate(workers)}
         self._counts = Counter(self.stage.values())
-        self.draining: dict[str, None] = {}  # those in that stage
-        self._fresh: dict[str, int] = {}  # workers that were started and have not served yet: how often they have died
-        self._order: dict[str, int] = {}  # active worker: the how manyth it was to become so
+        self.draining: dict[str, None] = {}  # workers in that stage
+        self._fresh: dict[str, int] = {}  # started workers that have not served yet -> their deaths
+        self._order: dict[str, int] = {}  # active worker -> order in which it became active
         self._ups = 0
-        self._lacking = ""  # why memory lacks, since the last decision
-        self._over, self._seen = 0.0, ""  # what was above the limit since the last decision, and how it is known
-        self._forecast = float("-inf")  # when one came last
-        self._rest = self._calm = float("-inf")  # no start before; since when all was calm, with these workers
-        self._next_look = float("-inf")  # nobody can be spared before, as far as is known
+        self._lacking = ""  # why memory is lacking, since the last decision
+        self._over, self._seen = 0.0, ""  # worst latency above the limit since the last decision, and its source
+        self._forecast = float("-inf")  # time of the last forecast
+        self._rest = self._calm = float("-inf")  # no start before; calm since, with these workers
+        self._next_look = float("-inf")  # no worker can be spared before, as far as is known
 
     def count(self, stage: WorkerStage) -> int:
-        """Workers in a stage."""
+        """Return the number of workers in a stage."""
         return self._counts[stage]
 
     def _enter(self, worker: str, stage: WorkerStage) -> None:
@@ -93,7 +96,7 @@ class Provisioning:
             self.draining.pop(worker, None)
 
     def up(self, worker: str, now: float) -> None:
-        """It serves."""
+        """Note that a worker serves."""
         if self.stage[worker] is WorkerStage.STARTING:
             self._enter(worker, WorkerStage.ACTIVE)
             self._ups += 1
@@ -102,7 +105,7 @@ class Provisioning:
                 self._rest = now + self.rules.cool_down
 
     def down(self, worker: str, now: float) -> None:
-        """It died; its supervisor starts it again."""
+        """Note that a worker died; its supervisor restarts it."""
         if worker in self._fresh:
             self._fresh[worker] += 1
         if self.stage[worker] is WorkerStage.ACTIVE:
@@ -110,15 +113,18 @@ class Provisioning:
             self._calm = now
 
     def gone(self, worker: str, now: float) -> None:
-        """What was to be drained has been stopped."""
+        """Note that a drained worker has been stopped."""
         if self._fresh.pop(worker, None) is not None:
             self._rest = now + self.rules.cool_down
         self._enter(worker, WorkerStage.OFF)
         self._calm = now
 
     def observe(self, now: float, *, measured: float = 0.0, predicted: float = 0.0) -> None:
-        """Seconds, the worst of what was observed together; 0: nothing. ``measured``: of a request that has ended, or the
-        age of one that has not. ``predicted``: of a request, the least forecast over the active workers."""
+        """Record the worst latencies, in seconds, observed together; 0: none.
+
+        measured: of an ended request, or the age of an active one. predicted: least forecast of a request over the active
+        workers.
+        """
         limit, active = self.rules.limit, self.count(WorkerStage.ACTIVE)
         if predicted:
             self._forecast = now
@@ -130,12 +136,14 @@ class Provisioning:
             self._calm = now
 
     def lacking(self, why: str) -> None:
-        """Memory lacks, whatever latencies are: so that one more worker starts."""
+        """Note that memory is lacking, so that a worker starts whatever the latencies are."""
         self._lacking = why
 
     def decide(self, now: float, work: Callable[[], Mapping[str, float]]) -> StartOne | DrainOne | None:
-        """What is to be done now; it counts as begun. ``work``: of each worker that may go, in any unit, asked for only
-        where one goes."""
+        """Return the action to take now, which counts as begun.
+
+        ``work``: returns the load of each worker that may go, in any unit; called only if one goes.
+        """
         over, self._over, lacking, self._lacking = self._over, 0.0, self._lacking, ""
         if self.rules.mode == "off":
             return None
@@ -153,7 +161,7 @@ class Provisioning:
         if worker is None or now < self._rest or (self._fresh and not self.rules.overlap):
             return None
         if not self.count(WorkerStage.ACTIVE):
-            return None  # what lacks is not one more
+            return None  # another worker is not what is lacking
         self._enter(worker, WorkerStage.STARTING)
         self._fresh[worker] = 0
         return StartOne(worker, why)

@@ -1,12 +1,12 @@
-"""Restart policy (Erlang/OTP supervision) as a state machine: which children to stop and to start when one of them ends.
+"""The restart policy (Erlang/OTP supervision) as a state machine: which children to stop and start when one of them ends.
 
-Owns the three strategies, the order of starts (as listed) and of stops (the reverse), who is restarted at all, the limit
-(``intensity`` restarts within ``period``; one more and the supervisor gives up, so that its own supervisor acts), the
-backoff (a growing pause before a restart), and when a child that never lives is hopeless. Time and chance come in as
-arguments. Starts and stops nothing itself. The same for actors and for processes, for each of which an actor stands
-(``cluster/process.py``).
+Owns the three strategies, the order of starts (as listed) and of stops (the reverse), the children that are restarted at
+all, the limit (``intensity`` restarts within ``period``; one more and the supervisor gives up, so that its own supervisor
+acts), the backoff (a growing pause before a restart), and the rule when a child that never lives is hopeless. Time and
+chance come in as arguments. Starts and stops nothing itself. It is the same for actors and for processes, each of which is
+represented by an actor (``cluster/process.py``).
 
-Two departures from OTP. Children that are lost together with one node count as one restart. A child whose node is not there
+Two departures from OTP. Children that are lost together with one node count as one restart. A child whose node is absent
 waits for it, which is no failure.
 """
 
@@ -18,20 +18,20 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-EVENTS = 256  # failures remembered, to count what is lost together once
+EVENTS = 256  # failures remembered, to count simultaneous losses once
 HOPELESS = 5  # early deaths in a row before the whole ever worked or, by their own doing, before any child ever lasted
 
 
 class Strategy(StrEnum):
-    """Who is restarted with a child that ended."""
+    """The children that are restarted with one that ended."""
 
-    ONE_FOR_ONE = "one_for_one"  # it alone
+    ONE_FOR_ONE = "one_for_one"  # only the ended one
     ONE_FOR_ALL = "one_for_all"  # all children
-    REST_FOR_ONE = "rest_for_one"  # it and those listed after it
+    REST_FOR_ONE = "rest_for_one"  # the ended one and all listed after it
 
 
 class Restart(StrEnum):
-    """Which end makes a child start again."""
+    """The kind of end after which a child is restarted."""
 
     PERMANENT = "permanent"  # any
     TRANSIENT = "transient"  # an abnormal one
@@ -40,8 +40,11 @@ class Restart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pause before a restart: none for the first ``at_once`` failures in a row, then ``initial`` seconds, ``factor`` times
-    more for each further one, ``most`` at the most, each drawn from within ``jitter`` (a share) of that."""
+    """The pause before a restart.
+
+    It is 0 for the first ``at_once`` failures in a row, then ``initial`` seconds, ``factor`` times more for each further
+    one, at most ``most``; each is drawn from within ``jitter`` (a fraction) of that.
+    """
 
     initial: float = 0.05
     factor: float = 2.0
@@ -57,7 +60,7 @@ class Backoff:
             )
 
     def delay(self, failures: int, draw: float) -> float:
-        """Seconds before the restart that follows that many failures in a row (from 1). draw: chance, within [0, 1)."""
+        """Return the seconds before the restart after ``failures`` failures in a row (from 1). draw: in [0, 1)."""
         if failures <= self.at_once:
             return 0.0
         pause = min(self.most, self.initial * self.factor ** min(failures - self.at_once - 1, 100))
@@ -66,7 +69,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now: stop these, in this order; or give up, for this reason. Then: ``next``."""
+    """The action to take now: stop these children in this order, or give up for this reason. Then: ``next``."""
 
     stop: tuple[str, ...] = ()
     give_up: str = ""
@@ -75,47 +78,52 @@ class Plan:
 @dataclass(slots=True)
 class _Child:
     restart: Restart
-    state: str = "wanted"  # "wanted" (to be started), "up", "done" (not to be started, unless that is asked for)
-    due: float = 0.0  # when wanted: not before
-    since: float = 0.0  # when up: since when
+    state: str = "wanted"  # "wanted" (to be started), "up", "done" (not to be started unless requested)
+    due: float = 0.0  # if wanted: not before
+    since: float = 0.0  # if up: since when
     failures: int = 0  # in a row
-    restarts: int = 0  # ever begun
+    restarts: int = 0  # number of restarts so far
     born: bool = False  # started once
 
 
 @dataclass(slots=True)
 class EarlyDeaths:
-    """Deaths in a row of one child, each before it had lived ``youth`` seconds: what tells that it never will.
+    """Deaths in a row of one child, each before it had lived ``youth`` seconds: the evidence that it never will.
 
-    A death by a signal or a fence was somebody else's doing; leaving with an exit status above 0 was its own.
+    A death by a signal or a fence was caused from outside; an exit with a status above 0 was the child's own doing.
     """
 
     youth: float = 10.0
     count: int = 0
-    own: int = 0  # in a row, by its own doing
+    own: int = 0  # deaths in a row by its own doing
     lasted: bool = False  # some life of it was longer
 
     def died(self, lived: float, cause: str) -> None:
-        """``lived``: seconds since it was started; ``cause``: as the membership tells it."""
+        """Record a death. lived: seconds since its start. cause: as reported by the membership."""
         young = lived < self.youth
         self.lasted |= not young
         self.count = self.count + 1 if young else 1
         self.own = self.own + 1 if young and re.fullmatch(r"exited [1-9]\d*", cause) else 0
 
     def hopeless(self, *, proven: bool, some_last: bool) -> int:
-        """After how many deaths to start it again is pointless; 0: it is not. proven: the whole once worked; some_last: it
-        or a sibling has lasted."""
+        """Return the number of deaths if a restart is pointless; 0 if it is not.
+
+        proven: the whole once worked. some_last: it or a sibling has lasted.
+        """
         deaths = (0 if some_last else self.own) if proven else self.count
         return deaths if deaths >= HOPELESS else 0
 
     def lasts(self, lives_since: float | None, now: float) -> bool:
-        """Whether some life of it was long, or the present one is: one that began then."""
+        """Return whether some life of it was long, or the present one, which began at ``lives_since``, is."""
         return self.lasted or (lives_since is not None and now - lives_since >= self.youth)
 
 
 @dataclass(slots=True)
 class Restarts:
-    """See the module. ``children``: (name, restart), in the order in which they start. intensity None: never gives up."""
+    """The restarts of one supervisor (see the module).
+
+    children: (name, restart), in starting order. intensity: None: never gives up.
+    """
 
     children: Sequence[tuple[str, Restart]]
     strategy: Strategy = Strategy.ONE_FOR_ONE
@@ -138,13 +146,13 @@ class Restarts:
     # ---- what happens
 
     def up(self, name: str, now: float) -> None:
-        """The child was started."""
+        """Note that the child was started."""
         child = self._state[name]
         child.restarts += child.born
         child.state, child.since, child.born = "up", now, True
 
     def ended(self, name: str, abnormal: bool, now: float, draw: float, event: str = "") -> Plan:
-        """A child that was up is over. event: what ended it, if this may have ended others too."""
+        """Return the plan after the end of a child that was up. event: what ended it, if this may have ended others too."""
         child = self._state[name]
         if child.restart == Restart.TEMPORARY or (child.restart == Restart.TRANSIENT and not abnormal):
             child.state = "done"
@@ -154,19 +162,19 @@ class Restarts:
         return self._again(name, now, draw, event)
 
     def failed(self, name: str, now: float, draw: float) -> Plan:
-        """A child could not be started."""
+        """Return the plan after a child could not be started."""
         return self._again(name, now, draw, "")
 
     def wait(self, name: str, until: float) -> None:
-        """Where the child was to be started is not there (yet): try again then, without counting this."""
+        """Delay a start until ``until``, because its node is absent; this is not counted as a failure."""
         self._state[name].due = until
 
     def dismiss(self, name: str) -> None:
-        """The child is not to be started (again)."""
+        """Mark the child as not to be started (again)."""
         self._state[name].state = "done"
 
     def ask_for(self, name: str, now: float) -> None:
-        """One that was dismissed, or is done, is to be started, at once. KeyError for an unknown one."""
+        """Start a dismissed or finished child at once. Raises KeyError for an unknown one."""
         child = self._state[name]
         if child.state == "done":
             child.state, child.due, child.failures = "wanted", now, 0
@@ -205,31 +213,31 @@ class Restarts:
     # ---- what to do
 
     def next(self, now: float, possible: Callable[[str], bool]) -> str | None:
-        """The child to start now, if any. possible: whether there is a place for it."""
+        """Return the child to start now, if any. possible: whether there is a place for it."""
         for name, child in self._state.items():
             if child.state == "wanted":
                 if child.due <= now and possible(name):
                     return name
                 if self.strategy != Strategy.ONE_FOR_ONE:
-                    return None  # those after it depend on it
+                    return None  # later children depend on it
         return None
 
     def due(self, now: float) -> float | None:
-        """When to ask ``next`` again because of time. ``now``: the one with which it gave none."""
+        """Return when to call ``next`` again because of time. ``now``: the time at which it returned none."""
         later = [child.due for child in self._state.values() if child.state == "wanted" and child.due > now]
         return min(later, default=None)
 
     def describe(self, name: str) -> tuple[str, int]:
-        """(state, how often it was restarted)."""
+        """Return (state, number of restarts)."""
         child = self._state[name]
         return child.state, child.restarts
 
     def upcoming(self, name: str) -> int:
-        """How many restarts the child will have behind it when it is started next."""
+        """Return the number of restarts the child will have had when it is started next."""
         child = self._state[name]
         return child.restarts + child.born
 
 
 def place(candidates: Sequence[str], up: Container[str]) -> str | None:
-    """The node to start a child on: the first candidate that is up."""
+    """Return the node to start a child on: the first candidate that is up."""
     return next((node for node in candidates if node in up), None)

@@ -1,9 +1,9 @@
-"""Scaling of blocks: when one is deployed once more, and where (BlockLLM, section 5.5). Of workers: ``provisioning.py``.
+"""Scaling of blocks: when one is deployed once more, and where (BlockLLM, section 5.5). For workers: ``provisioning.py``.
 
-A block's *queue* is every sequence that passes it on its worker, running or waiting; what it may come to is what the worker
-has memory for. Past 80 % of that the block gets a second instance on another worker, alone: the chain's other hops stay.
-All routes pass the workers in one order, and so no route comes back to a worker that it has left. Towards a later worker a
-block goes with all that follows it in the chain, towards an earlier one with all that precedes it.
+A block's *queue* is every sequence that passes it on its worker, running or waiting; its limit is what the worker has
+memory for. Past 80 % of that the block gets a second instance on another worker, alone: the chain's other hops stay. All
+routes pass the workers in one order, and so no route returns to a worker that it has left. A block moves to a later worker
+with all that follows it in the chain, and to an earlier one with all that precedes it.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import NamedTuple
 from ..model.chain import Component, Hop, Route
 from .assignment import Placeable, WorkerCapacity, missing_bytes, page_of
 
-SCALE_OUT = 0.8  # of the longest queue
+SCALE_OUT = 0.8  # fraction of the longest queue
 
 
 @dataclass(frozen=True, slots=True)
 class RouteQueue:
-    """The sequences of one route on one worker, whose hop there is components ``first`` .. ``last`` (exclusive)."""
+    """The sequences of one route on one worker, whose hop there is components ``first`` to ``last`` (exclusive)."""
 
     application: str
     first: int
     last: int
     running: int  # sequences
     waiting: int
-    tokens: int  # of both
-    limit: int  # tokens of KV that fit when nothing else is there
+    tokens: int  # tokens of both
+    limit: int  # tokens of KV that fit with nothing else there
 
 
 @dataclass(frozen=True, slots=True)
 class BlockUse:
-    """Who passes a block, when last counted."""
+    """The sequences that pass a block, when last counted."""
 
     running: int  # sequences
     waiting: int
     tokens: int
-    pressure: float  # queue as a part of the longest that memory allows
+    pressure: float  # queue as a fraction of the longest that memory allows
 
 
 UNUSED = BlockUse(0, 0, 0, 0.0)
@@ -49,11 +49,11 @@ class PressedBlock:
     """A block whose queue is past ``SCALE_OUT``."""
 
     pressure: float
-    applications: dict[str, tuple[int, int]]  # where it is in their chains; those with the longest queue first
+    applications: dict[str, tuple[int, int]]  # its place in their chains; the longest queue first
 
 
 class BlockPlace(NamedTuple):
-    """Of a block: components ``first`` .. ``last`` (exclusive) of an application that it serves."""
+    """The place of a block: components ``first`` to ``last`` (exclusive) of an application that it serves."""
 
     application: str
     first: int
@@ -61,17 +61,17 @@ class BlockPlace(NamedTuple):
 
 
 class Queues:
-    """Those of one worker's routes, by application."""
+    """The queues of one worker's routes, by application."""
 
     def __init__(self, queues: Iterable[RouteQueue]) -> None:
         self.of: dict[str, list[RouteQueue]] = {}
-        self._total = 0.0  # parts of the worker's memory
+        self._total = 0.0  # sum of fractions of the worker's memory
         for queue in queues:
             self.of.setdefault(queue.application, []).append(queue)
             self._total += _part(queue)
 
     def use(self, places: Iterable[BlockPlace]) -> tuple[BlockUse, PressedBlock | None]:
-        """Of a block that serves these places. What others take of the worker's memory its queue cannot have."""
+        """Return the usage of a block that serves these places. Memory that others take is not available to its queue."""
         mine: list[tuple[float, RouteQueue, BlockPlace]] = []
         for place in places:
             for queue in self.of.get(place.application, ()):
@@ -102,9 +102,10 @@ def scale_out(
     workers: Mapping[str, WorkerCapacity],
     taken: Collection[tuple[str, str]],
 ) -> Route | None:
-    """One more route, of version 0, for the heaviest block of ``source`` that has room elsewhere; of equals the smallest.
+    """Return one more route, of version 0, for the heaviest block of ``source`` that has room elsewhere.
 
-    workers: in their order. taken: (application, worker) where the application has components already.
+    Of equals, the smallest block. workers: in their order. taken: (application, worker) pairs where the application has
+    components already.
     """
     order = list(workers)
     found: list[tuple[float, int, int, int, Route]] = []
@@ -134,5 +135,5 @@ def _hops(source: str, target: str, first: int, last: int, end: int, *, later: b
 
 
 def _has_kv(components: Sequence[Component], hop: Hop) -> bool:
-    """A home without KV could skip no pages; a chain without any may be cut anywhere."""
+    """Return whether a hop has KV: a home without KV could skip no pages. A chain without any KV may be cut anywhere."""
     return any(c.kv is not None for c in components[hop.first : hop.last]) or all(c.kv is None for c in components)

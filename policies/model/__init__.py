@@ -1,1 +1,1 @@
-"""What a model is: chains of components, their lineage, where they are cut and what a worker runs of them."""
+"""Models as data: chains of components, their lineage, cuts into blocks, and the runs of a worker."""

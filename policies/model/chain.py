@@ -1,7 +1,7 @@
-"""What a model is: a chain of blocks, a block being a run of content-addressed components.
+"""The identity of a model: a chain of blocks, where a block is a run of content-addressed components.
 
-Owns the identity types (component, block, chain) and the placed form of a chain (route). Never touches tensors:
-the bytes behind a component are the business of ``gpu/``.
+Owns the identity types (component, block, chain) and the placed form of a chain (route). Never touches tensors: ``gpu/``
+handles the bytes of a component.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VIRTUAL_TOKEN = -1  # id of a position that a delta fills: prompt and prefix tun
 
 
 class Kind(StrEnum):
-    """What a component computes; a hidden-state tensor passes between any two of them."""
+    """The computation of a component; a hidden-state tensor passes between any two components."""
 
     EMBEDDING = "embedding"
     ATTENTION = "attention"
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """Shape and type of one *slot*: the keys and values of one page of one layer."""
+    """The shape and type of one *slot*: the keys and values of one page of one layer."""
 
     kv_heads: int
     head_dim: int
@@ -36,12 +36,12 @@ class KvLayout:
 
     @property
     def key(self) -> str:
-        """Name of the arena that holds the slots of this layout."""
+        """The name of the arena that holds the slots of this layout."""
         return f"kv-{self.kv_heads}x{self.head_dim}-{self.dtype}-{self.page_size}"
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of keys and values of a page, before a back end pads them."""
+        """The bytes of keys and values of a page, before a back end pads them."""
         return 2 * self.kv_heads * self.head_dim * self.page_size * (4 if self.dtype == "float32" else 2)
 
 
@@ -49,7 +49,7 @@ class KvLayout:
 class Component:
     """The smallest unit of identity. ``id`` hashes kind, configuration and the content of its raw tensors.
 
-    A *variant* is another component's parameters and a small change, its *delta* (LoRA, biases, a prefix, an adapter).
+    A *variant* is another component's parameters with a small change, its *delta* (LoRA, biases, a prefix, an adapter).
     """
 
     id: bytes  # 16 bytes
@@ -57,18 +57,18 @@ class Component:
     nbytes: int  # raw parameter bytes, as stored in the checkpoint, without the delta's
     width_in: int  # 0 for an embedding, which takes token ids
     width_out: int
-    kv: KvLayout | None = None  # set where there is attention
-    base: bytes = b""  # of a variant: id of the component whose parameters it computes with
-    delta: bytes = b""  # of a variant: id of the delta, 16 bytes
+    kv: KvLayout | None = None  # set if there is attention
+    base: bytes = b""  # variants: id of the component whose parameters it uses
+    delta: bytes = b""  # variants: id of the delta, 16 bytes
     delta_nbytes: int = 0  # raw bytes of the delta
 
     @property
     def shared(self) -> bytes:
-        """Id of the component whose parameters are multiplied: one for all its variants."""
+        """The id of the component whose parameters are multiplied: one for all its variants."""
         return self.base or self.id
 
     def variant(self, delta: bytes, nbytes: int) -> Component:
-        """This component, changed by a delta of so many raw bytes."""
+        """Return this component changed by a delta of ``nbytes`` raw bytes."""
         id = hashlib.blake2b(self.id + delta, digest_size=16, person=b"blockwright/var").digest()
         return replace(self, id=id, base=self.id, delta=delta, delta_nbytes=nbytes)
 
@@ -81,7 +81,7 @@ class Block:
 
     @property
     def id(self) -> bytes:
-        """16 bytes; equal for equal component lists, whatever model they came from."""
+        """The id, 16 bytes; equal for equal component lists, whatever model they came from."""
         return hashlib.blake2b(b"".join(c.id for c in self.components), digest_size=16).digest()
 
     @property
@@ -91,19 +91,19 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """One model: what an application name stands for."""
+    """One model: the meaning of an application name."""
 
     application: str
     blocks: tuple[Block, ...]
     max_length: int  # tokens, prompt and answer together
     virtual: int = 0  # positions before the prompt that deltas fill (prefix and prompt tuning)
-    model: str = ""  # the id that clients ask for, where the chain has replaced another of that id; else the application
+    model: str = ""  # model id for clients, if the chain has replaced another of that id; else the application
     checkpoint: str = ""  # folder of tokenizer, chat template and generation defaults
-    created: int = 0  # when it was added, in seconds of Unix time
-    place: int = 0  # among the models, which are listed in this order
-    base: str = ""  # of an adapter: the id of the model that it was put on
-    defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
-    adapter: str = ""  # folder of an adapter, whose own files of that kind count before the checkpoint's
+    created: int = 0  # when it was added, in Unix seconds
+    place: int = 0  # its place in the list of models
+    base: str = ""  # adapters: id of the model that it was put on
+    defaults: str = ""  # default options of its requests, as a JSON object; "": none
+    adapter: str = ""  # adapters: folder whose own files of that kind take precedence over the checkpoint's
 
     @property
     def served_as(self) -> str:
@@ -112,7 +112,7 @@ class Chain:
 
     @property
     def context(self) -> int:
-        """Tokens that a client's prompt and answer may have together."""
+        """The limit of tokens of a client's prompt and answer together."""
         return self.max_length - self.virtual
 
     @property
@@ -121,10 +121,10 @@ class Chain:
 
 
 def bases(chains: Iterable[Chain]) -> dict[str, str]:
-    """Return for each application the one that it is made of, where that is among ``chains``.
+    """Return, for each application, the one that it is based on, if that is among ``chains``.
 
-    Of an adapter it is what it was put on, unless that id belongs by now to a model that shares nothing with it. Of a whole
-    model it is the earlier whole model that it shares most parameters with.
+    For an adapter, it is the model that it was put on, unless that id now belongs to a model that shares nothing with it.
+    For a whole model, it is the earlier whole model that it shares most parameters with.
     """
     found: dict[str, str] = {}
     holders: dict[bytes, list[str]] = {}
@@ -150,7 +150,7 @@ def bases(chains: Iterable[Chain]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A stretch of a chain on one worker: components ``first`` (inclusive) to ``last`` (exclusive)."""
+    """A range of a chain on one worker: components ``first`` (inclusive) to ``last`` (exclusive)."""
 
     worker: str
     first: int

@@ -1,4 +1,4 @@
-"""What KV depends on: lineages over components, and hashes over the tokens of a page.
+"""The identity of KV: lineages over components, and hashes over the tokens of a page.
 
 A page of KV is identified by (token hash, lineage). Lineage runs over components, never blocks, so that cutting a model
 elsewhere changes no identity. Token hashes are chained page by page and seeded with the tenant's cache salt.
@@ -18,7 +18,7 @@ def _hash(*parts: bytes) -> bytes:
 
 
 def lineages(components: Sequence[Component], numerics: str) -> list[bytes]:
-    """16 bytes for each depth: H(numerics) chained with the ids of all components up to and including that depth."""
+    """Return 16 bytes for each depth: H(numerics) chained with the ids of all components up to and including that depth."""
     value = _hash(numerics.encode())
     result = []
     for component in components:
@@ -28,18 +28,21 @@ def lineages(components: Sequence[Component], numerics: str) -> list[bytes]:
 
 
 def root_hash(salt: bytes) -> bytes:
-    """The hash before the first page; differs between cache salts, so that tenants do not see each other's pages."""
-    key = salt if len(salt) <= 64 else hashlib.blake2b(salt).digest()  # keys have at most 64 bytes; all of a salt counts
+    """Return the hash before the first page.
+
+    It differs between cache salts, so that tenants do not see each other's pages.
+    """
+    key = salt if len(salt) <= 64 else hashlib.blake2b(salt).digest()  # keys have at most 64 bytes; the whole salt counts
     return hashlib.blake2b(b"page", key=key, digest_size=16).digest()
 
 
 def next_hash(previous: bytes, tokens: Sequence[int]) -> bytes:
-    """The hash of the page that holds ``tokens`` and follows ``previous``."""
+    """Return the hash of the page that holds ``tokens`` and follows ``previous``."""
     return _hash(previous, array("i", tokens).tobytes())
 
 
 def page_hashes(tokens: Sequence[int], page_size: int, salt: bytes = b"") -> list[bytes]:
-    """Hashes of the full pages of ``tokens``: len(tokens) // page_size of them, 16 bytes each."""
+    """Return the hashes of the full pages of ``tokens``: len(tokens) // page_size of them, 16 bytes each."""
     value = root_hash(salt)
     result = []
     for end in range(page_size, len(tokens) + 1, page_size):

@@ -1,7 +1,7 @@
-"""Cuts the routes through one worker into runs and spans, at each publication again.
+"""The cutting of a worker's routes into runs and spans, at each publication anew.
 
-Of a route that was there before, only where others make it be cut is looked at: with a hundred variants of a deep model all
-else would hold up the loop of a worker for several sweeps whenever one of them comes or goes.
+A route that was there before is processed only where others cause a cut in it: with a hundred variants of a deep model,
+anything else would block the worker's loop for several sweeps whenever one of them comes or goes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from .chain import Chain, Component, Hop, Kind, Route
 from .lineage import lineages
 from .runs import Border, LocalRoute, Run, Span, run_of
 
-Stretches = list[tuple[int, int]]  # of a path: first node and the one after the last
+Stretches = list[tuple[int, int]]  # of a path: (first node, the one after the last)
 Nodes = tuple[Hashable, ...]
 
 
 class LocalPath:
-    """A route here and what of it depends on no other: its nodes in the graph of runs, and in that of spans. With it the
-    local route that came of it last, and how it had been cut."""
+    """A route here, with its own nodes in the graph of runs and in the graph of spans.
+
+    These depend on no other route. It keeps the local route made last, and how that had been cut.
+    """
 
     def __init__(self, route: Route, chain: Chain, hop: int, numerics: str) -> None:
         here, components = route.hops[hop], chain.components
@@ -34,7 +36,7 @@ class LocalPath:
         self._made: LocalRoute | None = None
 
     def made(self, runs: Stretches, spans: Stretches) -> LocalRoute:
-        """The route, cut there."""
+        """Return the route, cut there."""
         if self._made is None or self._cut != (runs, spans):
             self._cut, self._made = (runs, spans), self._make(runs, spans)
         return self._made
@@ -72,17 +74,17 @@ class LocalPath:
 
 
 class LocalPaths:
-    """The routes through ``worker`` as they were published last."""
+    """The routes through ``worker`` as published last."""
 
     def __init__(self, worker: str, numerics: str) -> None:
         self._worker, self._numerics = worker, numerics
         self._known: dict[str, LocalPath] = {}  # by route id
 
     def cut(self, chains: Sequence[Chain], routes: Sequence[Route], kept: Container[Hashable] = ()) -> dict[str, LocalRoute]:
-        """All routes through here, by route id, cut into runs and spans.
+        """Return all routes through here, by route id, cut into runs and spans.
 
         ``routes`` should hold every route that the configuration can bring into force, so that a span is cut before it has
-        pages. ``kept``: borders that spans have from earlier; pages are split where a border comes, and never joined again.
+        pages. ``kept``: earlier borders of spans; pages are split where a border appears, and never joined again.
         """
         of = {chain.application: chain for chain in chains}
         paths: dict[str, LocalPath] = {}
@@ -95,7 +97,7 @@ class LocalPaths:
                 path = LocalPath(route, chain, hop, self._numerics)
             paths[route.id] = path
         self._known = paths
-        alike = dict.fromkeys([path.nodes for path in paths.values()])  # variants differ in nothing that runs are cut by
+        alike = dict.fromkeys([path.nodes for path in paths.values()])  # variants do not differ in anything that cuts runs
         at = _cuts(alike)
         runs = {nodes: _stretches(nodes, at) for nodes in alike}
         at = _cuts([path.lines for path in paths.values()])
@@ -103,12 +105,12 @@ class LocalPaths:
 
     def fork(self) -> LocalPaths:
         copy = LocalPaths(self._worker, self._numerics)
-        copy._known = self._known  # a publication replaces it
+        copy._known = self._known  # a publication replaces it, so it can be shared
         return copy
 
 
 def _hop_of(hops: Sequence[Hop], worker: str) -> int:
-    """Which of them is there; -1: none."""
+    """Return the index of the worker's hop; -1: none."""
     for index, hop in enumerate(hops):
         if hop.worker == worker:
             return index
@@ -116,8 +118,8 @@ def _hop_of(hops: Sequence[Hop], worker: str) -> int:
 
 
 def _cuts(paths: Iterable[Nodes]) -> tuple[set[Hashable], set[Hashable]]:
-    """Nodes after which, and nodes before which some path enters, leaves or branches."""
-    after: dict[Hashable, Hashable] = {}  # the one that follows; None: a path ends there
+    """Return the nodes after which, and the nodes before which, some path enters, leaves or branches."""
+    after: dict[Hashable, Hashable] = {}  # node -> its follower; None: a path ends there
     before: dict[Hashable, Hashable] = {}
     ends: set[Hashable] = set()
     begins: set[Hashable] = set()
@@ -135,14 +137,14 @@ def _cuts(paths: Iterable[Nodes]) -> tuple[set[Hashable], set[Hashable]]:
 
 
 def _stretches(path: Nodes, cuts: tuple[set[Hashable], set[Hashable]], kept: Container[Hashable] = ()) -> Stretches:
-    """The path's maximal uncut stretches. ``kept``: nodes that begin one in any case."""
+    """Return the path's maximal uncut ranges. ``kept``: nodes that always begin one."""
     ends, begins = cuts
     borders = [i for i in range(1, len(path)) if path[i] in begins or path[i - 1] in ends or path[i] in kept]
     return list(zip([0, *borders], [*borders, len(path)], strict=True)) if path else []
 
 
 def _split_head(stretches: Stretches, local: Sequence[Component]) -> Stretches:
-    """Cut before a head, wherever it stands in a stretch."""
+    """Cut before a head, wherever it is in a range."""
     result: Stretches = []
     for a, b in stretches:
         if b - a > 1 and local[b - 1].kind is Kind.HEAD:

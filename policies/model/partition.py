@@ -1,4 +1,4 @@
-"""Where chains are cut into blocks, and where their blocks go.
+"""The partition of chains into blocks, and the placement of blocks on workers.
 
 Owns two decisions: the borders of blocks (where the set of models that share a component changes, and between pipeline
 hops) and the routes over a set of workers (replicas, or pipelines of consecutive workers balanced by bytes). Holds no
@@ -15,13 +15,12 @@ from .chain import Block, Component, Hop, Route
 def hop_borders(components: Sequence[Component], span: int) -> list[int]:
     """Cut a chain into ``span`` consecutive hops so that the largest has as few bytes as possible.
 
-    Every hop gets at least one component with KV where the chain has enough of them: a home without KV could neither skip
+    Every hop gets at least one component with KV if the chain has enough of them: a home without KV could neither skip
     prompt pages nor tell its hosts' pages apart.
 
     Returns:
         ``span + 1`` depths, the first 0 and the last ``len(components)``; each hop has at least one component. Among equal
-        cuts the one whose earlier hops are larger, so that the answer is unique.
-
+        cuts, it is the one with larger earlier hops, so that the answer is unique.
     Raises:
         ValueError: the chain has fewer components than hops.
     """
@@ -33,7 +32,7 @@ def hop_borders(components: Sequence[Component], span: int) -> list[int]:
         ahead.append(ahead[-1] + component.nbytes)
         caches.append(caches[-1] + (component.kv is not None))
     least = 1 if caches[count] >= span else 0
-    never = ahead[count] + 1  # more than any hop
+    never = ahead[count] + 1  # larger than any hop
 
     def hop(i: int, j: int) -> int:
         return ahead[j] - ahead[i] if i < j and caches[j] - caches[i] >= least else never
@@ -55,14 +54,14 @@ def hop_borders(components: Sequence[Component], span: int) -> list[int]:
 def cut_blocks(
     chains: Mapping[str, Sequence[Component]], hops: Mapping[str, Collection[int]] | None = None
 ) -> dict[str, tuple[Block, ...]]:
-    """Blocks of each application: as long as can be, without a border of sharing or of hops inside.
+    """Return the blocks of each application: as long as possible, without a border of sharing or of hops inside.
 
-    Neighbours stay together when the same applications have both at these depths. A border of one application is one for
-    every application that has the same components there, so that shared components lie in equal blocks.
+    Neighbors stay together if the same applications have both at these depths. A border of one application is one for
+    every application with the same components there, so that shared components lie in equal blocks.
 
     Args:
         chains: application -> components in order.
-        hops: application -> depths at which one of its hops begins (absent: none but the first).
+        hops: application -> depths at which one of its hops begins (absent: only the first).
     """
     users: dict[tuple[int, bytes], set[str]] = {}
     for application, components in chains.items():
@@ -89,9 +88,9 @@ def place(
     spans: Mapping[str, int] | None = None,
     version: int = 1,
 ) -> list[Route]:
-    """Every application on all workers: a route per worker, or per group of ``span`` consecutive workers.
+    """Place every application on all workers: a route for each worker, or for each group of ``span`` consecutive workers.
 
-    A group's first worker has the embedding and is the home, its last has the head.
+    A group's first worker has the embedding and is the home; its last has the head.
 
     Raises:
         ValueError: the workers are no multiple of a span, or a chain has fewer components than hops.

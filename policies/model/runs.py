@@ -1,8 +1,8 @@
-"""What a worker executes and caches, derived from the routes that touch it (``local_paths``).
+"""Runs and spans: the units that a worker executes and caches, derived from the routes through it (``local_paths``).
 
-A *run* is the longest stretch of local components that no route enters or leaves in the middle; a *span* the same for KV
-layers. Both are found on the graph whose nodes are (depth, shared component) and (layer, lineage): chains that share
-parameters at the same depth share runs, also above a part in which they differ, whatever their deltas; KV is shared only
+A *run* is the longest range of local components that no route enters or leaves in the middle; a *span* is the same for KV
+layers. Both are found on the graph whose nodes are (depth, shared component) and (layer, lineage). Chains that share
+parameters at the same depth share runs, even above a part in which they differ, whatever their deltas; KV is shared only
 where everything below is equal.
 """
 
@@ -16,37 +16,37 @@ from .chain import Component, Kind, Route
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive components executed by one native call. A head is always a run of its own: few rows pass it."""
+    """Consecutive components executed by one native call. A head is always a run of its own, since few rows pass it."""
 
     depth: int  # of the first component
-    components: tuple[bytes, ...]  # ids of what is executed: of a variant its base
+    components: tuple[bytes, ...]  # ids of executed components: for a variant, its base
     kv_layer: int  # KV layer of the first attention in the run
     head: bool
-    nbytes: int = 0  # of parameters that a token is multiplied with, which excludes an embedding's
-    kv_bytes: int = 0  # of a position, in all layers of the run
+    nbytes: int = 0  # bytes of parameters a token is multiplied with, without an embedding's
+    kv_bytes: int = 0  # bytes of a position, in all layers of the run
 
 
-Border = tuple[int, bytes]  # a KV layer that begins a span, and its lineage
+Border = tuple[int, bytes]  # (a KV layer that begins a span, its lineage)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """KV layers ``layer`` .. ``layer + layers - 1``; ``lineage`` is that of the last of them."""
+    """KV layers ``layer`` to ``layer + layers - 1``; ``lineage`` is the last layer's."""
 
     layer: int
     layers: int
     lineage: bytes
     arena: str  # key of the layout
-    components: tuple[tuple[bytes, ...], ...]  # of each layer: what must be resident to make its KV, with its delta
+    components: tuple[tuple[bytes, ...], ...]  # for each layer: what must be resident to make its KV, with its delta
     lineages: tuple[bytes, ...]  # of each layer
 
     @classmethod
     def of(cls, layer: int, arena: str, components: Sequence[tuple[bytes, ...]], lineages: Sequence[bytes]) -> Span:
-        """From what is known of each layer."""
+        """Return a span from the facts of each layer."""
         return cls(layer, len(lineages), lineages[-1], arena, tuple(components), tuple(lineages))
 
     def cut(self, borders: Container[Border]) -> tuple[Span, ...]:
-        """The spans that it is made of once there are these borders; itself where none lies inside."""
+        """Return the spans that these borders cut it into; itself if none lies inside."""
         inside = [i for i in range(1, self.layers) if (self.layer + i, self.lineages[i]) in borders]
         if not inside:
             return (self,)
@@ -65,19 +65,19 @@ class LocalRoute:
     next_worker: str | None  # where rows go from here; None at the chain's end
     width: int  # of the hidden states that leave here
     cost_compute: int  # bytes of parameters that a token passes here
-    cost_memory: int  # bytes of KV of a page here, as keys and values are, without padding
+    cost_memory: int  # bytes of KV of a page here, without padding
     max_length: int  # tokens of a sequence, prompt and answer together
     deltas: tuple[tuple[int, bytes], ...] = ()  # (depth, delta id) of the variants among the components here
-    touched: tuple[bool, ...] = ()  # of each run: whether a delta is inside
+    touched: tuple[bool, ...] = ()  # for each run: whether it contains a delta
     delta: int = 0  # number of ``deltas`` on this worker (``LocalRoutes``); 0: there are none
 
     def cut(self, borders: Container[Border]) -> LocalRoute:
-        """The same route with these borders between its spans."""
+        """Return the same route with these borders between its spans."""
         spans = tuple(piece for span in self.spans for piece in span.cut(borders))
         return self if spans == self.spans else replace(self, spans=spans)
 
     def is_like(self, other: LocalRoute) -> bool:
-        """Whether sequences on the other one may go on here: the same components at the same depths, the same spans."""
+        """Return whether sequences of the other route may continue here: same components at same depths, same spans."""
         return self._identity() == other._identity()
 
     def _identity(self) -> tuple[object, ...]:
@@ -85,7 +85,7 @@ class LocalRoute:
 
 
 def run_of(depth: int, inside: Sequence[Component], kv_layer: int) -> Run:
-    """Of these components, whose first attention has this KV layer."""
+    """Return the run of these components, whose first attention has this KV layer."""
     nbytes = sum(c.nbytes for c in inside if c.kind is not Kind.EMBEDDING)
     kv_bytes = sum(c.kv.raw_bytes // c.kv.page_size for c in inside if c.kv is not None)
     return Run(depth, tuple(c.shared for c in inside), kv_layer, inside[0].kind is Kind.HEAD, nbytes, kv_bytes)

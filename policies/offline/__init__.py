@@ -1,1 +1,1 @@
-"""Offline batches: in which order requests run that nobody waits for."""
+"""Offline batches: the order and the placement of requests that no client waits for."""

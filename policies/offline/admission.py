@@ -1,8 +1,8 @@
-"""Whether an offline request may start beside those that run: by what all of them will hold, not by what they hold now.
+"""The admission of an offline request beside running ones: by what all of them will hold, not by what they hold now.
 
-Half of an answer is what a sequence holds in the mean. Long answers that start together are short together and long
-together, so they are played forward (``growth.py``): one starts if those that run will never hold more than there is, a
-short one if it fits until it ends. The live feed and the simulation ask the same question here.
+On average a sequence holds half of its answer. Long answers that start together are short together and long together, so
+their growth is simulated (``growth.py``): one starts if the running ones will never hold more than there is, a short one
+if it fits until it ends. The live feed and the simulation use the same rule.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import math
 from .growth import Growth
 from .scanner import DualScanner
 
-SPARE = 0.01  # of memory: what must be free besides a sequence's tokens before it starts, or it would be stopped at once
-LONG = 1024  # tokens of an answer from which on it is played forward before a sequence starts
-RESERVED = 0.5  # of memory, at most: what long answers leave to the left side
+SPARE = 0.01  # fraction of memory that must be free besides a new sequence, or it would be stopped at once
+LONG = 1024  # answers of at least this many tokens are simulated before a sequence starts
+RESERVED = 0.5  # largest fraction of memory that long answers leave to the left side
 
 
 class OfflineFit:
-    """Long sequences of one scanner's memory. A step is a token more for each of them."""
+    """The admission test with the long sequences of one scanner's memory. In a step each of them grows by a token."""
 
     __slots__ = ("_scanner", "growth")
 
@@ -27,13 +27,13 @@ class OfflineFit:
         self.growth = Growth()
 
     def need(self, new: int, more: int, held: int, step: int, *, alone: bool) -> float:
-        """Positions that a request counts for if it starts now; infinite: not now.
+        """Return the positions that a request counts for if it starts now; infinite: not now.
 
         Args:
             new: positions that it takes at once.
             more: tokens of its answer that are to come, by estimate.
             held: positions that all sequences hold now.
-            step: the number of this one.
+            step: the number of this step.
             alone: nothing else runs, so that it starts in any case.
         """
         growth, memory = self.growth, self._scanner.memory
@@ -46,16 +46,16 @@ class OfflineFit:
         return new if fits or alone else math.inf
 
     def started(self, request: int, new: int, more: int, step: int) -> None:
-        """It runs from now on, with so many positions."""
+        """Note that a request runs from now on, with ``new`` positions."""
         if more >= LONG:
             self.growth.begin(request, step, new, more)
 
     def ended(self, request: int) -> None:
-        """It runs no more; nothing happens where it was short."""
+        """Note that a request runs no more. No-op for a short one."""
         self.growth.end(request)
 
     def _reserved(self) -> int:
-        """Positions that are kept free of long answers, for the left side."""
+        """Return the positions kept free of long answers, for the left side."""
         scanner = self._scanner
         if scanner.met or not scanner.running("right"):
             return 0

@@ -1,7 +1,7 @@
-"""What takes long of an offline job: ordering its requests, and cutting those that wait into parts for its workers.
+"""The slow computations of an offline job: ordering its requests, and cutting the waiting ones into parts for its workers.
 
-Each is a function of copies, and changes nothing that it did not make: another thread may run it while the job goes on.
-What has started meanwhile is taken out of the parts when they are adopted (``OfflineFeed.adopt``).
+Each is a function of copies and changes nothing that it did not make, so another thread may run it while the job goes on.
+Requests that have started meanwhile are removed from the parts when they are adopted (``OfflineFeed.adopt``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .order import OrderRules, Unit, Weigher, density_order
 from .parts import cut
 from .prefix_tree import PrefixTree
 
-WAITING, RUNNING, DONE = range(3)  # of a request
-NEAR = 8  # neighbours of a sample that are read right after the samples
+WAITING, RUNNING, DONE = range(3)  # states of a request
+NEAR = 8  # neighbors of a sample that are read right after the samples
 
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """All requests in units by density; what they are worth. ``informed``: by the lengths of all samples."""
+    """All requests in units by density, with their estimated work. ``informed``: by the lengths of all samples."""
 
     units: list[Unit]
     work: WorkEstimate
@@ -35,7 +35,7 @@ class JobOrder:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPart:
-    """What one worker reads: ``first`` one after the other, before all else; then ``units`` from both ends."""
+    """The part of one worker: ``first`` is read in order before all else; then ``units`` from both ends."""
 
     units: list[Unit]
     first: Sequence[int] = ()
@@ -43,8 +43,11 @@ class WorkerPart:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """``parts``: by worker; ``version``: of the parts that they take the place of. ``cut``: by request, whether it is in one
-    of them. ``order``, ``sums``: where the order is new."""
+    """New parts for workers.
+
+    parts: by worker. version: of the parts that they replace. cut: by request, whether it is in one of them. order, sums:
+    set if the order is new.
+    """
 
     version: int
     parts: Mapping[str, WorkerPart]
@@ -56,7 +59,7 @@ class Arrangement:
 def first_order(
     tree: PrefixTree, costs: Costs, estimates: Estimates, rules: OrderRules, memory: int, *, informed: bool
 ) -> JobOrder:
-    """All requests by what is known now."""
+    """Order all requests by present knowledge."""
     weigher = Weigher(tree, costs, estimates.outputs())
     units = density_order(weigher, rules, memory)
     return JobOrder(units, WorkEstimate.of(units, weigher), weigher.whole().rho, costs, informed, weigher)
@@ -65,7 +68,7 @@ def first_order(
 def ordering(
     order: Callable[[], JobOrder], account: JobAccount, version: int, workers: Sequence[str], status: bytes
 ) -> Callable[[], Arrangement]:
-    """A new order, and its parts for workers. ``status``: of each request."""
+    """Return a computation of a new order and its parts for workers. ``status``: of each request."""
     sums = account.summing()
 
     def made() -> Arrangement:
@@ -79,8 +82,10 @@ def ordering(
 def cutting(
     order: JobOrder, version: int, workers: Sequence[str], status: bytes, first: Collection[int]
 ) -> Callable[[], Arrangement]:
-    """What waits, to all workers alike; ``first``: samples, which are read before their neighbours, and these before the
-    rest."""
+    """Return a computation that cuts the waiting requests into equal parts for all workers.
+
+    ``first``: samples, which are read before their neighbors, and these before the rest.
+    """
     early = {one for one in first if status[one] == WAITING}
 
     def made() -> Arrangement:
@@ -92,8 +97,10 @@ def cutting(
 def halving(
     order: JobOrder, version: int, giver: str, taker: str, part: Sequence[Unit], ahead: Iterable[int], status: bytes
 ) -> Callable[[], Arrangement]:
-    """Half of what one worker has not started to one that has nothing left. ``part``: what the giver was given; ``ahead``:
-    what it is to read before that, given back or first."""
+    """Return a computation that moves half of what one worker has not started to one that has nothing left.
+
+    part: what the giver was given. ahead: what it is to read before that, given back or first.
+    """
     weigher, before = order.weigher, [*ahead]
 
     def made() -> Arrangement:
@@ -102,19 +109,19 @@ def halving(
         for group in groups:
             for request in group:
                 mine[request] = 1
-        back = sorted(one for one in before if not mine[one])  # ran when the part was made
+        back = sorted(one for one in before if not mine[one])  # it was running when the part was made
         for request in back:
             mine[request] = 1
         kept, taken = cut([*map(weigher.unit, ([one] for one in back)), *weigher.units(groups)], 2, weigher)
         if not taken:
-            kept, taken = taken, kept  # there is but one request
+            kept, taken = taken, kept  # there is only one request
         return Arrangement(version, {giver: WorkerPart(kept), taker: WorkerPart(taken)}, bytes(mine))
 
     return made
 
 
 def without(units: Iterable[Unit], gone: set[int]) -> list[Unit]:
-    """Units but for some requests; they keep the density that they had, so that nothing is weighed again."""
+    """Return units without some requests. They keep their density, so that nothing is weighed again."""
     return [
         unit
         if gone.isdisjoint(unit.requests)
@@ -124,7 +131,7 @@ def without(units: Iterable[Unit], gone: set[int]) -> list[Unit]:
 
 
 def _parts(order: JobOrder, workers: Sequence[str], status: bytes, first: Collection[int]) -> dict[str, WorkerPart]:
-    """In the order of the whole, which keeps neighbours together, a part for each worker."""
+    """Return a part for each worker in the order of the whole, which keeps neighbors together."""
     early = [_near(order.weigher.tree, one, first, status) for unit in order.units for one in unit.requests if one in first]
     near = {one for group in early for one in group}
     late = [[one for one in unit.requests if status[one] == WAITING and one not in near] for unit in order.units]
@@ -141,7 +148,10 @@ def _cut(order: JobOrder, workers: Sequence[str], groups: Iterable[Iterable[int]
 
 
 def _near(tree: PrefixTree, sample: int, first: Collection[int], status: bytes) -> list[int]:
-    """A request that is sampled, and its next neighbours that wait and share at least half of its prompt: they find that."""
+    """Return a sampled request with its next waiting neighbors that share at least half of its prompt.
+
+    They run right after it, and so find that prefix in the cache.
+    """
     found, place = [sample], tree.rank[sample]
     for other in tree.order[place + 1 : place + 1 + NEAR]:
         if 2 * tree.shared(sample, other) < tree.length[sample]:
@@ -152,7 +162,7 @@ def _near(tree: PrefixTree, sample: int, first: Collection[int], status: bytes) 
 
 
 def _once(groups: Iterable[Iterable[int]]) -> Iterable[list[int]]:
-    """Each request where it comes first."""
+    """Yield the groups with each request only where it comes first."""
     seen: set[int] = set()
     for group in groups:
         fresh = [one for one in group if one not in seen]

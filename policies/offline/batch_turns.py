@@ -1,8 +1,8 @@
-"""Whose batch runs next: turns among accounts, and when what failed is tried again.
+"""Turns of batches: which account's batch runs next, and when a failed step is tried again.
 
-Of each account the oldest batch runs, and so many at a time, so that nobody's long job keeps the others waiting. A batch
-that has been checked has its prompts in memory and its file open, so not many are ahead of their turn: of an account the one
-that follows, of all as many again as may run. Pure; what a batch is, and where it stands, whoever asks knows.
+The oldest batch of each account runs, and a limited number at a time, so that one account's long job does not keep the
+others waiting. A checked batch has its prompts in memory and its file open, so few are checked ahead of their turn: the
+next one of an account, and in total as many again as may run. Pure; the caller knows the batches and their states.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-RETRY, LONGEST = 1.0, 8.0  # seconds until the first try again; each is twice as long as the one before, up to this
-PREPARED = 2  # batches of an account that run or are ready to, and for each that may run at a time
+RETRY, LONGEST = 1.0, 8.0  # seconds until the first retry; each wait is twice the one before, up to the limit
+PREPARED = 2  # limit of an account's batches that run or are ready; also a factor of the total
 
 
 def next_to_run(waiting: Iterable[tuple[str, str]], running: Sequence[str], most: int) -> list[str]:
-    """Batches that start now. ``waiting``: (batch, account) of those that are ready, the oldest first; ``running``: accounts
-    of those that run; ``most``: how many may at a time."""
+    """Return the batches that start now.
+
+    waiting: (batch, account) of ready ones, the oldest first. running: accounts of running ones. most: limit of running
+    ones.
+    """
     busy, found = {*running}, list[str]()
     for batch, account in waiting:
         if len(running) + len(found) >= most:
@@ -28,8 +31,11 @@ def next_to_run(waiting: Iterable[tuple[str, str]], running: Sequence[str], most
 
 
 def next_to_prepare(queued: Iterable[tuple[str, str]], prepared: Iterable[str], most: int) -> list[str]:
-    """Batches that are checked now. ``queued``: (batch, account), the oldest first; ``prepared``: accounts of those that
-    run, are ready to, or are being checked; ``most``: as above."""
+    """Return the batches to check now.
+
+    queued: (batch, account), the oldest first. prepared: accounts of batches that run, are ready, or are being checked.
+    most: as above.
+    """
     ahead, found = Counter(prepared), list[str]()
     left = PREPARED * most - ahead.total()
     for batch, account in queued:
@@ -42,11 +48,10 @@ def next_to_prepare(queued: Iterable[tuple[str, str]], prepared: Iterable[str], 
 
 
 def again(tries: int, now: float) -> float:
-    """When to try once more what has failed before so many times."""
+    """Return the time of the next retry after ``tries`` failures."""
     return now + min(LONGEST, RETRY * 2.0**tries)
 
 
 def due(when: float | None, now: float) -> bool:
-    """Whether what could not be done is tried again; None: it has not failed. A clock that was put back keeps nobody
-    waiting."""
+    """Return whether a retry is due; None: nothing has failed. A clock that was set back delays no retry."""
     return when is None or not now < when <= now + LONGEST

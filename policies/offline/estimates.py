@@ -1,12 +1,10 @@
-"""How long the answers of a batch will be: from a few requests that run first.
+"""Estimates of answer lengths of a batch, from a few requests that run first.
 
 After BlendServe (section "Output length sampling"): requests below the same node of the prefix tree answer alike, so an
-estimate is the mean of the samples below the nearest node above a request that has some. One in a hundred is sampled; every
-large subtree directly below the root has at least one sample. Where the tagger has an estimate for each request, a mean
-becomes a ratio: what samples took by what was estimated for them (the ratio estimator; Cochran, "Sampling Techniques",
-chapter 6).
-
-Pure: which requests are drawn comes from numbers that are passed in.
+estimate is the mean of the samples below the nearest node above a request that has some. One in a hundred is sampled;
+every large subtree directly below the root has at least one sample. If the tagger has an estimate for each request, the
+mean becomes a ratio: what samples took divided by what was estimated for them (the ratio estimator; Cochran, "Sampling
+Techniques", chapter 6). Pure: the choice of samples comes from numbers that are passed in.
 """
 
 from __future__ import annotations
@@ -16,18 +14,21 @@ from collections.abc import Sequence
 
 from .prefix_tree import PrefixTree
 
-PROBABILITY = 0.01  # that a request is a sample
-LARGE = 100  # requests below a child of the root from which on it has at least one sample
+PROBABILITY = 0.01  # probability that a request is a sample
+LARGE = 100  # a child of the root with this many requests has at least one sample
 UNKNOWN = -1.0
 
 
 def choose_samples(
     tree: PrefixTree, numbers: Sequence[float], probability: float = PROBABILITY, fixed: Sequence[int] = ()
 ) -> list[int]:
-    """Requests that run first, ascending: those whose number (uniform in [0, 1), one for each request) is below
-    ``probability``, and where a child of the root has ``LARGE`` requests and none of these, that with its least number.
-    With probability 0 there are none. Requests with a ``fixed`` length teach nothing and are never drawn.
-    Raises ValueError where the probability is not one, or the columns are not as long as the tree's."""
+    """Return the requests that run first, ascending.
+
+    These are the requests whose number (uniform in [0, 1), one for each) is below ``probability``; and, if a child of the
+    root has ``LARGE`` requests and none of these, the one with its least number. With probability 0 there are none.
+    Requests with a ``fixed`` length teach nothing and are never drawn. Raises ValueError if the probability is not one, or
+    the columns are not as long as the tree's.
+    """
     if not 0.0 <= probability <= 1.0:
         raise ValueError(f"the share of requests that are sampled is {probability!r}; give 0 to 1")
     _check(tree, numbers=numbers, fixed=fixed or numbers)
@@ -45,11 +46,11 @@ def choose_samples(
 
 
 class Estimates:
-    """Lengths of answers, by request, in tokens: the truth where it is known, else an estimate.
+    """Lengths of answers, by request, in tokens: the truth if known, else an estimate.
 
-    ``limits``: most tokens of each answer; what counts until there is a sample. ``fixed``: lengths that are known
-    beforehand, 0 where not (or empty). ``hints``: estimates of a tagger, above 0 (or empty); they take the place of limits.
-    Raises ValueError where a column is not as long as the tree's, or a value is out of range.
+    limits: most tokens of each answer, used until there is a sample. fixed: lengths known beforehand, 0 if unknown (or
+    empty). hints: estimates of a tagger, above 0 (or empty), used instead of limits. Raises ValueError if a column is not
+    as long as the tree's, or a value is out of range.
     """
 
     def __init__(
@@ -70,18 +71,20 @@ class Estimates:
         self._known = array("q", [min(length, limit) or -1 for length, limit in lengths] or [-1] * tree.count)
         nodes = len(tree.parent)
         self._taken = array("d", bytes(8 * nodes))  # by node: tokens of the answers of samples below
-        self._hinted = array("d", bytes(8 * nodes))  # by node: their hints, or how many they are
+        self._hinted = array("d", bytes(8 * nodes))  # by node: sum of their hints, or their number
 
     def fork(self) -> Estimates:
-        """As it is now, for another thread."""
+        """Return a copy for another thread."""
         copy = object.__new__(Estimates)
         copy.tree, copy._limits, copy._hints = self.tree, self._limits, self._hints
         copy._known, copy._taken, copy._hinted = self._known[:], self._taken[:], self._hinted[:]
         return copy
 
     def finished(self, request: int, length: int) -> None:
-        """A request's answer has so many tokens: from now on it is a sample. Told again, it changes nothing. Costs the
-        request's depth in nodes."""
+        """Record the length of a request's answer, which is a sample from now on. A repetition changes nothing.
+
+        Costs the request's depth in nodes.
+        """
         if self._known[request] >= 0:
             return
         self._known[request] = length
@@ -93,14 +96,14 @@ class Estimates:
             self._hinted[node] += hint
 
     def output(self, request: int) -> float:
-        """Tokens of the answer of one request, as far as is known now; an estimate lies between 1 and the limit."""
+        """Return the estimated tokens of one answer by present knowledge, between 1 and the limit."""
         parent, node = self.tree.parent, self.tree.rank[request]
         while not self._hinted[node] and parent[node] != node:
             node = parent[node]
         return self._of(request, self._taken[node] / self._hinted[node] if self._hinted[node] else UNKNOWN)
 
     def outputs(self) -> array[float]:
-        """``output`` of all requests, in one pass over the tree."""
+        """Return ``output`` of all requests, in one pass over the tree."""
         tree = self.tree
         ratios = array("d", bytes(8 * len(tree.parent)))
         ratios[tree.root] = UNKNOWN

@@ -1,4 +1,4 @@
-"""One worker of an offline job: what it is to read, what it took, how much of its memory is free."""
+"""The state of one worker of an offline job: its part, the requests taken last, and its free memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from .scanner import DualScanner, Side
 
 
 class FedWorker:
-    """``part``: the units that its scanner was given last; ``last``: what was taken last on each side, as what shares a
-    prefix with it finds that in the cache; ``full``: it had no room for what it has left; ``free``: positions of its memory;
-    ``sweeps``: those that it ran since it joined."""
+    """A worker of an offline job.
+
+    part: the units that its scanner was given last. last: the request taken last on each side, whose prefix is in the
+    cache. full: it had no room for what it has left. free: positions of its memory. sweeps: number since it joined.
+    """
 
     __slots__ = ("_told", "admission", "free", "full", "last", "part", "scanner", "sweeps")
 
@@ -24,16 +26,16 @@ class FedWorker:
         self.sweeps = self._told = 0
 
     def ran(self, sweeps: int) -> None:
-        """So many in all, by its own count; a worker that began anew counts from 0 again."""
+        """Update its number of sweeps from its own count; a worker that began anew counts from 0 again."""
         self.sweeps += sweeps - self._told if sweeps >= self._told else sweeps
         self._told = sweeps
 
     @property
     def left(self) -> int:
-        """Requests of its part that have not started."""
+        """The number of requests of its part that have not started."""
         return self.scanner.waiting
 
     @property
     def idle(self) -> bool:
-        """Nothing of the job runs there."""
+        """True if nothing of the job runs there."""
         return not (self.scanner.running("left") or self.scanner.running("right"))

@@ -1,13 +1,12 @@
-"""One offline job on several workers: which request goes to which worker next, and on which side of its scanner.
+"""The feed of one offline job to several workers: which request goes to which worker and scanner side next.
 
 After BlendServe (sections on sampling, the dual scanner and data parallelism). First the requests whose output lengths are
-sampled run, and their answers are kept. What they tell orders the rest: one list of units by density, cut into a part for
-each worker, a dual scanner over each part. Until then an order by limits fills the room that samples leave. Workers join and
-end at any time; one whose part is empty takes half of the fullest (work stealing); a request that was given back is the
-first on its side.
+sampled run. Their answers then order the rest: one list of units by density, cut into a part for each worker, with a dual
+scanner over each part. Until then an order by limits fills the room that samples leave. Workers join and end at any time;
+one whose part is empty takes half of the fullest (work stealing); a request that was given back is the first on its side.
 
-A machine of events: the caller owns time, messages and answers, and nothing here is random. Requests are numbers, from 0 in
-the caller's order; positions are tokens' KV.
+A machine of events: the caller owns time, messages and answers, and nothing here is random. Requests are numbers, from 0
+in the caller's order; positions are tokens' KV.
 """
 
 from __future__ import annotations
@@ -28,14 +27,16 @@ from .prefix_tree import PrefixTree
 from .scanner import DualScanner, Side
 
 RULES = OrderRules()
-FEW = 1000  # requests that are cut in the call that needs it: beyond, it is an errand
+FEW = 1000  # up to this many requests are cut in the call itself; more are an errand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineRequest:
-    """What the order knows of a request. ``prompt``: token ids as ``prefix_tree.packed`` makes them; ``limit``: new tokens
-    at most, of all choices together; ``choices``: sequences that answer it; ``hint``: new tokens that a tagger expects, if
-    it knows."""
+    """A request, as far as the order needs it.
+
+    prompt: token ids as made by ``prefix_tree.packed``. limit: most new tokens, of all choices together. choices: number
+    of sequences that answer it. hint: new tokens that a tagger expects, if known.
+    """
 
     prompt: bytes
     limit: int
@@ -45,8 +46,10 @@ class OfflineRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlacedRequest:
-    """A request that is to be sent now, as so many sequences, which need so many positions more than are there by estimate.
-    ``side``: the account that its pages count to."""
+    """A request to send now, as ``sequences`` sequences, which need ``positions`` additional positions by estimate.
+
+    ``side``: the account that its pages count for.
+    """
 
     request: int
     worker: str
@@ -56,17 +59,17 @@ class PlacedRequest:
 
 
 class OfflineFeed:
-    """See the module.
+    """The feed of one job (see the module).
 
-    ``draws``: for each request a number from 0 to 1, drawn evenly; those below ``share`` are sampled, see
-    ``choose_samples``. ``known``: new tokens of requests that were answered already (a job that goes on after a restart);
-    these are never placed. ``rules``: of the order. ``memory``: positions of KV of one worker, which bound the size of units
-    (0: nothing does). ``target``: density that each worker aims for; 0: the job's own.
+    draws: for each request a uniform random number from 0 to 1; requests below ``share`` are sampled, see
+    ``choose_samples``. known: new tokens of requests that were answered already (a job that continues after a restart);
+    these are never placed. rules: of the order. memory: positions of KV of one worker, which bound the size of units (0:
+    no bound). target: density that each worker aims for; 0: the job's own.
 
-    Making one costs seconds for a hundred thousand requests: make it in a thread. What else takes long is an ``errand``, and
-    until it is done this goes on with what it has; every other call costs microseconds, or a few milliseconds where at most
-    ``FEW`` requests wait. Raises ValueError for no requests, an empty prompt or a limit below 1, with the number of the
-    request.
+    Making one costs seconds for a hundred thousand requests: make it in a thread. Other slow work is an ``errand``, and
+    until it is done the feed continues with what it has; every other call costs microseconds, or a few milliseconds if at
+    most ``FEW`` requests wait. Raises ValueError for no requests, an empty prompt or a limit below 1, with the number of
+    the request.
     """
 
     def __init__(
@@ -96,20 +99,22 @@ class OfflineFeed:
         drawn = choose_samples(self._tree, draws, share) if share else []
         self._sampled, self._samples = len(drawn), {one for one in drawn if self._status[one] == WAITING}
         self._workers: dict[str, FedWorker] = {}
-        self._where: dict[int, FedWorker] = {}  # of those that run on a worker that is here
+        self._where: dict[int, FedWorker] = {}  # request -> worker, for requests that run on a present worker
         self._running = self._given_back = 0
-        self._version = 0  # of the parts: what was computed for another one is not adopted
-        self._uncut = False  # not all that wait are in the parts of just those workers that are here
-        self._halving: tuple[str, str] | None = None  # who is to give half of its part, and to whom
-        self._started: set[int] | None = None  # since an errand was made that is not done; None: there is none
+        self._version = 0  # version of the parts; results for another version are not adopted
+        self._uncut = False  # some waiting requests are in no part of the present workers
+        self._halving: tuple[str, str] | None = None  # (giver, taker) of half a part
+        self._started: set[int] | None = None  # requests started since the open errand was made; None: there is none
         self._order = self._ordering()()
         self._account.estimated(self._order.work, self._account.summing()(self._order.work))
 
     # workers
 
     def joined(self, worker: str, positions: int) -> None:
-        """It can be given requests; ``positions``: KV that it holds for this job at most. What was not placed yet is cut
-        anew among all workers. A worker that is here already only changes its positions."""
+        """Add a worker with ``positions`` of KV for this job; unplaced requests are cut anew among all workers.
+
+        For a worker that is here already, only its positions change.
+        """
         if worker in self._workers:
             self._workers[worker].scanner.resize(positions)
             return
@@ -117,8 +122,10 @@ class OfflineFeed:
         self._recut()
 
     def ended(self, worker: str) -> None:
-        """It takes nothing more, and its part goes to the others (it is kept, while there are none). What runs there goes on
-        elsewhere, or the caller tells of ``given_back``."""
+        """Remove a worker; its part goes to the others (it is kept while there are none).
+
+        Its running requests go on elsewhere, or the caller reports ``given_back``.
+        """
         gone = self._workers.pop(worker)
         for request in [one for one, where in self._where.items() if where is gone]:
             del self._where[request]
@@ -126,15 +133,17 @@ class OfflineFeed:
 
     @property
     def workers(self) -> frozenset[str]:
-        """Those that joined and did not end."""
+        """The workers that joined and did not end."""
         return frozenset(self._workers)
 
     # requests
 
     def pull(self, worker: str, rows: int, positions: float, sweeps: int = 0) -> list[PlacedRequest]:
-        """What the worker is to run now besides what it runs: at most so many sequences, and positions by estimate. A worker
-        on which nothing of this job runs gets one request where ``rows`` is above 0, however large it is. ``sweeps``: that
-        it has run, by its own count, in each of which its sequences grow."""
+        """Return the requests that the worker is to run now in addition, within ``rows`` sequences and ``positions``.
+
+        A worker without requests of this job gets one if ``rows`` is above 0, however large it is. ``sweeps``: its own
+        count of sweeps, in each of which its sequences grow.
+        """
         here, placed = self._workers[worker], list[PlacedRequest]()
         here.ran(sweeps)
         while rows > 0 and (here.scanner.waiting or self._refilled(worker)):
@@ -155,7 +164,10 @@ class OfflineFeed:
         return placed
 
     def finished(self, request: int, output_tokens: int, cached: int = 0) -> None:
-        """It was answered, or failed for good (``output_tokens`` is 0 then). ``cached``: prompt tokens found in a cache."""
+        """Record a request that was answered, or failed for good (``output_tokens`` 0).
+
+        ``cached``: prompt tokens found in a cache.
+        """
         here = self._stopped(request, DONE)
         if here is not None:
             here.scanner.finished(request)
@@ -165,7 +177,7 @@ class OfflineFeed:
         self._account.ended(request, output_tokens, cached)
 
     def given_back(self, request: int) -> None:
-        """It was not answered, and is placed again: first on its side, where its worker is still here."""
+        """Take back an unanswered request; it is placed again, first on its side if its worker is still here."""
         here = self._stopped(request, WAITING)
         self._given_back += 1
         self._account.stopped(request)
@@ -178,18 +190,22 @@ class OfflineFeed:
 
     @property
     def stale(self) -> bool:
-        """There is better knowledge than the order has, and enough of it: an errand orders again."""
+        """True if enough better knowledge than the order's has come: an errand orders again."""
         return not self._samples and (not self._order.informed or self._order.costs != self._costs) and self.waiting > 0
 
     def measured(self, found: Coefficients | None) -> None:
-        """What this machine takes, as it has been measured. The first such news make the order stale, later ones do not. A
-        fit to few sweeps may lack the terms that a density is made of, and is none."""
+        """Take the measured costs of this machine. The first ones make the order stale, later ones do not.
+
+        A fit to few sweeps may lack the terms that density needs, and is ignored.
+        """
         if not self._knows_costs and found is not None and found.context > 0 and found.token + found.beyond > 0:
             self._costs, self._knows_costs = Costs.of_coefficients(found), True
 
     def errand(self) -> Callable[[], Arrangement] | None:
-        """What is to be computed now that takes long; None: nothing, or it is under way. It may be called in another thread,
-        while this machine goes on, and what it returns is for ``adopt``."""
+        """Return the next slow computation; None: there is none, or one is open.
+
+        It may be called in another thread while the feed goes on; its result is for ``adopt``.
+        """
         if self._started is not None:
             return None
         status, names = bytes(self._status), [*self._workers]
@@ -206,7 +222,7 @@ class OfflineFeed:
         return made
 
     def adopt(self, made: Arrangement) -> None:
-        """Go on with what an errand has made; what runs and what is done stays so."""
+        """Adopt the result of an errand; running and done requests stay so."""
         started, self._started = self._started or set(), None
         if made.order is not None and made.sums is not None:
             self._order = made.order
@@ -227,7 +243,7 @@ class OfflineFeed:
         self._uncut = self._uncut and {*made.parts} != {*self._workers}
 
     def settle(self) -> None:
-        """Do all errands at once, where a job is small."""
+        """Do all errands at once, for a small job."""
         while (errand := self.errand()) is not None:
             self.adopt(errand())
 
@@ -235,16 +251,16 @@ class OfflineFeed:
 
     @property
     def waiting(self) -> int:
-        """Requests that are neither done nor running."""
+        """The number of requests that are neither done nor running."""
         return len(self._status) - self._account.done - self._running
 
     @property
     def over(self) -> bool:
-        """Every request is done."""
+        """True if every request is done."""
         return self._account.done == len(self._status)
 
     def progress(self, seconds: float) -> FeedProgress:
-        """``seconds``: for which this job has run here."""
+        """Return the progress. ``seconds``: how long this job has run here."""
         tree, account = self._tree, self._account
         return FeedProgress(
             total=len(self._status),
@@ -264,7 +280,7 @@ class OfflineFeed:
         )
 
     def check(self) -> None:
-        """Raises AssertionError unless every request that waits is in one part, and nothing else is."""
+        """Raise AssertionError unless every waiting request, and no other, is in exactly one part."""
         waiting = [one for worker in self._workers.values() for one in worker.scanner.pending()]
         assert len(waiting) == len({*waiting}), "a request is in two parts"
         assert self._uncut or not self._workers or len(waiting) == self.waiting, "a request is in no part"
@@ -284,7 +300,7 @@ class OfflineFeed:
         return lambda: arranging.first_order(tree, costs, known, rules, memory, informed=informed)
 
     def _recut(self) -> None:
-        """What nobody runs is to be cut into as many parts as there are workers."""
+        """Cut the waiting requests anew for the present workers."""
         self._version += 1
         self._uncut = True
         if self._workers and self.waiting <= FEW and self._started is None:
@@ -299,7 +315,7 @@ class OfflineFeed:
         self.adopt(errand())
 
     def _refilled(self, taker: str) -> bool:
-        """Give a worker that has nothing left half of what another one has no room for: now, or soon by an errand."""
+        """Give a worker with nothing left half of what another has no room for: now, or soon by an errand."""
         if self._uncut or self._started is not None:
             return False
         full = {name: worker for name, worker in self._workers.items() if worker.full and name != taker}
@@ -321,7 +337,7 @@ class OfflineFeed:
     # requests
 
     def _need_on(self, name: str) -> Callable[[int], float]:
-        """Positions of a request that would start on a worker: what it finds in the cache takes no more."""
+        """Return a function for the positions of a request that would start on a worker; cached tokens take none."""
 
         def need(request: int) -> float:
             here = self._workers[name]
@@ -332,11 +348,11 @@ class OfflineFeed:
         return need
 
     def _length_on(self, here: FedWorker, request: int) -> int:
-        """Tokens of its prompt that are not in the cache."""
+        """Return the tokens of its prompt that are not in the cache."""
         return self._tree.length[request] - max((self._tree.shared(one, request) for one in here.last.values()), default=0)
 
     def _begins(self, request: int, here: FedWorker) -> None:
-        """It is placed there."""
+        """Record that a request is placed there."""
         self._status[request], self._where[request] = RUNNING, here
         self._running += 1
         self._account.began(request)
@@ -347,7 +363,7 @@ class OfflineFeed:
             self._started.add(request)
 
     def _stopped(self, request: int, status: int) -> FedWorker | None:
-        """The worker on which it ran, if that is here."""
+        """Return the worker on which it ran, if that is here."""
         if self._status[request] != RUNNING:
             raise ValueError(f"request {request} of an offline job does not run")
         self._status[request] = status

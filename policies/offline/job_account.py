@@ -1,4 +1,4 @@
-"""What of an offline job is done and what is left: requests, tokens, seconds of work by estimate, sharing."""
+"""The account of an offline job: requests, tokens, estimated seconds of work, and sharing; done and left."""
 
 from __future__ import annotations
 
@@ -12,34 +12,37 @@ from .scanner import ScannerUse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedProgress:
-    """How far a job is. Requests that were answered before it began here count as done, and in nothing else but totals."""
+    """The progress of a job. Requests answered before it began here count in the totals and as done only."""
 
     total: int
     done: int
     running: int
     sampled: int  # requests whose lengths are sampled
-    sampling: bool  # not all of these are done yet
+    sampling: bool  # some of these are not done yet
     prompt_tokens: int  # of all requests
-    done_tokens: int  # of the prompts and answers of those that ended here
-    remaining_tokens: float  # of those that are not done, estimated
-    remaining_seconds: float | None  # None before anything has ended here
-    density: float  # compute by memory time of the whole job, by the estimates of its order
-    sharing: float  # of the prompts of requests that ended here, the share that was found in a cache
-    sharing_best: float  # of all prompts, what is found on one worker in depth-first order with endless memory
-    given_back: int  # times that a request was given back
+    done_tokens: int  # tokens of prompts and answers that ended here
+    remaining_tokens: float  # estimated tokens of requests not done
+    remaining_seconds: float | None  # None before any request has ended here
+    density: float  # compute time by memory time of the whole job, by the estimates of its order
+    sharing: float  # fraction of prompt tokens found in a cache, of requests that ended here
+    sharing_best: float  # the same for all prompts on one worker, in depth-first order with endless memory
+    given_back: int  # times a request was given back
     sides: Mapping[str, ScannerUse]  # by worker
 
 
 @dataclass(frozen=True, slots=True)
 class WorkEstimate:
-    """By request: seconds of compute and memory time ('d'), tokens of its answer ('d'), as one order sees them."""
+    """Estimates by one order, by request: seconds of compute and memory time ('d'), and tokens of its answer ('d')."""
 
     seconds: array[float]
     outputs: array[float]
 
     @classmethod
     def of(cls, units: Iterable[Unit], weigher: Weigher) -> WorkEstimate:
-        """Of requests in the order of their units; what a request shares with the one before is not its work."""
+        """Return the estimate for requests in the order of their units.
+
+        Tokens shared with the one before are not its work.
+        """
         seconds, before = array("d", bytes(8 * weigher.tree.count)), -1
         for unit in units:
             for request in unit.requests:
@@ -50,7 +53,7 @@ class WorkEstimate:
 
 @dataclass(frozen=True, slots=True)
 class WorkSums:
-    """Of the first ``ended`` requests that ended their seconds; of those that are not done seconds and tokens."""
+    """Sums: seconds of the first ``ended`` ended requests; seconds and tokens of those not done."""
 
     ended: int
     worked: float
@@ -59,7 +62,7 @@ class WorkSums:
 
 
 class JobAccount:
-    """Sums over a job, each request in O(1). ``lengths``: tokens of prompts; ``known``: requests that are done already."""
+    """Sums over a job, each request in O(1). lengths: tokens of prompts. known: requests that are done already."""
 
     def __init__(self, lengths: Sequence[int], known: Iterable[int]) -> None:
         self._lengths = lengths
@@ -75,7 +78,7 @@ class JobAccount:
         self._estimate: WorkEstimate | None = None
 
     def summing(self) -> Callable[[WorkEstimate], WorkSums]:
-        """How to count all work by an estimate, as things stand now: takes long, and may be called in another thread."""
+        """Return a function that sums all work by an estimate, as things stand now: slow, and callable in another thread."""
         lengths, is_open, ended = self._lengths, bytes(self._open), [*self._ended]
 
         def sums(estimate: WorkEstimate) -> WorkSums:
@@ -88,7 +91,7 @@ class JobAccount:
         return sums
 
     def estimated(self, estimate: WorkEstimate, sums: WorkSums) -> None:
-        """From now on work is counted so, what is done included."""
+        """Count all work by this estimate from now on, including done work."""
         self._estimate = estimate
         self._worked, self._left, self._tokens = sums.worked, sums.left, sums.tokens
         for request in self._ended[sums.ended :]:
@@ -96,19 +99,19 @@ class JobAccount:
         self._begun = sum(estimate.seconds[request] for request in self._running)
 
     def began(self, request: int) -> None:
-        """It runs."""
+        """Record that a request runs."""
         self._running.add(request)
         if self._estimate is not None:
             self._begun += self._estimate.seconds[request]
 
     def stopped(self, request: int) -> None:
-        """It runs no more."""
+        """Record that a request runs no more."""
         self._running.remove(request)
         if self._estimate is not None:
             self._begun -= self._estimate.seconds[request]
 
     def ended(self, request: int, output_tokens: int, cached: int) -> None:
-        """A request that ran is done."""
+        """Record that a running request is done."""
         self.stopped(request)
         self._open[request] = 0
         self._ended.append(request)
@@ -125,17 +128,19 @@ class JobAccount:
 
     @property
     def done(self) -> int:
-        """Requests, those that were done before included."""
+        """The number of done requests, including those done before."""
         return self._known + len(self._ended)
 
     @property
     def remaining_tokens(self) -> float:
-        """Of prompts and answers."""
+        """The tokens of prompts and answers that are left."""
         return max(self._tokens, 0.0) if self.done < len(self._open) else 0.0  # sums of fractions leave crumbs
 
     def remaining_seconds(self, seconds: float) -> float | None:
-        """If work goes on as fast as in the ``seconds`` so far; None before any is done. Of what runs half is done, in the
-        mean: without it, all that began first would count as no work until it ends."""
+        """Return the remaining seconds at the rate of the ``seconds`` so far; None before any request is done.
+
+        On average, running requests are half done. Otherwise all that began first would count as no work until it ends.
+        """
         if self.done == len(self._open):
             return 0.0
         half = max(self._begun, 0.0) / 2.0
@@ -143,5 +148,5 @@ class JobAccount:
 
     @property
     def sharing(self) -> float:
-        """See ``FeedProgress``."""
+        """The sharing so far, see ``FeedProgress``."""
         return self._cached / self._prompts if self._prompts else 0.0

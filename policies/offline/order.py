@@ -1,9 +1,9 @@
 """The order in which the requests of a batch run: by density, with prefixes kept together.
 
-After BlendServe (sections "Layer sort", "Conditional node splitting" and "Merge"): children of each node of the prefix tree
-are sorted by density, compute-heavy first; nodes are opened where few tokens are computed twice for it; what was opened is
-sorted as a whole, and neighbours of like density are joined. The result is a list of *units*, which a scanner reads from
-both ends. docs/decisions/offline.md explains where it differs from the paper, and why.
+After BlendServe (sections "Layer sort", "Conditional node splitting" and "Merge"): children of each node of the prefix
+tree are sorted by density, compute-heavy first; nodes are opened where that makes few tokens be computed twice; opened
+parts are sorted as a whole, and neighbors of like density are joined. The result is a list of *units*, which a scanner
+reads from both ends. docs/decisions/offline.md explains the differences from the paper.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from .prefix_tree import PrefixTree
 
 T = TypeVar("T")
 MODES = ("proportional", "paper", "off")
-PORTION = 0.25  # of KV memory: what a joined unit holds at most
-TRIES = 5  # at an allowance with which the real waste is what was asked for
-GROWTH = 8.0  # of the allowance from one try to the next, while the real waste is small
+PORTION = 0.25  # largest fraction of KV memory of a joined unit
+TRIES = 5  # tries to find the allowance whose real waste is the wanted one
+GROWTH = 8.0  # growth of the allowance between tries, while the real waste is small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderRules:
-    """``mode``: how the allowance for computing tokens twice is divided among the children of an opened node: in proportion
-    to their prompt tokens, less what opening took, or evenly as in the paper; ``off`` opens the root alone. ``allowance``:
-    that of the root, as a share of all prompt tokens; in proportion it is ``loss``, a share of the tokens that need not be
-    computed, where that is less. ``likeness``: units whose densities differ by less are joined; 0: none. Raises ValueError
-    where one is out of range."""
+    """The settings of the order. Raises ValueError if one is out of range.
+
+    mode: how the allowance for computing tokens twice is divided among the children of an opened node: ``proportional`` to
+    their prompt tokens, minus the cost of opening; evenly as in the ``paper``; ``off`` opens the root only. allowance: of
+    the root, as a fraction of all prompt tokens. loss: with ``proportional``, a smaller allowance as a fraction of the
+    tokens that need not be computed. likeness: units whose densities differ by less are joined; 0: none.
+    """
 
     mode: str = MODES[0]
     allowance: float = 0.01
@@ -53,8 +55,9 @@ class OrderRules:
 class Unit:
     """Requests that run one after the other, in a depth-first order of the prefix tree.
 
-    ``comp`` and ``mem``: seconds; a token that is shared with the request before counts once. ``tokens``: prompt tokens
-    computed. ``positions``: of KV that it holds if all of it runs at once, each request with half of its answer."""
+    comp, mem: seconds; a token shared with the request before counts once. tokens: prompt tokens computed. positions: KV
+    that it holds if all of it runs at once, each request with half of its answer.
+    """
 
     requests: array[int]
     comp: float
@@ -64,12 +67,12 @@ class Unit:
 
     @property
     def rho(self) -> float:
-        """Density."""
+        """The density."""
         return density(self.comp, self.mem)
 
 
 class Weigher:
-    """What requests take in a given order. ``outputs``: tokens of each answer; it is read again at each call."""
+    """The work of requests in a given order. ``outputs``: tokens of each answer; it is read again at each call."""
 
     __slots__ = ("costs", "outputs", "tree")
 
@@ -77,16 +80,19 @@ class Weigher:
         self.tree, self.costs, self.outputs = tree, costs, outputs
 
     def comp(self, request: int, before: int = -1) -> float:
-        """Seconds of compute of a request that runs after ``before`` (-1: after none that shares anything)."""
+        """Return the seconds of compute of a request that runs after ``before`` (-1: after none that shares anything)."""
         behind = self.tree.shared(before, request) if before >= 0 else 0
         return self.costs.prompt(self.tree.length[request] - behind, behind) + self.costs.answer(self.outputs[request])
 
     def mem(self, request: int) -> float:
-        """Seconds of reading KV of a request."""
+        """Return the seconds of reading KV of a request."""
         return self.costs.mem(self.tree.length[request], self.outputs[request])
 
     def unit(self, requests: Iterable[int], before: int = -1) -> Unit:
-        """Requests as they are ordered, after ``before``: what units in a row take adds up to what their requests take."""
+        """Return a unit of these requests in order, after ``before``.
+
+        The work of units in a row adds up to their requests' work.
+        """
         found = array("i", requests)
         tree, comp, mem, tokens, held = self.tree, 0.0, 0.0, 0, 0.0
         for request in found:
@@ -98,7 +104,7 @@ class Weigher:
         return Unit(found, comp, mem, tokens, tokens + held / 2.0)
 
     def units(self, groups: Iterable[Iterable[int]]) -> list[Unit]:
-        """One unit for each group that is not empty, each after the one before."""
+        """Return one unit for each group that is not empty, each after the one before."""
         found: list[Unit] = []
         for group in groups:
             unit = self.unit(group, found[-1].requests[-1] if found else -1)
@@ -107,21 +113,23 @@ class Weigher:
         return found
 
     def whole(self) -> Unit:
-        """All requests in the tree's order, with the least compute that is possible: its density is what a job aims at."""
+        """Return all requests in the tree's order, with the least compute possible: its density is a job's target."""
         return self.unit(self.tree.order)
 
 
 # What is kept together: its density; where it begins and ends in the sequence; positions that it holds without the tokens
-# above all of it, and how many these are. A bare tuple of numbers is forgotten by the garbage collector, which would walk a
+# above all of it, and their number. A bare tuple of numbers is ignored by the garbage collector, which would walk a
 # large job's hundred thousand named ones again and again; in whatever thread it does, the event loop waits.
 _Piece = tuple[float, int, int, float, int]
 _RHO, _BEGIN = 0, 1
 
 
 class _Layers:
-    """The tree sorted by density, layer by layer: of all requests or of some. By node: ``comp``, ``mem`` (what is below it,
-    its own tokens included), ``live`` (requests), ``tokens`` (of their prompts), ``held`` (positions), ``start`` (where they
-    begin in ``sequence``, which is depth-first)."""
+    """The tree sorted by density, layer by layer, of all requests or of some.
+
+    By node: ``comp``, ``mem`` (sums below it with its own tokens), ``live`` (requests), ``tokens`` (of their prompts),
+    ``held`` (positions), ``start`` (where they begin in ``sequence``, which is depth-first).
+    """
 
     def __init__(self, weigher: Weigher, requests: Iterable[int]) -> None:
         self.tree = tree = weigher.tree
@@ -132,7 +140,7 @@ class _Layers:
             leaf, output = tree.rank[request], weigher.outputs[request]
             self.comp[leaf], self.mem[leaf] = weigher.costs.answer(output), weigher.mem(request)
             self.live[leaf], self.tokens[leaf], self.held[leaf] = 1, tree.length[request], output / 2.0
-        self.distinct = 0  # tokens of all that is live
+        self.distinct = 0  # distinct tokens of all live requests
         self._add_up(weigher.costs)
         self.below: dict[int, list[int]] = {}  # inner node: its children with requests, the densest first
         self.sequence = array("i")
@@ -169,19 +177,19 @@ class _Layers:
         return density(self.comp[node], self.mem[node])
 
     def fork(self, node: int) -> int:
-        """The first node from here on whose requests part, where all else below has none; the root stays."""
+        """Return the first node from here on at which live requests part; the root stays."""
         while node != self.tree.root and len(below := self.below.get(node, [])) == 1:
             node = below[0]
         return node
 
     def piece(self, nodes: Sequence[int]) -> _Piece:
-        """Of some children of one node that stand side by side."""
+        """Return the piece of some adjacent children of one node."""
         comp, mem, held = (sum(column[node] for node in nodes) for column in (self.comp, self.mem, self.held))
         begin, end = self.start[nodes[0]], self.start[nodes[-1]] + self.live[nodes[-1]]
         return density(comp, mem), begin, end, held, self.tree.depth[self.tree.parent[nodes[0]]]
 
     def shared(self, before: int, piece: _Piece) -> int:
-        """Tokens that a piece shares with the request before it (-1: none)."""
+        """Return the tokens that a piece shares with the request before it (-1: none)."""
         _, begin, *_ = piece
         return self.tree.shared(before, self.sequence[begin]) if before >= 0 else 0
 
@@ -199,9 +207,12 @@ class _Layers:
 def density_order(
     weigher: Weigher, rules: OrderRules = OrderRules(), memory: int = 0, requests: Iterable[int] | None = None
 ) -> list[Unit]:
-    """All requests (or these), each once: units by density, the densest first. ``memory``: positions of KV there are (0: no
-    unit is too large to be joined). In the mode ``proportional`` no more is computed twice than the allowance and the loss
-    say, as counted in the list that comes out. Time: that of sorting; a hundred thousand requests take some seconds."""
+    """Return all requests (or these), each once, in units by density, the densest first.
+
+    memory: positions of KV (0: no unit is too large to be joined). In the mode ``proportional``, waste is at most the
+    allowance and the loss, as counted in the result. It takes as long as sorting; a hundred thousand requests take some
+    seconds.
+    """
     layers = _Layers(weigher, range(weigher.tree.count) if requests is None else requests)
     if not layers.sequence:
         return []
@@ -221,8 +232,10 @@ def density_order(
 
 
 def largest_within(most: float, attempt: Callable[[float], tuple[T, int]]) -> T:
-    """What an attempt makes of the largest allowance, of few that are tried, with which it wastes ``most`` tokens or fewer.
-    What is opened often stays together after all, so that more can be opened than would be paid for at worst."""
+    """Return the result of the largest allowance, of few that are tried, that wastes at most ``most`` tokens.
+
+    Opened parts often stay together after all, so that more can be opened than would be paid for at worst.
+    """
     best, allowance, low, high = None, most, 0.0, float("inf")
     for _ in range(TRIES if most else 0):
         found, wasted = attempt(allowance)
@@ -237,7 +250,7 @@ def largest_within(most: float, attempt: Callable[[float], tuple[T, int]]) -> T:
 
 
 def _split(layers: _Layers, rules: OrderRules, allowance: float) -> list[_Piece]:
-    """What is kept whole: each request is in one of them. The root is always opened, which costs nothing."""
+    """Return the pieces that are kept whole; each request is in one. The root is always opened, which costs nothing."""
     tree = layers.tree
     kept, waiting = [], [(tree.root, allowance)]
     while waiting:
@@ -259,7 +272,7 @@ def _split(layers: _Layers, rules: OrderRules, allowance: float) -> list[_Piece]
 
 
 def _cut(layers: _Layers, node: int, below: Sequence[int], count: int) -> list[_Piece]:
-    """A node that cannot be opened wholly: in at most so many runs of children, equally wide on a scale of ratios."""
+    """Cut a node that cannot be opened wholly into at most ``count`` runs of children, equally wide on a scale of ratios."""
     if count < 2:
         return [layers.piece([node])]
     factor = (layers.rho(below[0]) / max(layers.rho(below[-1]), 1.0 / DENSEST)) ** (1.0 / count) * (1.0 + 1e-9)
@@ -268,7 +281,7 @@ def _cut(layers: _Layers, node: int, below: Sequence[int], count: int) -> list[_
 
 
 def _runs(layers: _Layers, below: Sequence[int], factor: float) -> list[list[int]]:
-    """Children, the densest first, in runs in each of which the first is at most so many times as dense as the last."""
+    """Return children, the densest first, in runs whose first is at most ``factor`` times as dense as the last."""
     runs: list[list[int]] = []
     least = float("inf")
     for child in below:
@@ -281,8 +294,7 @@ def _runs(layers: _Layers, below: Sequence[int], factor: float) -> list[list[int
 
 
 def _merge(layers: _Layers, pieces: Sequence[_Piece], likeness: float, most: float) -> list[list[_Piece]]:
-    """Join neighbours of like density, in depth-first order, where that loses no sharing; at most ``most`` positions in
-    each."""
+    """Join neighbors of like density, in depth-first order, if no sharing is lost; at most ``most`` positions in each."""
     groups: list[list[_Piece]] = []
     begin, before = 0, -1
     while begin < len(pieces):
@@ -300,7 +312,7 @@ def _merge(layers: _Layers, pieces: Sequence[_Piece], likeness: float, most: flo
 
 
 def _shared(layers: _Layers, before: int, pieces: Sequence[_Piece]) -> int:
-    """Tokens that pieces share with the one before each, the first with a request."""
+    """Return the tokens that pieces share with the one before each, the first with a request."""
     total = 0
     for piece in pieces:
         total += layers.shared(before, piece)
@@ -309,7 +321,7 @@ def _shared(layers: _Layers, before: int, pieces: Sequence[_Piece]) -> int:
 
 
 def _portions(layers: _Layers, pieces: Sequence[_Piece], most: float) -> list[list[_Piece]]:
-    """Pieces in a row, cut so that none but a single one holds more positions than ``most`` (0: no bound)."""
+    """Cut a row of pieces so that no group but a single piece holds more positions than ``most`` (0: no bound)."""
     held, before = 0.0, -1
     groups: list[list[_Piece]] = [[]]
     for piece in pieces:
@@ -325,6 +337,6 @@ def _portions(layers: _Layers, pieces: Sequence[_Piece], most: float) -> list[li
 
 
 def waste(tree: PrefixTree, units: Iterable[Unit]) -> int:
-    """Prompt tokens that these units compute, one after the other, beyond the distinct ones of their requests."""
+    """Return the prompt tokens that these units compute, one after the other, beyond the distinct ones of their requests."""
     requests = [request for unit in units for request in unit.requests]
     return tree.computed(requests) - tree.computed(sorted(requests, key=tree.rank.__getitem__))

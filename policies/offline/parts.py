@@ -1,8 +1,8 @@
-"""One batch over several workers: the list of units cut into parts that are all as dense as the whole.
+"""The cutting of one batch for several workers: the list of units is cut into parts that are all as dense as the whole.
 
 After BlendServe (section on data parallelism): a part is a piece from the left end and one from the right end of what is
-left, of equal compute and equal memory time. As units are sorted by density, such a pair exists, but for the size of a
-request; only prefixes across a cut are computed twice, so that waste grows with the number of parts alone.
+left, of equal compute and equal memory time. As units are sorted by density, such a pair exists, up to the size of a
+request. Only prefixes across a cut are computed twice, so that waste grows with the number of parts only.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from .order import Unit, Weigher
 
 
 def cut(units: Sequence[Unit], count: int, weigher: Weigher) -> list[list[Unit]]:
-    """``count`` lists of units, each in the order of the whole: every request in one of them, units cut where they must be.
-    The first has the ends of the list, the last its middle. Raises ValueError where ``count`` is below 1."""
+    """Return ``count`` lists of units in the order of the whole; units are cut where needed.
+
+    Every request is in one of them. The first has the ends of the list, the last its middle. Raises ValueError if
+    ``count`` is below 1.
+    """
     if count < 1:
         raise ValueError(f"a batch cannot be cut into {count} parts; give 1 or more")
     sequence = array("i", chain.from_iterable(unit.requests for unit in units))
@@ -40,17 +43,17 @@ def cut(units: Sequence[Unit], count: int, weigher: Weigher) -> list[list[Unit]]
 
 
 def _ends(comp: array[float], mem: array[float], begin: int, end: int, parts: int) -> tuple[int, int]:
-    """Where the left piece ends and the right one begins, of one of so many equal parts of what lies between."""
+    """Return the end of the left piece and the start of the right one, for one of ``parts`` equal parts of the range."""
     if parts == 1:
         return end, end
     share = (comp[end] - comp[begin]) / parts, (mem[end] - mem[begin]) / parts
 
     def right(first: int) -> int:
-        """Where the right piece begins that completes the compute of the left one."""
+        """Return the start of the right piece that completes the compute of the left one."""
         return _nearest(comp, comp[end] - max(share[0] - (comp[first] - comp[begin]), 0.0), first, end)
 
     low, high = begin, _nearest(comp, comp[begin] + share[0], begin, end)
-    while low < high:  # the larger the dense left piece, the less memory time has a part of this compute
+    while low < high:  # the larger the dense left piece, the less memory time is in a part of this compute
         middle = (low + high) // 2
         if mem[middle] - mem[begin] + mem[end] - mem[right(middle)] > share[1]:
             low = middle + 1
@@ -60,13 +63,13 @@ def _ends(comp: array[float], mem: array[float], begin: int, end: int, parts: in
 
 
 def _nearest(sums: array[float], value: float, begin: int, end: int) -> int:
-    """The index whose sum is nearest to a value, between two."""
+    """Return the index between two whose sum is nearest to a value."""
     at = min(bisect_left(sums, value, begin, end + 1), end)
     return at - 1 if at > begin and value - sums[at - 1] < sums[at] - value else at
 
 
 def _pieces(borders: Sequence[int], begin: int, end: int) -> Iterable[tuple[int, int]]:
-    """A stretch of the sequence, cut where units border."""
+    """Return a range of the sequence, cut at unit borders."""
     unit = bisect_left(borders, begin)
     inner = borders[unit + (borders[unit] == begin) : bisect_left(borders, end)] if begin < end else []
     edges = [begin, *inner, end]

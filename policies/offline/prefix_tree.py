@@ -1,6 +1,6 @@
-"""A radix tree over all prompts of a batch: which requests share how many tokens.
+"""A radix tree over all prompts of a batch: the tokens that requests share.
 
-Prompts are sorted as bytes, and the tree follows from the longest common prefixes of neighbours, as a suffix tree follows
+Prompts are sorted as bytes, and the tree follows from the longest common prefixes of neighbors, as a suffix tree follows
 from a suffix array (Abouelhoda, Kurtz and Ohlebusch, J. Discrete Algorithms 2004): no walk over characters, no object for
 each node. The prompts themselves are not kept.
 """
@@ -14,12 +14,12 @@ from heapq import merge
 from itertools import pairwise
 
 WIDTH = 4  # bytes of a token: big endian, so that bytes are in the order of tokens
-RUN = 2000  # prompts that are sorted in one go: no other thread runs meanwhile
-CHUNK = 64  # bytes that neighbours are first compared by; four times as many each time that they are equal
+RUN = 2000  # prompts sorted at a time, while no other thread runs
+CHUNK = 64  # bytes of the first comparison of neighbors; four times as many after each equal one
 
 
 def packed(tokens: Iterable[int]) -> bytes:
-    """Token ids as the tree takes them. Raises OverflowError where one is negative or has more than 32 bits."""
+    """Return token ids in the tree's form. Raises OverflowError if one is negative or has more than 32 bits."""
     column = array("I", tokens)
     if sys.byteorder == "little":
         column.byteswap()
@@ -27,7 +27,7 @@ def packed(tokens: Iterable[int]) -> bytes:
 
 
 def common_prefix(one: bytes, other: bytes) -> int:
-    """Tokens with which both packed prompts begin."""
+    """Return the number of tokens with which both packed prompts begin."""
     most, at, size = min(len(one), len(other)), 0, CHUNK
     while at < most:
         end = min(at + size, most)
@@ -40,16 +40,16 @@ def common_prefix(one: bytes, other: bytes) -> int:
 
 
 class PrefixTree:
-    """Radix tree over packed prompts, in columns.
+    """A radix tree over packed prompts, in columns.
 
-    Requests are numbers, their places in ``prompts``; *rank* is a request's place in the order of the prompts' bytes, which
-    is a depth-first order of the tree. Nodes are numbers: node i < ``count`` is the leaf of the request with rank i, inner
-    nodes follow, each after all that are below it; the last is the root. A request that is a prefix of another has an empty
-    leaf.
+    Requests are numbers, their places in ``prompts``; *rank* is a request's place in the order of the prompts' bytes,
+    which is a depth-first order of the tree. Nodes are numbers: node i < ``count`` is the leaf of the request with rank i;
+    inner nodes follow, each after all that are below it; the last is the root. A request that is a prefix of another has
+    an empty leaf.
 
-    ``order`` (by rank): the request. ``rank``, ``length`` (by request): its rank; tokens of its prompt.
-    ``parent``, ``depth``, ``begin``, ``end`` (by node): the root is its own parent; tokens from the root on, its own
-    included; ranks of the requests below. ``tokens``: of all prompts; ``distinct``: of all nodes.
+    order (by rank): the request. rank, length (by request): its rank; tokens of its prompt. parent, depth, begin, end (by
+    node): the root is its own parent; tokens from the root on, with its own; ranks of the requests below. tokens: of all
+    prompts. distinct: of all nodes.
     """
 
     __slots__ = (
@@ -69,8 +69,10 @@ class PrefixTree:
     )
 
     def __init__(self, prompts: Sequence[bytes]) -> None:
-        """Raises ValueError where the bytes of a prompt are no multiple of 4. Time: that of sorting; memory: some 200 bytes
-        for each request."""
+        """Build the tree. Raises ValueError if the bytes of a prompt are no multiple of 4.
+
+        It takes as long as sorting, and some 200 bytes of memory for each request.
+        """
         for request, prompt in enumerate(prompts):
             if len(prompt) % WIDTH:
                 raise ValueError(f"prompt {request} has {len(prompt)} bytes; give {WIDTH} for each token, big endian")
@@ -81,7 +83,7 @@ class PrefixTree:
         for rank, request in enumerate(self.order):
             self.rank[request] = rank
         self.length = array("i", [len(prompt) // WIDTH for prompt in prompts])
-        near = array("i", [0] * bool(count))  # by rank: what is shared with the rank before
+        near = array("i", [0] * bool(count))  # by rank: tokens shared with the rank before
         near.extend(common_prefix(prompts[one], prompts[other]) for one, other in pairwise(self.order))
         self.tokens = sum(self.length)
         self.distinct = self.tokens - sum(near)
@@ -98,7 +100,7 @@ class PrefixTree:
         self.begin, self.end = array("i", range(count)), array("i", range(1, count + 1))
         self.parent = array("i", bytes(self.begin.itemsize * count))
         self._first, self._below = array("i", [0]), array("i")
-        depths, begins, belows = [0], [0], [array("i")]  # the nodes that are open, from the root on
+        depths, begins, belows = [0], [0], [array("i")]  # the open nodes, from the root on
         for rank in range(count):
             after = near[rank + 1] if rank + 1 < count else 0
             if after > depths[-1]:
@@ -117,7 +119,7 @@ class PrefixTree:
         self.parent[root] = root
 
     def _close(self, depth: int, begin: int, end: int, below: array[int]) -> int:
-        """An inner node whose children are complete: its number."""
+        """Add an inner node whose children are complete; return its number."""
         node = len(self.parent)
         self.depth.append(depth)
         self.begin.append(begin)
@@ -136,17 +138,17 @@ class PrefixTree:
 
     @property
     def sharing(self) -> float:
-        """Share of prompt tokens that need not be computed at best."""
+        """The fraction of prompt tokens that need not be computed at best."""
         return 1.0 - self.distinct / self.tokens if self.tokens else 0.0
 
     def children(self, node: int) -> array[int]:
-        """Nodes directly below, in the order of their tokens; of a leaf none."""
+        """Return the nodes directly below, in the order of their tokens; none for a leaf."""
         if node < self.count:
             return array("i")
         return self._below[self._first[node - self.count] : self._first[node - self.count + 1]]
 
     def shared(self, one: int, other: int) -> int:
-        """Tokens with which the prompts of two requests begin, in constant time."""
+        """Return the number of tokens with which the prompts of two requests begin, in constant time."""
         if one == other:
             return self.length[one]
         left, right = self.rank[one], self.rank[other]
@@ -157,8 +159,10 @@ class PrefixTree:
         return min(least[left + 1], least[right + 1 - (1 << level)])
 
     def computed(self, requests: Iterable[int]) -> int:
-        """Prompt tokens that are computed where requests run in this order and each shares what it can with the one before:
-        never fewer than the distinct tokens of these requests, and just these in a depth-first order."""
+        """Return the prompt tokens computed if requests run in this order and each shares what it can with the one before.
+
+        It is never less than the distinct tokens of these requests, and equals them in a depth-first order.
+        """
         total, before = 0, -1
         for request in requests:
             total += self.length[request] - (self.shared(before, request) if before >= 0 else 0)

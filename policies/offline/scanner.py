@@ -1,14 +1,14 @@
-"""Which request of an offline batch starts next: a list of units, read from both ends at once.
+"""The dual scanner: which request of an offline batch starts next, from a list of units read from both ends at once.
 
 After BlendServe (section "Dual scanner and memory partition"): units are sorted by density, so the left end is
 compute-heavy and the right end memory-heavy. KV memory is divided between the two sides so that what runs together is as
 dense as the whole batch: ``M_left * rho_left + M_right * rho_right = M * rho_root``, with the densities of the units under
-the two pointers. When both pointers are in one unit, one pointer goes on over what is left, with all memory.
+the two pointers. When both pointers are in one unit, one pointer reads on over what is left, with all memory. With a
+single unit this is an engine that admits requests in a given order: every baseline runs through it.
 
-With a single unit this is an engine that admits requests in a given order: every baseline runs through it.
-
-A machine of events, each O(1). It counts positions of KV by estimate (*need*: uncached prompt and half of the answer, what
-a sequence holds in the mean); who owns the pages has the last word and retracts what does not fit. A request is a number.
+A machine of events, each O(1). It counts positions of KV by estimate (*need*: uncached prompt and half of the answer, the
+average that a sequence holds). The owner of the pages has the last word and retracts requests that do not fit. A request
+is a number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIKE = 1e-6  # densities that differ by less have no mixture to aim for
 
 @dataclass(frozen=True, slots=True)
 class OfflineAdmission:
-    """A request that is to start now. ``need``: positions of KV that it counts for on its ``side``."""
+    """A request to start now. ``need``: positions of KV that it counts for on its ``side``."""
 
     request: int
     side: Side
@@ -37,7 +37,7 @@ class OfflineAdmission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannerUse:
-    """Positions of KV of a worker's two sides by estimate, what they may hold, and the sequences that run."""
+    """Positions of KV of a worker's two sides by estimate, their limits, and the running sequences."""
 
     left: float
     right: float
@@ -54,30 +54,31 @@ def _check(**values: float) -> None:
 
 
 def left_share(left: float, right: float, target: float) -> float:
-    """Part of KV memory for the left side, 0 to 1, by the densities of both sides and that which is aimed at."""
+    """Return the fraction of KV memory for the left side, by the densities of both sides and the target."""
     if abs(left - right) < LIKE:
         return 0.5
     return min(max((target - right) / (left - right), 0.0), 1.0)
 
 
 class _Pointer:
-    """One side: where it reads, what it was given back, what runs."""
+    """One side: its position in the units, requests given back to it, and running ones."""
 
     __slots__ = ("at", "returned", "running", "unit", "use")
 
     def __init__(self, unit: int, at: int) -> None:
-        self.unit, self.at = unit, at  # the unit it reads, and the place in it of the next request
-        self.returned: deque[int] = deque()  # first to run again
+        self.unit, self.at = unit, at  # the unit it reads, and the place of the next request in it
+        self.returned: deque[int] = deque()  # requests given back, the first to run again first
         self.running: dict[int, float] = {}  # request -> positions that it counts for
         self.use = 0.0
 
 
 class DualScanner:
-    """``units``: by density, the densest first; every request in one of them. ``need``: positions of KV of a request that
-    would start now (infinite: it cannot). ``memory``: positions there are. ``target``: density of the whole batch, which
-    stays as it is while the batch runs: aiming at 1 would pack better now and leave a one-sided rest. ``share``: part of
-    the memory for the left side, instead of what densities say. Raises ValueError where memory or target is not above 0,
-    or share beyond 0 to 1.
+    """The dual scanner of one worker.
+
+    units: by density, the densest first; every request is in one of them. need: positions of KV of a request that would
+    start now (infinite: it cannot). memory: positions. target: density of the whole batch, which stays fixed while the
+    batch runs: aiming at 1 would pack better now and leave a one-sided rest. share: fraction of the memory for the left
+    side, instead of one by densities. Raises ValueError if memory or target is not above 0, or share is outside 0 to 1.
     """
 
     def __init__(
@@ -108,10 +109,12 @@ class DualScanner:
         first: Iterable[int] = (),
         kept: Callable[[int], bool] = lambda request: False,
     ) -> None:
-        """Other units from now on: an order by better estimates, a part that grew or shrank. What runs stays and counts on
-        its side; nothing that runs may be in ``units``, and everything that is to run must be (see ``pending``), but for
-        what was given back and is ``kept``. ``first``: requests that are read before the units, by either side. With a
-        target the partition aims at that from now on, or is the given share."""
+        """Replace the units: by an order from better estimates, or a part that grew or shrank.
+
+        Running requests stay and count on their side. ``units`` must have no running request, and must have all that are
+        to run (see ``pending``), except requests given back for which ``kept`` is true. first: requests read before the
+        units, by either side. With a target the partition aims at that from now on, or is the given share.
+        """
         if target is not None:
             _check(target=target)
             if share is not None and not 0.0 <= share <= 1.0:
@@ -129,7 +132,7 @@ class DualScanner:
         self._divide()
 
     def pending(self) -> list[int]:
-        """Requests that have not started, from the left end to the right one; those given back are at their side's end."""
+        """Return the requests that have not started, from left to right; given-back ones are at their side's end."""
         left, right = self._sides["left"], self._sides["right"]
         found = [*left.returned, *self._first]
         if self._left:
@@ -141,25 +144,27 @@ class DualScanner:
         return [*found, *reversed(right.returned)]
 
     def ahead(self) -> list[int]:
-        """Those of them that are read before the units."""
+        """Return the pending requests that are read before the units."""
         return [*self._sides["left"].returned, *self._first, *reversed(self._sides["right"].returned)]
 
     @property
     def waiting(self) -> int:
-        """Requests that have not started."""
+        """The number of requests that have not started."""
         return self._left + len(self._first) + sum(len(pointer.returned) for pointer in self._sides.values())
 
     @property
     def met(self) -> bool:
-        """Both pointers are in one unit, or nothing is left to read: one side reads, with all memory."""
+        """True if both pointers are in one unit, or nothing is left to read: one side reads, with all memory."""
         return self._sides["left"].unit >= self._sides["right"].unit
 
     # events
 
     def admit(self, most: float = math.inf) -> OfflineAdmission | None:
-        """The next request that fits, on the side that has less of what it may hold; None if none does. ``most``: positions
-        that it may need at most, where nothing is running. A side with nothing running gets one request as soon as memory
-        has room for it, and an empty memory always gets one."""
+        """Return the next request that fits, on the side that was not served last if it has room; None if none does.
+
+        most: limit of its positions, unless nothing is running. A side with nothing running gets one request as soon as
+        memory has room for it, and an empty memory always gets one.
+        """
         total = self._sides["left"].use + self._sides["right"].use
         for side in self._turns():
             if (request := self._next(side)) is None:
@@ -175,30 +180,30 @@ class DualScanner:
         return None
 
     def peek(self) -> int | None:
-        """The request that would be asked for first, whether it fits or not; None where none waits."""
+        """Return the request that would be tried first, whether it fits or not; None if none waits."""
         for side in self._turns():
             if (request := self._next(side)) is not None:
                 return request
         return None
 
     def finished(self, request: int) -> None:
-        """It runs no more, and its memory is free."""
+        """Remove a finished request; its memory is free."""
         self._forget(self._side_of(request), request)
         self.finishes += 1
 
     def retracted(self, request: int) -> None:
-        """It was stopped to make room, and is the first to start again on its side."""
+        """Take back a request that was stopped to make room; it is the first to start again on its side."""
         side = self._side_of(request)
         self._forget(side, request)
         self.returned(side, request)
         self.retractions += 1
 
     def returned(self, side: Side, request: int) -> None:
-        """It ran elsewhere, and is the first to start on a side."""
+        """Put a request that ran elsewhere first on a side."""
         self._sides[side].returned.appendleft(request)
 
     def resize(self, memory: float) -> None:
-        """There are so many positions from now on. Raises ValueError where that is not above 0."""
+        """Set the positions of memory. Raises ValueError if they are not above 0."""
         _check(memory=memory)
         self.memory = memory
         self._divide()
@@ -206,23 +211,23 @@ class DualScanner:
     # looking
 
     def side(self, request: int) -> Side | None:
-        """Of a request that runs."""
+        """Return the side of a running request, or None."""
         return next((side for side in SIDES if request in self._sides[side].running), None)
 
     def over(self, side: Side) -> float:
-        """Positions by which a side is beyond what it may hold; negative: what is free there."""
+        """Return the positions by which a side exceeds its limit; negative: free ones."""
         return self._sides[side].use - self._most[side]
 
     def running(self, side: Side) -> int:
-        """Sequences of a side that run."""
+        """Return the number of running sequences of a side."""
         return len(self._sides[side].running)
 
     def newest(self, side: Side) -> Iterator[int]:
-        """Those of a side that run, the last to start first: in the order in which they are stopped."""
+        """Iterate over a side's running requests, the last started first: the order in which they are stopped."""
         return reversed(self._sides[side].running)
 
     def use(self) -> ScannerUse:
-        """See ``ScannerUse``."""
+        """Return the use of both sides, see ``ScannerUse``."""
         left, right = self._sides["left"], self._sides["right"]
         return ScannerUse(
             left=left.use,
@@ -234,7 +239,7 @@ class DualScanner:
         )
 
     def check(self) -> None:
-        """Raises AssertionError unless what is counted is what runs, and nobody runs twice."""
+        """Raise AssertionError unless counts match the running requests, and none runs or waits twice."""
         for pointer in self._sides.values():
             assert math.isclose(pointer.use, sum(pointer.running.values()), rel_tol=1e-9, abs_tol=1e-3), "use is miscounted"
         left, right = (self._sides[side] for side in SIDES)
@@ -246,7 +251,7 @@ class DualScanner:
     # parts
 
     def _divide(self) -> None:
-        """Memory of the sides, by the units under the pointers."""
+        """Divide memory between the sides, by the units under the pointers."""
         if self.met:
             self._most: dict[Side, float] = {"left": self.memory, "right": self.memory}
             return
@@ -257,11 +262,11 @@ class DualScanner:
         self._most = {"left": share * self.memory, "right": (1.0 - share) * self.memory}
 
     def _turns(self) -> tuple[Side, Side]:
-        """The side that is asked first: not that which started a request last."""
+        """Return the order in which sides are tried: first the one that did not start a request last."""
         return ("right", "left") if self._latest == "left" else ("left", "right")
 
     def _next(self, side: Side) -> int | None:
-        """The request at a pointer. Where the pointers have met the left one reads on."""
+        """Return the request at a pointer. After the pointers have met, the left one reads on."""
         pointer = self._sides[side]
         if pointer.returned:
             return pointer.returned[0]

@@ -1,8 +1,8 @@
-"""How long a step of a model takes that computes for ``compute`` seconds and reads KV for ``memory`` seconds.
+"""The time of a model step that computes for ``compute`` seconds and reads KV for ``memory`` seconds.
 
 Three back ends, after BlendServe (section "Execution time of a step"): *sequential* does one after the other; with *ideal*
-overlap both run at full speed side by side; with *calibrated* overlap they slow each other. Then a kernel bound by memory
-that is given the share x of the device runs at P(x) of its own speed while dense kernels run at 1 - x. P is NanoFlow's
+overlap both run at full speed side by side; with *calibrated* overlap they slow each other down. Then a memory-bound
+kernel with the share x of the device runs at P(x) of its own speed while dense kernels run at 1 - x. P is NanoFlow's
 published measurement on an A100 (efeslab/Nanoflow, autosearch/trace/gemv_interference.csv, Apache-2.0).
 
 The seconds of such a step are the least over x, running both until one ends and the rest of the other alone. P is concave,
@@ -16,18 +16,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-# (share of the device, speed of a kernel bound by memory), with the two ends that are so by definition
+# (share of the device, speed of a memory-bound kernel), with the two ends that hold by definition
 INTERFERENCE = (
     (0.0, 0.0), (0.1, 0.25), (0.2, 0.4), (0.3, 0.5), (0.4, 0.6), (0.5, 0.7),
     (0.6, 0.8), (0.7, 0.85), (0.8, 0.9), (0.9, 0.95), (1.0, 1.0),
 )  # fmt: skip
 SLIGHT = 1e-9
 
-Edge = tuple[float, float]  # what a second of compute and one of memory add
+Edge = tuple[float, float]  # (seconds per second of compute, per second of memory)
 
 
 def edges(table: Sequence[tuple[float, float]] = INTERFERENCE) -> list[Edge]:
-    """The linear forms of a table P. Raises ValueError unless it goes from (0, 0) to (1, 1), rises and bends down."""
+    """Return the linear forms of a table P.
+
+    Raises ValueError unless it goes from (0, 0) to (1, 1), rises and is concave.
+    """
     if len(table) < 2 or tuple(table[0]) != (0.0, 0.0) or tuple(table[-1]) != (1.0, 1.0):
         raise ValueError("a table of interference begins with (0, 0) and ends with (1, 1); give both")
     found: list[Edge] = []
@@ -46,8 +49,11 @@ def edges(table: Sequence[tuple[float, float]] = INTERFERENCE) -> list[Edge]:
 
 
 class StepTime:
-    """``forms``: the seconds of a step are the largest of these. ``weights``: seconds of reading the parameters once, which
-    compute waits for: a step computes for no less."""
+    """A step-time model.
+
+    forms: the seconds of a step are the largest of these. weights: seconds of reading the parameters once, which compute
+    waits for: a step computes for no less.
+    """
 
     __slots__ = ("forms", "weights")
 
@@ -55,17 +61,19 @@ class StepTime:
         self.forms, self.weights = tuple(forms), weights
 
     def seconds(self, compute: float, memory: float) -> float:
-        """Of one step."""
+        """Return the seconds of one step."""
         dense = compute if compute > self.weights else self.weights
         return max([c * dense + m * memory for c, m in self.forms])
 
     def bound(self, compute: float, memory: float) -> float:
-        """Least seconds of any steps that compute and read so long in all: parameters not counted."""
+        """Return the least seconds of any steps with this compute and memory time in total; parameters are not counted."""
         return max([c * compute + m * memory for c, m in self.forms])
 
     def run(self, compute: float, memory: float, growth: float, steps: int) -> float:
-        """Seconds of ``steps`` steps that compute equally long, the first of which reads for ``memory`` and each other for
-        ``growth`` longer than the one before. As exact as taking each by itself: linear between the kinks."""
+        """Return the seconds of ``steps`` steps of equal compute, whose memory time grows by ``growth`` each.
+
+        It is as exact as taking each step by itself: linear between the kinks.
+        """
         if steps <= 0:
             return 0.0
         last = memory + growth * (steps - 1)
@@ -78,15 +86,15 @@ class StepTime:
 
 
 def sequential(weights: float = 0.0) -> StepTime:
-    """max(compute, weights) + memory."""
+    """Return the model max(compute, weights) + memory."""
     return StepTime([(1.0, 1.0)], weights)
 
 
 def ideal(weights: float = 0.0) -> StepTime:
-    """max(compute, weights, memory)."""
+    """Return the model max(compute, weights, memory)."""
     return StepTime([(1.0, 0.0), (0.0, 1.0)], weights)
 
 
 def calibrated(weights: float = 0.0, table: Sequence[tuple[float, float]] = INTERFERENCE) -> StepTime:
-    """By a table of interference. Raises ValueError, see ``edges``."""
+    """Return the model of a table of interference. Raises ValueError, see ``edges``."""
     return StepTime(edges(table), weights)

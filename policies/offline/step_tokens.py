@@ -1,8 +1,8 @@
-"""How many tokens a step of an offline batch computes.
+"""The number of tokens that a step of an offline batch computes.
 
-After BlendServe (section "Batch formation"): a multiple of 128, as kernels like it; sequences that decode come first,
-prompts take the rest. How many are wanted follows the density of the whole batch: their compute is to take ``target`` times
-as long as the step reads KV, so that neither of the two waits for the other in any step, not only in the mean of all.
+After BlendServe (section "Batch formation"): a multiple of 128, as kernels like it; decoding sequences come first, prompts
+take the rest. The number follows the density of the whole batch: compute is to take ``target`` times as long as the step
+reads KV, so that neither of the two waits for the other in any step, not only on average.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 from .density import Costs
 
 MULTIPLE = 128
-MOST = 2048  # tokens of a step: the usual budget of chunked prefill
+MOST = 2048  # limit of tokens of a step: the usual budget of chunked prefill
 
 
 class StepTokens:
-    """``target``: density that a step aims at; None: every step takes ``most``. ``weights``: seconds of reading the
-    parameters once, during which tokens are free. Raises ValueError where ``most`` is below 128."""
+    """The step sizes of one batch.
+
+    target: density that a step aims at; None: every step takes ``most``. weights: seconds of reading the parameters once,
+    during which tokens are free. Raises ValueError if ``most`` is below 128.
+    """
 
     __slots__ = ("_carried", "_least", "_token", "most", "target")
 
@@ -25,11 +28,13 @@ class StepTokens:
         self.target, self.most = target, most
         self._token = costs.token
         self._least = max(int(weights / costs.token / MULTIPLE), 1) * MULTIPLE
-        self._carried = 0.0  # tokens that steps so far had fewer than was wanted, by rounding
+        self._carried = 0.0  # tokens missing so far compared with the wanted number, by rounding
 
     def tokens(self, decoding: int, memory: float) -> int:
-        """Of the next step, in which so many sequences decode and which reads KV for ``memory`` seconds. Rounded up or down
-        so that the mean is what is wanted."""
+        """Return the tokens of the next step with ``decoding`` sequences, which reads KV for ``memory`` seconds.
+
+        Rounded up or down so that the average is as wanted.
+        """
         if self.target is None:
             return self.most
         wanted = min(max(self.target * memory / self._token, self._least, decoding), self.most)

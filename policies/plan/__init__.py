@@ -1,1 +1,1 @@
-"""What a plan says to the device, how tokens are chosen, and what a plan costs."""
+"""Plans as data: what a plan tells the device, sampling options, and the cost of plans."""

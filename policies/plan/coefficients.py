@@ -1,4 +1,4 @@
-"""Coefficients of the cost model (``cost.py``): what ``blockwright profile`` measures, and what a pace table says."""
+"""Coefficients of the cost model (``cost.py``), as measured by ``blockwright profile`` or given in a pace table."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ SIZES = ("parameters", "kv")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
-    """Seconds, but for the sizes of the model that they are of. Each run of a plan counts with its share of these bytes;
-    without sizes a sweep counts as one pass of its rows, whatever its runs.
+    """The coefficients in seconds, and the sizes of the model that they belong to.
+
+    Each run of a plan counts with its share of these bytes; without sizes a sweep counts as one pass of its rows, whatever
+    its runs.
     """
 
-    base: float = 0.0  # a sweep
-    step: float = 0.0  # a run
-    read: float = 0.0  # a pass of the parameters, for any rows
-    token: float = 0.0  # a row of a pass
-    beyond: float = 0.0  # in addition, each row of a pass beyond ``KNEE``
-    row: float = 0.0  # a sampled token
-    context: float = 0.0  # a position that a decoding row attends to
-    prefill: float = 0.0  # a position that a token of a prompt attends to
-    parameters: float = 0.0  # bytes, embeddings excluded
+    base: float = 0.0  # for a sweep
+    step: float = 0.0  # for a run
+    read: float = 0.0  # for a pass of the parameters, with any number of rows
+    token: float = 0.0  # for a row of a pass
+    beyond: float = 0.0  # in addition, for each row of a pass beyond ``KNEE``
+    row: float = 0.0  # for a sampled token
+    context: float = 0.0  # for a position that a decoding row attends to
+    prefill: float = 0.0  # for a position that a prompt token attends to
+    parameters: float = 0.0  # bytes, without embeddings
     kv: float = 0.0  # bytes of a position in all layers
 
     @classmethod
     def from_table(cls, table: Any) -> Coefficients:
-        """From parsed JSON: an object with these names, or a device profile. Raises ValueError with a sentence."""
+        """Return the coefficients of parsed JSON: an object with these names, or a device profile.
+
+        Raises ValueError with a sentence.
+        """
         names = [f.name for f in fields(cls)]
         if isinstance(table, dict) and "coefficients" in table:
             table = table["coefficients"]

@@ -1,11 +1,10 @@
-"""What a sweep costs: a linear model of few coefficients, which ``blockwright profile`` measures.
+"""The cost model of a sweep: linear, with few coefficients, which ``blockwright profile`` measures.
 
-A product with n rows takes the longer of reading the parameters and multiplying them: the same for few rows, then so much
-for each (the roofline of Williams et al., CACM 2009). As pieces of a line it stays linear in its coefficients, so that
-nonnegative least squares fits it (``fit.py``). Decoding rows read all of their KV for one token; a prompt's tokens read it
-together.
-
-Used to hold a worker to the pace of another machine (``--set pace=FILE``), by forecasts and by the simulator.
+A product with n rows takes the longer of reading the parameters and multiplying them: constant for few rows, then linear
+in the rows (the roofline of Williams et al., CACM 2009). As a piecewise line it stays linear in its coefficients, so that
+nonnegative least squares fits it (``fit.py``). A decoding row reads all of its KV for one token; a prompt's tokens read it
+together. It is used to hold a worker to the pace of another machine (``--set pace=FILE``), by forecasts and by the
+simulator.
 """
 
 from __future__ import annotations
@@ -13,17 +12,19 @@ from __future__ import annotations
 from .coefficients import Coefficients
 from .sweep_plan import Step, SweepPlan
 
-KNEE = 8  # rows of a product up to which reading parameters is what takes the time
+KNEE = 8  # rows of a product up to which reading parameters dominates
 
 
 def cost(plan: SweepPlan, coefficients: Coefficients, sweeps: int = 1) -> float:
-    """Seconds that a sweep takes; of ``sweeps`` decoding sweeps, of which the plan is the first and each has one position
-    more behind every row than the one before."""
+    """Return the seconds of a sweep, or of ``sweeps`` decoding sweeps from this one on.
+
+    Each of these has one position more behind every row than the one before.
+    """
     return PlanCost(plan, coefficients).total(sweeps)
 
 
 class PlanCost:
-    """What a plan costs, and the sweeps that may follow it: the same rows, each of them a position further."""
+    """The cost of a plan and of the sweeps that may follow it: the same rows, each a position further."""
 
     __slots__ = ("_attending", "_context", "_flat")
 
@@ -35,26 +36,28 @@ class PlanCost:
         self._context = c.context
 
     def later(self, sweeps: int) -> float:
-        """Seconds of the sweep that so many sweeps lie before: bit by bit what its own plan costs."""
+        """Return the seconds of the sweep that comes ``sweeps`` sweeps later: bit by bit the cost of its own plan."""
         return self._flat + self._context * sum([share * (near + sweeps * rows) for share, near, rows in self._attending])
 
     def total(self, sweeps: int) -> float:
-        """Seconds of so many sweeps together."""
+        """Return the seconds of ``sweeps`` sweeps together."""
         more = sweeps * (sweeps - 1) // 2
         attended = sum([share * (sweeps * near + more * rows) for share, near, rows in self._attending])
         return sweeps * self._flat + self._context * attended
 
 
 def features(plan: SweepPlan, parameters: float, kv: float) -> tuple[float, ...]:
-    """How often each of ``TERMS`` counts, with the sizes of ``Coefficients``."""
+    """Return how often each of ``TERMS`` counts, with the sizes of ``Coefficients``."""
     read, token, beyond, prefill, attending = _walk(plan, parameters, kv)
     context = sum([share * near for share, near, _ in attending])
     return 1.0, len(plan.steps), read, token, beyond, len(plan.sample), context, prefill
 
 
 def _walk(plan: SweepPlan, parameters: float, kv: float) -> tuple[float, float, float, float, list[tuple[float, int, int]]]:
-    """Passes, their tokens, those beyond the knee, positions that prompts attend to; and of each run with KV its share, the
-    positions that its decoding rows attend to, and how many these are."""
+    """Return passes, their tokens, tokens beyond the knee, positions that prompts attend to, and figures of runs with KV.
+
+    For each of these runs: its share, the positions that its decoding rows attend to, and the number of these rows.
+    """
     rows = len(plan.row)
     every = _attended(plan.start, plan.count)
     steps = plan.steps if parameters or not rows else [Step(0, plan.row, nbytes=1, kv_bytes=1)]
@@ -80,7 +83,9 @@ def _walk(plan: SweepPlan, parameters: float, kv: float) -> tuple[float, float, 
 
 
 def _attended(start: list[int], count: list[int]) -> tuple[int, int, int, int]:
-    """Tokens of batch rows; how many have one; the positions that these, and the tokens of the others, attend to."""
+    """Return the tokens of batch rows, the number of one-token rows, and the positions that these and the others attend
+    to.
+    """
     tokens = sum(count)
     if tokens == len(count):
         return tokens, tokens, sum(start) + tokens, 0

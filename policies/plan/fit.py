@@ -1,8 +1,7 @@
-"""Fits the cost model to sweeps that were timed: at first, and again while a worker runs.
+"""Fitting of the cost model to timed sweeps: at first, and again while a worker runs.
 
-Nonnegative least squares on normal equations (Lawson and Hanson, "Solving Least Squares Problems", 1974, algorithm NNLS). A
-sample is divided by its seconds, so that squares of relative errors are what becomes least, and a sweep that was disturbed
-weighs little.
+Nonnegative least squares on normal equations (Lawson and Hanson, "Solving Least Squares Problems", 1974, algorithm NNLS).
+A sample is divided by its seconds, so that squares of relative errors are minimized, and a disturbed sweep weighs little.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ from .coefficients import TERMS, Coefficients
 from .cost import features
 from .sweep_plan import SweepPlan
 
-Sample = tuple[Sequence[float], float]  # features of a sweep, its seconds
-CLOSE = 1e-9  # slope that counts as none
+Sample = tuple[Sequence[float], float]  # (features of a sweep, its seconds)
+CLOSE = 1e-9  # a smaller slope counts as none
 RIDGE = 1e-12  # for columns that are multiples of each other
-EVERY = 16  # sweeps, of which one is looked at while a worker runs
-REFIT = 32  # such sweeps between two fits, of which one takes some 0.3 ms
-MEMORY = 1 / 256  # weight of the last of these sweeps in averages, and by which former ones are forgotten
-TRUST = 0.5  # sweeps of each term alone that the profile counts for
-EAGER = 4  # fits without a profile for which every sweep is looked at
-# A device of which nothing is known: the parts of its terms in a sweep of one row. Parameters take most of it.
+EVERY = 16  # one in this many sweeps is sampled while a worker runs
+REFIT = 32  # samples between two fits, each of which takes some 0.3 ms
+MEMORY = 1 / 256  # weight of the last sample in averages, and the rate at which old ones are forgotten
+TRUST = 0.5  # weight of the profile, in samples of each term alone
+EAGER = 4  # number of first fits without a profile, for which every sweep is sampled
+# An unknown device: the shares of the terms in a sweep of one row. Parameters take most of it.
 PLAIN = Coefficients(base=0.2, read=1.0, token=0.05, beyond=0.02, row=0.01, context=1e-4, prefill=1e-4)
 
 
 class NormalEquations:
-    """Sums over samples of ``features / seconds``, whose products with the coefficients shall be 1."""
+    """Sums over samples of ``features / seconds``, whose products with the coefficients should be 1."""
 
     def __init__(self) -> None:
         self._gram = [[0.0] * len(TERMS) for _ in TERMS]
         self._right = [0.0] * len(TERMS)
 
     def add(self, sample: Sequence[float], keep: float = 1.0) -> None:
-        """``keep``: what the samples before are multiplied with."""
+        """Add a sample. ``keep``: factor for all earlier samples."""
         for j, value in enumerate(sample):
             line = self._gram[j]
             self._right[j] = keep * self._right[j] + value
@@ -42,7 +41,7 @@ class NormalEquations:
                 line[k] = keep * line[k] + value * other
 
     def solve(self, prior: float = 0.0) -> list[float]:
-        """The nonnegative solution. Each value is drawn to 1 as so many samples of it alone would."""
+        """Return the nonnegative solution. Each value is drawn to 1 as by ``prior`` samples of it alone."""
         gram = [[value + prior * (j == k) for k, value in enumerate(line)] for j, line in enumerate(self._gram)]
         scale = [gram[j][j] ** -0.5 if gram[j][j] > 0 else 0.0 for j in range(len(gram))]
         gram = [[a * b * value for b, value in zip(scale, line, strict=True)] for a, line in zip(scale, gram, strict=True)]
@@ -66,7 +65,7 @@ class NormalEquations:
 
 
 def _solved(gram: list[list[float]], right: list[float], free: list[int]) -> list[float]:
-    """Least squares of some of the values, the others being 0, by elimination in a positive definite matrix."""
+    """Return the least squares for some of the values, the others being 0, by elimination in a positive definite matrix."""
     lines = [[*(gram[j][k] + RIDGE * (j == k) for k in free), right[j]] for j in free]
     for i, pivot in enumerate(lines):
         for line in lines[i + 1 :]:
@@ -80,7 +79,7 @@ def _solved(gram: list[list[float]], right: list[float], free: list[int]) -> lis
 
 
 def fit(samples: Sequence[Sample], parameters: float, kv: float) -> Coefficients:
-    """``parameters`` and ``kv``: the sizes that the features were made with."""
+    """Fit coefficients to samples. parameters, kv: the sizes that the features were made with."""
     equations = NormalEquations()
     for counts, seconds in samples:
         equations.add([value / seconds for value in counts])
@@ -89,7 +88,7 @@ def fit(samples: Sequence[Sample], parameters: float, kv: float) -> Coefficients
 
 
 def predict(counts: Sequence[float], coefficients: Coefficients) -> float:
-    """Seconds, as ``cost`` of the plan that has these features."""
+    """Return the seconds, as ``cost`` of the plan with these features."""
     seconds = 0.0
     for name, value in zip(TERMS, counts, strict=True):
         seconds += value * getattr(coefficients, name)
@@ -97,18 +96,17 @@ def predict(counts: Sequence[float], coefficients: Coefficients) -> float:
 
 
 def relative_errors(samples: Sequence[Sample], coefficients: Coefficients) -> list[float]:
-    """|predicted - measured| / measured of each. Their mean is the MAPE."""
+    """Return |predicted - measured| / measured of each sample. Their mean is the MAPE."""
     return [abs(predict(counts, coefficients) - seconds) / seconds for counts, seconds in samples]
 
 
 class OnlineFit:
-    """Follows what sweeps take now, from a profile: each term of it is multiplied with a factor, at first 1.
+    """A fit that follows the present cost of sweeps from a profile: each term is multiplied by a factor, at first 1.
 
-    ``drift``: by which part sweeps take longer now than the profile says, on average (negative: less). ``error``: the mean
-    relative error of ``coefficients``, which are fitted again and again.
-
-    Without a profile it begins with ``PLAIN``, scaled to the first sweep, looks at every sweep until it has fitted ``EAGER``
-    times, and is not ``fitted`` before the first of these.
+    drift: the fraction by which sweeps take longer now than by the profile, on average (negative: less). error: the mean
+    relative error of ``coefficients``, which are fitted again and again. Without a profile it begins with ``PLAIN``,
+    scaled to the first sweep, samples every sweep until it has fitted ``EAGER`` times, and is not ``fitted`` before the
+    first of these.
     """
 
     def __init__(self, profile: Coefficients | None = None) -> None:
@@ -117,11 +115,11 @@ class OnlineFit:
         self.drift = self.error = 0.0
         self._equations = NormalEquations()
         self._factors = [1.0] * len(TERMS)
-        self._sweeps = self._samples = self._judged = 0  # of the samples, those that the model had to foretell
-        self._eager = 0 if self.fitted else EAGER * REFIT  # samples that every sweep is one of
+        self._sweeps = self._samples = self._judged = 0  # judged: samples that the model had to predict
+        self._eager = 0 if self.fitted else EAGER * REFIT  # number of first samples for which every sweep is taken
 
     def record(self, plan: SweepPlan, seconds: float) -> None:
-        """A sweep took so long on the device. One of ``EVERY`` is looked at."""
+        """Record the device seconds of a sweep. One of ``EVERY`` is sampled."""
         self._sweeps += 1
         if (self._samples >= self._eager and self._sweeps % EVERY) or not plan.row or seconds <= 0:
             return
@@ -146,6 +144,6 @@ class OnlineFit:
 
 
 def _scaled(of: Coefficients, factors: Sequence[float]) -> Coefficients:
-    """Each term multiplied with a factor."""
+    """Return the coefficients with each term multiplied by a factor."""
     changed = {name: factor * getattr(of, name) for name, factor in zip(TERMS, factors, strict=True)}
     return Coefficients(**changed, parameters=of.parameters, kv=of.kv)

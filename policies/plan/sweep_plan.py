@@ -1,4 +1,4 @@
-"""What the device does next, as data: made by the sweep policy, obeyed by ``gpu/executor.py``.
+"""The sweep plan: the device's next actions as data, made by the sweep policy and carried out by ``gpu/executor.py``.
 
 A plan names *rows* of persistent tables (tokens, page slots, sampling), never token values, so that the next plan can be
 made while this one runs. Everything is in columns of integers.
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from .sampling import SamplingParams
 
-NOT_FINITE = -2  # in place of a token; -1 stands for none wanted
+NOT_FINITE = -2  # in place of a token; -1: no token is wanted
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTokens:
-    """Table edit: tokens of ``row`` from ``position`` on."""
+    """Table edit: write tokens of ``row`` from ``position`` on."""
 
     row: int
     position: int
@@ -24,16 +24,19 @@ class WriteTokens:
 
 @dataclass(frozen=True, slots=True)
 class SetSampling:
-    """Table edit: how ``row`` samples; ``prompt_length`` separates prompt from output, for the penalties."""
+    """Table edit: set the sampling options of ``row``.
+
+    ``prompt_length`` separates prompt from output, for the penalties.
+    """
 
     row: int
     prompt_length: int
     params: SamplingParams
 
 
-@dataclass(slots=True)  # not frozen: made for each page, and freezing would double the time that it takes
+@dataclass(slots=True)  # not frozen: made for each page, and freezing would double the time it takes
 class SetPages:
-    """Table edit: the slots of page ``page`` of ``row`` for KV layers ``layer`` .. ``layer + len(slots) - 1``.
+    """Table edit: set the slots of page ``page`` of ``row`` for KV layers ``layer`` to ``layer + len(slots) - 1``.
 
     KV layers are counted along the whole chain (the n-th attention component has layer n), on every worker alike.
     """
@@ -49,7 +52,7 @@ Edit = WriteTokens | SetSampling | SetPages
 
 @dataclass(slots=True)  # not frozen, as SetPages
 class MapGroup:
-    """Memory edit: back ``count`` chunk-sized units of an arena from ``offset`` on with pool chunks, or give them back."""
+    """Memory edit: back chunk-sized units of an arena, from unit ``offset`` on, with pool chunks, or give them back."""
 
     arena: str  # key of the arena: "parameters" or the text form of a KV layout
     offset: int  # in chunks from the start of the arena's reserved range
@@ -63,17 +66,17 @@ class Step:
 
     run: int  # id under which the executor composed the run
     batch: list[int]
-    delta: list[int] = field(default_factory=list)  # number of each row's deltas inside the run, 0 for none; empty: all 0
-    nbytes: int = 0  # of parameters that a token is multiplied with; this and what follows is for the cost model
-    kv_bytes: int = 0  # of a position, in all layers of the run
+    delta: list[int] = field(default_factory=list)  # number of each row's deltas inside the run, 0: none; empty: all 0
+    nbytes: int = 0  # bytes of parameters a token is multiplied with; from here on for the cost model
+    kv_bytes: int = 0  # bytes of a position, in all layers of the run
     head: bool = False
 
 
 @dataclass(slots=True)
 class Arrival:
-    """Batch rows whose hidden states came on a flight, in the order in which the flight carries them.
+    """Batch rows whose hidden states came with a flight, in the flight's order.
 
-    Without batch rows: nobody wants the flight any more, the device forgets it.
+    Without batch rows, the flight is no longer wanted, and the device forgets it.
     """
 
     flight: int
@@ -87,14 +90,14 @@ class FlightRow:
     lease: int
     start: int
     count: int
-    sample: bool  # at the route's end
+    sample: bool  # whether a token is drawn at the route's end
 
 
 @dataclass(slots=True)
 class Departure:
     """Batch rows of one route whose hidden states (``width`` numbers a token) leave when the plan ends."""
 
-    worker: str  # where to
+    worker: str  # receiver
     home: str
     width: int
     batch: list[int]
@@ -103,8 +106,10 @@ class Departure:
 
 @dataclass(slots=True)
 class ImportGroup:
-    """Slots of one arena that are written from pages that came: of the block of slots that begins at byte ``offset`` of the
-    bytes, number ``places[i]`` goes to ``slots[i]``."""
+    """Slots of one arena that are written from imported pages.
+
+    In the block of slots that begins at byte ``offset``, number ``places[i]`` goes to ``slots[i]``.
+    """
 
     arena: str
     offset: int
@@ -114,7 +119,7 @@ class ImportGroup:
 
 @dataclass(slots=True)
 class PageImport:
-    """KV pages from another worker, which the device has under ``number``, and forgets after this; no groups: unread."""
+    """KV pages from another worker; the device has them under ``number`` and forgets them after this. No groups: unread."""
 
     number: int
     groups: list[ImportGroup]
@@ -133,7 +138,7 @@ class SweepPlan:
     steps: list[Step] = field(default_factory=list)
     arrivals: list[Arrival] = field(default_factory=list)
     departures: list[Departure] = field(default_factory=list)
-    sample: list[int] = field(default_factory=list)  # batch rows whose next token is drawn here
+    sample: list[int] = field(default_factory=list)  # batch rows after which a token is drawn here
     score: list[int] = field(default_factory=list)  # batch rows whose prompt tokens' log-probabilities are wanted
     reasons: dict[str, int] = field(default_factory=dict)
     imports: list[PageImport] = field(default_factory=list)  # written before the first step
@@ -154,9 +159,10 @@ class TokenLogprob:
 
 @dataclass(slots=True)
 class SweepResult:
-    """What a plan yields. ``tokens[j]`` belongs to ``plan.sample[j]``: ``NOT_FINITE`` where its logits were no numbers.
-    ``scores[j]`` belongs to ``plan.score[j]``: an entry for each of its positions that a prompt token follows, which is the
-    token that the entry is about.
+    """The results of a plan.
+
+    ``tokens[j]`` belongs to ``plan.sample[j]``; it is ``NOT_FINITE`` if its logits were not numbers. ``scores[j]`` belongs
+    to ``plan.score[j]``: an entry for each of its positions that a prompt token follows, about that token.
     """
 
     number: int
@@ -164,4 +170,4 @@ class SweepResult:
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
     scores: list[list[TokenLogprob]] = field(default_factory=list)
     seconds: float = 0.0  # of the whole sweep on the device thread
-    kernel_seconds: float = 0.0  # of these inside runs and sampling
+    kernel_seconds: float = 0.0  # part of it inside runs and sampling

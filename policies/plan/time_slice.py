@@ -1,14 +1,14 @@
-"""Time slice: how long the steps of a load may keep the device between two sweeps, so that running requests hardly notice.
+"""The time slice of loading: how long load steps may keep the device between two sweeps.
 
-A load is cut into short steps. One is taken after each sweep, and further ones while they take less than a part of that:
-what is small comes soon, and where sweeps are long loads are quick.
+Running requests should hardly notice. A load is cut into short steps. One is taken after each sweep, and further ones
+while they take less than a fraction of the sweep: small loads finish soon, and where sweeps are long loads are quick.
 """
 
 from __future__ import annotations
 
-SHARE = 0.25  # of a sweep: how much longer loading makes it, at most and but for a step
+SHARE = 0.25  # fraction of a sweep that loading adds at most, apart from one step
 
 
 def time_slice(sweep: float) -> float:
-    """Seconds for further steps. ``sweep``: those that the last sweep took."""
+    """Return the seconds for further steps. ``sweep``: seconds of the last sweep."""
     return SHARE * sweep

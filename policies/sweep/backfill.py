@@ -14,43 +14,59 @@ from ..plan.coefficients import Coefficients
 from ..plan.fit import PLAIN
 from .batch_builder import BatchBuilder
 from .columns import Place, Status
+from .fitting import Fitting
 from .microbatch_scheduler import NOW
-from .planner import Planner
+from .parts import Parts
+from .pipeline import Pipeline
 from .preemption import PageCommitments, private_work
 from .reserve import reserved_rows, reserved_slots, withheld_from_starts, withheld_slots
-from .sequences import Found
+from .row_picker import RowPicker
+from .sequences import Found, Sequences
 from .sweep_load import BackfillBudget, SweepLoad
 
 
-class BackfillPlanner(Planner):
-    """A planner with backfill (see the module). Without offline sequences its plans equal those of ``Planner``."""
+class Backfill:
+    """The offline sequences of one worker in the plan being made (see the module). It keeps nothing between two plans."""
 
-    def only_offline(self) -> bool:
-        """Return whether everything that could run is offline. If so, no plan is made while another is open."""
+    def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline, fitting: Fitting, picker: RowPicker) -> None:
+        self._parts, self._sequences, self._pipeline = parts, sequences, pipeline
+        self._rows, self._fitting, self._picker = parts.rows, fitting, picker
+
+    def is_alone(self) -> bool:
+        """Return whether everything that could run is offline."""
         queue, leases = self._parts.queue, self._parts.leases
         if not queue.offline or queue.online or queue.waiting > queue.offline_waiting:
             return False
         return not leases.urgent and leases.next_flight() is None
 
     def fill(self, batch: BatchBuilder) -> None:
-        if self._parts.queue.offline:
-            self._restore()
-        super().fill(batch)
-        if self._parts.queue.offline:  # after the others: some may have got their leases and started
-            left = batch.budget
-            self._blend(batch)
-            self._parts.outgoing.count("offline_tokens", left - batch.budget)
+        """Add offline rows to a batch that has all online ones."""
+        left = batch.budget
+        config = self._parts.config
+        costs: Coefficients | None = config.costs
+        load = SweepLoad(PLAIN if costs is None else costs, self._parts.routes)
+        self._weigh(batch, load)
+        online = bool(batch.picked) or not all(map(self._rows.is_offline, batch.guests))
+        budget = BackfillBudget(load, config.offline_delay, None if costs is None else config.offline_sweep, online=online)
+        prompts = self._add_decodes(batch, budget)
+        shares = self._picker.microbatches.chunks(prompts)
+        for s in prompts:
+            if self._rows.status[s] == Status.RUNNING and (self._rows.place[s] == Place.LOCAL or s in shares):
+                self._add_prompt(batch, budget, s, shares.get(s, 1 << 30))
+        self._admit(batch, budget)
+        self._parts.outgoing.count("offline_tokens", left - batch.budget)
 
     # giving way
 
-    def _restore(self) -> None:
+    def restore_reserve(self) -> None:
         """Take back from offline sequences what online ones have taken of the reserve."""
         queue = self._parts.queue
         waits = queue.waiting > queue.offline_waiting
         if queue.online or waits:
             self._vacate(reserved_slots(self._parts), {}, max(reserved_rows(self._parts), int(waits)))
 
-    def _yields(self, s: int, found: Found, commitments: PageCommitments, awaited: dict[str, int]) -> bool:
+    def give_way(self, s: int, found: Found, commitments: PageCommitments, awaited: dict[str, int]) -> bool:
+        """Preempt offline sequences for ``s``, which waits; return whether there is room for it now."""
         queue = self._parts.queue
         if queue.online == len(queue.running):
             return False
@@ -97,20 +113,6 @@ class BackfillPlanner(Planner):
 
     # choosing offline rows
 
-    def _blend(self, batch: BatchBuilder) -> None:
-        config = self._parts.config
-        costs: Coefficients | None = config.costs
-        load = SweepLoad(PLAIN if costs is None else costs, self._parts.routes)
-        self._weigh(batch, load)
-        online = bool(batch.picked) or not all(map(self._rows.is_offline, batch.guests))
-        backfill = BackfillBudget(load, config.offline_delay, None if costs is None else config.offline_sweep, online=online)
-        prompts = self._ride_decodes(batch, backfill)
-        shares = self._microbatches.chunks(prompts)
-        for s in prompts:
-            if self._rows.status[s] == Status.RUNNING and (self._rows.place[s] == Place.LOCAL or s in shares):
-                self._ride_prompt(batch, backfill, s, shares.get(s, 1 << 30))
-        self._admit_offline(batch, backfill)
-
     def _weigh(self, batch: BatchBuilder, load: SweepLoad) -> None:
         """Add what is in the batch already to the load."""
         rows, found = self._rows, dict[str, list[int]]()
@@ -132,13 +134,13 @@ class BackfillPlanner(Planner):
         else:
             sums[4] += count * start + count * (count + 1) // 2
 
-    def _ride_decodes(self, batch: BatchBuilder, backfill: BackfillBudget) -> list[int]:
+    def _add_decodes(self, batch: BatchBuilder, budget: BackfillBudget) -> list[int]:
         """Add decoding offline rows, oldest first; return the sequences with prompt tokens left."""
         rows, queue, leases = self._rows, self._parts.queue, self._parts.leases
         plain = batch.decodes == len(batch.picked)
         prompts: list[int] = []
         for s in queue.running[queue.online :]:
-            if batch.budget <= 0 or backfill.over:
+            if batch.budget <= 0 or budget.over:
                 break
             start = rows.planned[s]
             if rows.status[s] != Status.RUNNING or start >= rows.known[s]:
@@ -147,30 +149,30 @@ class BackfillPlanner(Planner):
                 prompts.append(s)
             elif start >= rows.limit[s] - 1 or leases.is_away(s) or not self._has_turn(s):
                 continue
-            elif not backfill.takes(rows.route[s], start):
+            elif not budget.takes(rows.route[s], start):
                 break
             elif rows.place[s] != Place.LOCAL:
-                self._leave(batch, s)
+                self._picker.leave(batch, s)
             elif self._beside_others(batch, s, start + 1):
-                self._pick(batch, s, 1)
+                self._picker.pick(batch, s, 1)
         if plain:
             batch.decodes = len(batch.picked)
         return prompts
 
     def _has_turn(self, s: int) -> bool:
         """Return whether a row may go with this plan. A row that crosses workers goes with its microbatch."""
-        return self._rows.place[s] == Place.LOCAL or self._microbatches.of(s) == NOW
+        return self._rows.place[s] == Place.LOCAL or self._picker.microbatches.of(s) == NOW
 
-    def _ride_prompt(self, batch: BatchBuilder, backfill: BackfillBudget, s: int, most: int) -> None:
+    def _add_prompt(self, batch: BatchBuilder, budget: BackfillBudget, s: int, most: int) -> None:
         """Add as large a chunk of a prompt as fits."""
         rows, picked = self._rows, len(batch.picked)
-        self._catch_up.jump(s)
+        self._picker.catch_up.jump(s)
         start, route = rows.planned[s], rows.route[s]
-        most = backfill.most(route, start, min(rows.known[s] - start, self._parts.config.chunk_size, batch.budget, most))
+        most = budget.most(route, start, min(rows.known[s] - start, self._parts.config.chunk_size, batch.budget, most))
         if most > 0 and self._beside_others(batch, s, start + most):
-            self._pick_chunk(batch, s, most)
+            self._picker.pick_chunk(batch, s, most)
         if len(batch.picked) > picked:
-            backfill.add(route, start, batch.count_of(s))
+            budget.add(route, start, batch.count_of(s))
 
     def _beside_others(self, batch: BatchBuilder, s: int, positions: int) -> bool:
         """Return whether there are pages for ``positions`` of ``s`` beside the reserve.
@@ -193,12 +195,12 @@ class BackfillPlanner(Planner):
             self._sequences.preempt(victim)
         return True
 
-    def _admit_offline(self, batch: BatchBuilder, backfill: BackfillBudget) -> None:
+    def _admit(self, batch: BatchBuilder, budget: BackfillBudget) -> None:
         """Start waiting offline sequences. One without room goes back to its gateway; one without time waits."""
         parts, rows, queue = self._parts, self._rows, self._parts.queue
         reserve = withheld_from_starts(parts)
         commitments: PageCommitments | None = None
-        while queue.offline_waiting and batch.budget > 0 and not backfill.over:
+        while queue.offline_waiting and batch.budget > 0 and not budget.over:
             s = queue.first_offline(batch.capped)
             if s < 0:
                 break
@@ -216,10 +218,10 @@ class BackfillPlanner(Planner):
                     break
                 self._sequences.preempt(s)
                 continue
-            if not backfill.most(rows.route[s], len(found) * rows.page_size, 1):
+            if not budget.most(rows.route[s], len(found) * rows.page_size, 1):
                 break
             queue.remove(rows.key(s), rows.tenant[s])
-            self._start(s, found)
+            self._picker.start(s, found)
             if not rows.is_guest(s):
-                self._ride_prompt(batch, backfill, s, 1 << 30)
+                self._add_prompt(batch, budget, s, 1 << 30)
                 commitments.add(rows, s)

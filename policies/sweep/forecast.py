@@ -23,7 +23,7 @@ def most(parts: Parts, plan: OpenPlan) -> int:
     rows, queue = parts.rows, parts.queue
     if not plan.plain or not plan.sequences or plan.starved or rows.leaving or len(queue.running) != len(plan.sequences):
         return 1
-    if parts.leases.next_flight() is not None or parts.leases.pending or parts.leases.urgent or len(parts.holds):
+    if parts.leases.next_flight() is not None or parts.leases.pending or parts.leases.urgent or len(parts.page_pins):
         return 1
     sweeps = min([rows.limit[s] - 1 - start for s, start in zip(plan.sequences, plan.start, strict=True)])
     if queue.waiting and rows.free_rows and len(plan.sequences) < parts.config.sweep_tokens and _may_change(parts):

@@ -41,20 +41,20 @@ class Migration:
 
     def export(self, event: Export) -> None:
         """Start to send the available pages of a sequence."""
-        key = self._parts.exchange.open(event)
+        key = self._parts.page_transfers.open(event)
         self._pump()
         self._settle(key)
 
     def taken(self, event: PagesTaken) -> None:
         """Handle a target's answer to a batch."""
-        if (found := self._parts.exchange.answered(event.batch, event.there, event.refused)) is not None:
+        if (found := self._parts.page_transfers.answered(event.batch, event.there, event.refused)) is not None:
             self._pump()
             self._settle(found[0])
 
     def unsent(self, event: PagesUnsent) -> None:
         """Handle a batch whose target is unreachable."""
-        if (found := self._parts.exchange.answered(event.batch, 0, 0)) is not None:
-            self._parts.exchange.give_up(*found)
+        if (found := self._parts.page_transfers.answered(event.batch, 0, 0)) is not None:
+            self._parts.page_transfers.give_up(*found)
             self._settle(found[0])
 
     def lost(self, worker: str) -> None:
@@ -62,7 +62,7 @@ class Migration:
 
         A batch that arrived whole from it is as good as any.
         """
-        book = self._parts.exchange
+        book = self._parts.page_transfers
         for key, export in list(book.exports.items()):
             if export.wanted.gateway.partition("/")[0] == worker:
                 book.end(key)
@@ -74,13 +74,13 @@ class Migration:
         self._pump()
 
     def _pump(self) -> None:
-        while (found := self._parts.exchange.next()) is not None:
+        while (found := self._parts.page_transfers.next()) is not None:
             self._send(*found)
             self._settle(found[0])
 
     def _settle(self, key: ExportKey) -> None:
         """Report to the gateway when nothing is left to be sent or answered."""
-        book = self._parts.exchange
+        book = self._parts.page_transfers
         if key not in book.exports or book.exports[key].busy:
             return
         export = book.end(key)
@@ -95,7 +95,7 @@ class Migration:
     def _send(self, key: ExportKey, place: int) -> None:
         """Send the next batch of a stream, if any of its pages is here."""
         pages, outgoing = self._parts.memory.pages, self._parts.outgoing
-        export = self._parts.exchange.exports[key]
+        export = self._parts.page_transfers.exports[key]
         wanted, stream = export.wanted, export.streams[place]
         left, missing, size, page_bytes = stream.left, 0, 0, 0
         shape: list[tuple[int, bytes, str]] = []
@@ -114,7 +114,7 @@ class Migration:
             shape = outline
             page_bytes = sum(pages.allocator(arena).slot_bytes for _, _, arena in outline)
             size += page_bytes
-        number = self._parts.exchange.send(key, place, left, missing, size)
+        number = self._parts.page_transfers.send(key, place, left, missing, size)
         if not hashes:
             return
         outgoing.count("exported_pages", len(hashes))
@@ -191,7 +191,7 @@ class Migration:
                 groups.append(ImportGroup(sent.arena, offset, places[sent.arena], slots[sent.arena]))
             offset += sent.slot_bytes * len(sent.layers) * len(event.hashes)
         landing = Landing(event.source, event.batch, event.account, event.request, there, refused, hashes, handles)
-        self._parts.exchange.arrive(PageImport(event.number, groups), landing)
+        self._parts.page_transfers.arrive(PageImport(event.number, groups), landing)
 
     def _spans(self, groups: Sequence[LayerGroup]) -> list[Span]:
         """Return the spans of planned routes whose layers all arrived, computed as they would be here."""
@@ -222,7 +222,7 @@ class Migration:
     def landed(self, plan: int) -> None:
         """Publish the pages that the plan has written, and answer their senders."""
         pages = self._parts.memory.pages
-        for landing in self._parts.exchange.landed(plan):
+        for landing in self._parts.page_transfers.landed(plan):
             for token_hash, handle in zip(landing.hashes, landing.handles, strict=True):
                 pages.publish(handle, token_hash)
                 if not self._pinning.landed(landing.request, token_hash, handle):

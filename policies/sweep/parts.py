@@ -115,8 +115,8 @@ class Parts:
         shares, reserve = config.tenant_kv_share, config.kv_reserve
         self.memory = WorkerMemory(config.budget, config.memory_chunk, config.slot_unit, config.granule, shares, reserve)
         self.leases = LeaseTable(config.worker)
-        self.exchange = PageTransfers()
-        self.holds = PagePins()
+        self.page_transfers = PageTransfers()
+        self.page_pins = PagePins()
         self.return_timeouts = ReturnTimeouts()
         self.pending_pages = PendingPages()
         self.routes = LocalRoutes(config.worker, config.numerics)
@@ -162,7 +162,7 @@ class Parts:
         copy = Parts(self.config)
         copy.rows, copy.queue = self.rows.fork(), self.queue.fork()
         copy.memory, copy.leases, copy.return_timeouts = self.memory.fork(), self.leases.fork(), self.return_timeouts.fork()
-        copy.exchange, copy.holds = self.exchange.fork(), self.holds.fork()
+        copy.page_transfers, copy.page_pins = self.page_transfers.fork(), self.page_pins.fork()
         copy.pending_pages, copy.routes, copy.outgoing = self.pending_pages.fork(), self.routes.fork(), self.outgoing.fork()
         return copy
 
@@ -174,10 +174,10 @@ class Parts:
             "queue": self.queue.snapshot(),
             "memory": self.memory.snapshot(),
             "leases": self.leases.snapshot(),
-            "exchange": self.exchange.snapshot(),
-            "holds": self.holds.snapshot(),
-            "absences": self.return_timeouts.snapshot(),
-            "announcements": self.pending_pages.snapshot(),
+            "page_transfers": self.page_transfers.snapshot(),
+            "page_pins": self.page_pins.snapshot(),
+            "return_timeouts": self.return_timeouts.snapshot(),
+            "pending_pages": self.pending_pages.snapshot(),
             "routes": self.routes.snapshot(),
             "outgoing": self.outgoing.snapshot(),
         }
@@ -190,10 +190,10 @@ class Parts:
         parts.rows = RowTable.restore(data["rows"])
         parts.memory = WorkerMemory.restore(data["memory"])
         parts.leases = LeaseTable.restore(data["leases"])
-        parts.exchange = PageTransfers.restore(data["exchange"])
-        parts.holds = PagePins.restore(data["holds"])
-        parts.return_timeouts = ReturnTimeouts.restore(data["absences"])
-        parts.pending_pages = PendingPages.restore(data["announcements"])
+        parts.page_transfers = PageTransfers.restore(data["page_transfers"])
+        parts.page_pins = PagePins.restore(data["page_pins"])
+        parts.return_timeouts = ReturnTimeouts.restore(data["return_timeouts"])
+        parts.pending_pages = PendingPages.restore(data["pending_pages"])
         parts.routes = LocalRoutes.restore(data["routes"])
         parts.outgoing = Outgoing.restore(data["outgoing"])
         return parts
@@ -212,15 +212,15 @@ class Parts:
         rows.check(self.config.max_rows)
         self.routes.check()
         self.leases.check(set(live))
-        self.exchange.check()
-        self.holds.check()
+        self.page_transfers.check()
+        self.page_pins.check()
         self.return_timeouts.check({s for s in live if rows.is_guest(s)})
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s)]
         waiting = [(rows.key(s), rows.tenant[s]) for s in rows.with_status(Status.WAITING)]
         self.queue.check(waiting, [rows.key(s) for s in running])
         makers = {s for s in live if rows.status[s] != Status.LEAVING and not rows.is_guest(s)}
         self.pending_pages.check(makers, set(rows.with_status(Status.PARKED)))
-        listed = {handle: 1 for landing in self.exchange.landings() for handle in landing.handles}
-        for handle in [*self.holds.handles(), *[handle for s in live for handle in rows.handles(s)]]:
+        listed = {handle: 1 for landing in self.page_transfers.landings() for handle in landing.handles}
+        for handle in [*self.page_pins.handles(), *[handle for s in live for handle in rows.handles(s)]]:
             listed[handle] = listed.get(handle, 0) + 1
         self.memory.check(listed)

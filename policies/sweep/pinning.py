@@ -28,7 +28,7 @@ class Pinning:
         """End an attempt here and keep its full pages. An order that arrives while a later attempt runs changes nothing."""
         parts, rows = self._parts, self._parts.rows
         here = [s for s in rows.live() if rows.submission[s].request == event.request]
-        known = parts.holds.find(event.request)
+        known = parts.page_pins.find(event.request)
         if any(rows.submission[s].attempt > event.attempt for s in here) or (known and known.attempt > event.attempt):
             return
         for s in here:
@@ -38,7 +38,7 @@ class Pinning:
             if known is None:
                 age = (shared_class(event.priority), event.arrival, event.request)
                 known = PagePin(event.gateway, event.attempt, event.account, age, 0.0, [], {})
-                parts.holds.open(event.request, known)
+                parts.page_pins.open(event.request, known)
             self._keep(known, event, now)
         for s in here:
             if not rows.is_guest(s):  # its home returns a guest
@@ -71,10 +71,10 @@ class Pinning:
 
         Pages awaited by older holds, and one page for each running row, are set aside.
         """
-        parts, hold = self._parts, self._parts.holds.find(request)
+        parts, hold = self._parts, self._parts.page_pins.find(request)
         if hold is None:
             return False
-        need = parts.holds.awaited(hold.age)
+        need = parts.page_pins.awaited(hold.age)
         for arena, slots in hold.awaited.items():
             need[arena] = need.get(arena, 0) + slots
         for s in parts.queue.running:
@@ -84,7 +84,7 @@ class Pinning:
 
     def landed(self, request: str, token_hash: bytes, handle: int) -> bool:
         """Note that a page from elsewhere is published; return whether it is kept for the request that it was sent for."""
-        pages, hold = self._parts.memory.pages, self._parts.holds.find(request)
+        pages, hold = self._parts.memory.pages, self._parts.page_pins.find(request)
         if hold is None:
             return False
         span = pages.span(handle)
@@ -99,7 +99,7 @@ class Pinning:
 
     def exported(self, request: str, attempt: int, targets: Sequence[PageTarget]) -> None:
         """Drop layers from a hold that were copied to the workers that compute them from now on."""
-        hold = self._parts.holds.find(request)
+        hold = self._parts.page_pins.find(request)
         if hold is not None and hold.attempt == attempt:
             pages = self._parts.memory.pages
             gone = [h for h in hold.handles if any(to.first <= pages.span(h).layer < to.end for to in targets)]
@@ -108,19 +108,19 @@ class Pinning:
 
     def end(self, request: str, attempt: int) -> None:
         """End a hold, since a later attempt has taken its pages or will not come."""
-        hold = self._parts.holds.find(request)
+        hold = self._parts.page_pins.find(request)
         if hold is not None and hold.attempt <= attempt:
             self.release(request)
 
     def release(self, request: str) -> None:
         """Release a hold: its pages become ordinary cache. The end of a prompt is released first."""
-        hold = self._parts.holds.close(request)
+        hold = self._parts.page_pins.close(request)
         assert hold is not None, "nothing is held for the request"
         self._parts.memory.pages.release(hold.handles[::-1], hold.account)
 
     def give_way(self, s: int, account: str = "") -> bool:
         """Release the youngest hold that is younger than ``s``, of this account or of any; return False if there is none."""
-        request = self._parts.holds.youngest(self._parts.rows.age(s), account)
+        request = self._parts.page_pins.youngest(self._parts.rows.age(s), account)
         if request is not None:
             self.release(request)
         return request is not None
@@ -128,7 +128,7 @@ class Pinning:
     def waiting(self) -> list[int]:
         """Return the sequences at home that wait to start and have held pages here, oldest first."""
         rows, found = self._parts.rows, list[int]()
-        for request, hold in self._parts.holds.all():
+        for request, hold in self._parts.page_pins.all():
             s = rows.find(request)
             if s is not None and rows.status[s] == Status.WAITING and rows.submission[s].attempt > hold.attempt:
                 found.append(s)
@@ -136,13 +136,13 @@ class Pinning:
 
     def expire(self, now: float) -> None:
         """Release the holds whose time is over; their requests will start without pages."""
-        if now >= self._parts.holds.next_deadline:
-            for request, hold in self._parts.holds.all():
+        if now >= self._parts.page_pins.next_deadline:
+            for request, hold in self._parts.page_pins.all():
                 if hold.until <= now:
                     self.release(request)
 
     def lost(self, worker: str) -> None:
         """Release the holds of a gateway whose node died: their requests will not come."""
-        for request, hold in self._parts.holds.all():
+        for request, hold in self._parts.page_pins.all():
             if hold.gateway.partition("/")[0] == worker:
                 self.release(request)

@@ -67,7 +67,7 @@ class Pipeline:
         asked = hosts(rows.route[s].route)
         lease = parts.leases.ask(s, self._pages(s, rows.length[s]), "+".join(asked))
         submission = replace(rows.submission[s], tokens=rows.tokens_of(s), page_hashes=rows.hashes_of(s))
-        held = parts.holds.find(submission.request) is not None
+        held = parts.page_pins.find(submission.request) is not None
         wanted = LeaseWanted(lease.home, lease.number, submission, lease.wanted, held)
         parts.outgoing.emit(Send(asked[lease.granted], wanted))
 
@@ -169,7 +169,7 @@ class Pipeline:
         else:
             s = parts.rows.add(submission, local, FOREVER, guest=True)
             behind = local.next_worker is not None  # the hosts behind have granted theirs
-            urgent = behind or event.urgent or parts.holds.find(submission.request) is not None
+            urgent = behind or event.urgent or parts.page_pins.find(submission.request) is not None
             parts.leases.queue(s, event.home, event.lease, event.pages, urgent=urgent)
             if urgent:
                 parts.rows.lease(s)

@@ -25,7 +25,7 @@ class PrefixCatchUp:
     def jump(self, s: int) -> None:
         """List the next pages of ``s`` that are present, whatever sequence made them, and continue behind them."""
         parts, rows, size = self._parts, self._rows, self._rows.page_size
-        if not parts.exchange.imported:
+        if not parts.page_transfers.imported:
             return
         before = rows.cached[s]
         while rows.planned[s] == rows.paged[s] * size and (handles := self._found(s, rows.paged[s])):
@@ -40,7 +40,7 @@ class PrefixCatchUp:
 
     def until_found(self, s: int, count: int) -> int:
         """Return how many of the next ``count`` positions lie before the first page that need not be computed."""
-        if self._parts.exchange.imported:
+        if self._parts.page_transfers.imported:
             start, size = self._rows.planned[s], self._rows.page_size
             for page in range(start // size + 1, (start + count) // size):
                 if self._found(s, page):

@@ -9,8 +9,8 @@ Sub-states own the data (``parts.py`` has one of each): ``row_table.py`` (sequen
 workers), ``page_transfers.py`` (pages in flight between workers), ``page_pins.py`` (pages that are kept),
 ``pending_pages.py`` (pages about to be made), ``local_routes.py``, ``open_plans.py``. Procedures change them in the right
 order: ``sequences.py`` (a sequence comes, runs, leaves), ``pipeline.py`` (leases and flights), ``migration.py`` (pages that
-move), ``pinning.py``, ``planner.py`` (one plan), ``backfill.py`` (offline sequences in it), ``preemption.py`` and
-``memory/eviction.py`` (victims), ``forecast.py`` (jumps).
+move), ``pinning.py``, ``planner.py`` (one plan), ``row_picker.py`` (a row of it), ``backfill.py`` (offline sequences in
+it), ``preemption.py`` and ``memory/eviction.py`` (victims), ``forecast.py`` (jumps).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ..cluster.scaling import RouteQueue
 from ..plain import Plain
 from ..plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
 from . import forecast, route_queues
-from .backfill import BackfillPlanner
 from .columns import Status
 from .config import SweepConfig
 from .events import (
@@ -56,6 +55,7 @@ from .page_events import Export, HoldPages, PagesArrived, PagesTaken, PagesUnsen
 from .parts import Parts
 from .pinning import Pinning
 from .pipeline import Pipeline, Returns
+from .planner import Planner
 from .sequences import Sequences
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class SweepState:
         self._sequences = Sequences(parts)
         self._pipeline = Pipeline(parts, self._sequences)
         self._pinning = Pinning(parts, self._sequences)
-        self._planner = BackfillPlanner(parts, self._sequences, self._pipeline, self._pinning)
+        self._planner = Planner(parts, self._sequences, self._pipeline, self._pinning)
         self._migration = Migration(parts, self._pinning)
 
     # events ----------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class SweepState:
                 self._change_routes(event)
             case Started():
                 self.parts.leases.begin(event.incarnation)
-                self.parts.exchange.begin(event.incarnation)
+                self.parts.page_transfers.begin(event.incarnation)
             case CostsLearned():
                 self.parts.learn(event.costs)
             case PeerLost():
@@ -150,8 +150,8 @@ class SweepState:
         if len(parts.routes.borders) > len(kept):
             pieces = parts.memory.pages.cut(parts.routes.borders)
             rows.cut(parts.routes.borders, pieces)
-            parts.exchange.cut(pieces)
-            parts.holds.cut(pieces)
+            parts.page_transfers.cut(pieces)
+            parts.page_pins.cut(pieces)
         for s in rows.live():
             local = parts.routes.passing(rows.route[s].route.id)
             if local is not None and local.is_like(rows.route[s]):
@@ -177,14 +177,14 @@ class SweepState:
     def plan(self, now: float) -> SweepPlan | None:
         """Return the next sweep, or None if there is nothing to do. The plan is open until ``commit``."""
         parts = self.parts
-        if len(self._plans) and self._planner.only_offline():
+        if len(self._plans) and self._planner.waits_for_open_plans():
             return None
         self._sequences.expire(now)
         self._pinning.expire(now)
         batch = self._planner.pick(now)
         plan = SweepPlan(self._plans.number)
         sequences = batch.lay_out(parts, plan)
-        plan.imports = parts.exchange.take(plan.number)
+        plan.imports = parts.page_transfers.take(plan.number)
         if not sequences and not plan.imports and not parts.leases.pending and not parts.edits_wanted:
             return None
         plan.memory = parts.memory.take_edits()
@@ -270,7 +270,7 @@ class SweepState:
     def repeat(self, plan: SweepPlan) -> int:
         """Return how many sweeps from the open ``plan`` on have the same rows, while memory lasts and if no event comes."""
         only = self._plans.only(plan.number)
-        return forecast.most(self.parts, only) if only is not None and not self.parts.exchange.landing else 1
+        return forecast.most(self.parts, only) if only is not None and not self.parts.page_transfers.landing else 1
 
     def jump(self, plan: SweepPlan, sweeps: int, now: float, *, tell: bool = True) -> int:
         """Make ``sweeps`` equal sweeps, at most ``repeat(plan)``, at once; end the plan. Return their number.
@@ -341,7 +341,7 @@ class SweepState:
     @property
     def next_deadline(self) -> float:
         """The time before which no sequence and no hold expires; infinite: none will."""
-        return min(self.parts.rows.next_deadline, self.parts.holds.next_deadline)
+        return min(self.parts.rows.next_deadline, self.parts.page_pins.next_deadline)
 
     @property
     def counters(self) -> dict[str, int]:

@@ -71,7 +71,7 @@ def load_all(bench: Bench, effects: list, refuse: str = "") -> list:
             done += bench(LoadFailed(effect.worker, effect.incarnation, effect.load, "component head needs 9 bytes"))
         elif isinstance(effect, Load):
             done += bench(Loaded(effect.worker, effect.incarnation, effect.load))
-        elif type(effect).__name__ == "AskRoom":
+        elif type(effect).__name__ == "AskCapacity":
             done += bench(Room(effect.worker, effect.incarnation, ROOM))
     return done
 

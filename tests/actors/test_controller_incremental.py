@@ -158,7 +158,7 @@ def test_it_decides_what_a_computation_from_scratch_decides(seed: int) -> None:
     world = World(seed)
     for _ in range(800):
         world.step()
-    assert world.seen >= {"Load", "AskRoom", "Publish", "Unload", "KillWorker"}, "the walk went everywhere"
+    assert world.seen >= {"Load", "AskCapacity", "Publish", "Unload", "KillWorker"}, "the walk went everywhere"
     assert world.state.version > 10
 
 

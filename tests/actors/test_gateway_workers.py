@@ -14,20 +14,20 @@ def report(serial: int, incarnation: int = 1) -> SweepReport:
 
 def test_reports_are_taken_once_in_order_and_a_gap_is_mended_once() -> None:
     workers = Workers()
-    assert workers.take(report(1)) is False, "not announced yet"
+    assert workers.accept(report(1)) is False, "not announced yet"
     workers.up("w0", 1)
-    assert workers.take(report(1)) is True
-    assert workers.take(report(1)) is False
-    assert workers.take(report(4)) == Replay("w0", 2)
-    assert workers.take(report(5)) is False, "asked for already"
-    assert [workers.take(report(serial)) for serial in (2, 3)] == [True, True]
+    assert workers.accept(report(1)) is True
+    assert workers.accept(report(1)) is False
+    assert workers.accept(report(4)) == Replay("w0", 2)
+    assert workers.accept(report(5)) is False, "asked for already"
+    assert [workers.accept(report(serial)) for serial in (2, 3)] == [True, True]
     workers.check({"w0"})
 
 
 def test_another_incarnation_is_fenced_and_begins_anew() -> None:
     workers = Workers()
     workers.up("w0", 1)
-    assert workers.take(report(1, incarnation=2)) is False
+    assert workers.accept(report(1, incarnation=2)) is False
     assert workers.down("w0", 2) is True, "so has the life before, though nobody said so"
     workers.check(set())
     assert workers.down("w0", 1) is False
@@ -35,8 +35,8 @@ def test_another_incarnation_is_fenced_and_begins_anew() -> None:
     assert workers.has_ended("w0", 2)
     workers.up("w0", 3)
     assert not workers.has_ended("w0", 3)
-    assert workers.take(report(1)) is False
-    assert workers.take(report(1, incarnation=3)) is True
+    assert workers.accept(report(1)) is False
+    assert workers.accept(report(1, incarnation=3)) is True
     assert workers.incarnation("w0") == 3
 
 
@@ -44,10 +44,10 @@ def test_heartbeats_acknowledge_what_is_left_and_tell_what_was_lost() -> None:
     workers = Workers()
     workers.up("w0", 1)
     for serial in range(1, ACKNOWLEDGE_EVERY + 1):
-        assert workers.take(report(serial)) is True
+        assert workers.accept(report(serial)) is True
         told = workers.due("w0")
         assert told == ([Acknowledge("w0", serial)] if serial == ACKNOWLEDGE_EVERY else [])
     last = ACKNOWLEDGE_EVERY + 1
-    assert workers.take(report(last)) is True
+    assert workers.accept(report(last)) is True
     assert workers.heard("w0", last + 1) == [Acknowledge("w0", last)], "the next may be on its way"
     assert workers.heard("w0", last + 1) == [Replay("w0", last + 1)]

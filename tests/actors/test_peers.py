@@ -19,11 +19,11 @@ def beat(at: float, serial: int, incarnation: int = 1) -> dict[str, Peer]:
 
 def test_reports_are_taken_once_and_in_order() -> None:
     peers = Peers(HERE)
-    assert peers.take(report(1)) == (True, None)
-    assert peers.take(report(1)) == (False, None)
-    assert peers.take(report(3)) == (False, ("replay", 2))
-    assert peers.take(report(4)) == (False, None)  # asked for already
-    assert [peers.take(report(serial))[0] for serial in (2, 3, 4)] == [True, True, True]
+    assert peers.accept(report(1)) == (True, None)
+    assert peers.accept(report(1)) == (False, None)
+    assert peers.accept(report(3)) == (False, ("replay", 2))
+    assert peers.accept(report(4)) == (False, None)  # asked for already
+    assert [peers.accept(report(serial))[0] for serial in (2, 3, 4)] == [True, True, True]
 
 
 def test_what_a_heartbeat_twice_shows_to_be_missing_is_asked_for() -> None:
@@ -31,23 +31,23 @@ def test_what_a_heartbeat_twice_shows_to_be_missing_is_asked_for() -> None:
     assert peers.heartbeats(beat(1.0, 1)) == []  # it may still be on its way
     assert peers.heartbeats(beat(1.0, 1)) == []  # the same heartbeat
     assert peers.heartbeats(beat(1.5, 1)) == [("w1", ("replay", 1))]
-    assert peers.take(report(1)) == (True, None)
+    assert peers.accept(report(1)) == (True, None)
     assert peers.heartbeats(beat(2.0, 1)) == [("w1", ("ack", 1))]
 
 
 def test_many_reports_are_acknowledged_without_a_heartbeat() -> None:
     peers = Peers(HERE)
-    answers = [peers.take(report(serial))[1] for serial in range(1, ACKNOWLEDGE_EVERY + 1)]
+    answers = [peers.accept(report(serial))[1] for serial in range(1, ACKNOWLEDGE_EVERY + 1)]
     assert answers[-1] == ("ack", ACKNOWLEDGE_EVERY)
     assert set(answers[:-1]) == {None}
 
 
 def test_each_life_of_a_worker_counts_anew() -> None:
     peers = Peers(HERE)
-    assert peers.take(report(1))[0]
-    assert peers.take(report(1, incarnation=2))[0]
+    assert peers.accept(report(1))[0]
+    assert peers.accept(report(1, incarnation=2))[0]
     peers.forget("w1")
-    assert peers.take(report(1, incarnation=2))[0]
+    assert peers.accept(report(1, incarnation=2))[0]
 
 
 def test_other_nodes_heartbeats_are_no_news() -> None:

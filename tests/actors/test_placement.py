@@ -50,7 +50,7 @@ class Rooms(Bench):
                 news = LoadFailed if effect.worker == self.refuse else Loaded
                 message = ("no room",) if effect.worker == self.refuse else ()
                 done += self(news(effect.worker, effect.incarnation, effect.load, *message), now)
-            elif type(effect).__name__ == "AskRoom":
+            elif type(effect).__name__ == "AskCapacity":
                 done += self(self.room(effect.worker, effect.incarnation), now)
         return done
 

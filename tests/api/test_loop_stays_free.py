@@ -18,7 +18,7 @@ import pytest
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.patterns import matches
-from blockwright.tests.api.fake_port import make_folder
+from blockwright.tests.api.fake_port import EOS, make_folder, one_by_one
 from blockwright.tests.claims import claim
 
 MOST = 0.1  # seconds
@@ -28,6 +28,7 @@ LOOK_AHEAD = (
     "{% if k.role == 'user' %}{% set ns.later = true %}{% endif %}{% endfor %}{{ m.role }}: {{ m.content }}{% endfor %}"
 )
 EACH = "{% for m in messages %}{% set text = m.content %}{{ "
+CALL = {"function": {"name": "f", "arguments": "[" + ",".join(["1.5"] * 1_200_000) + "]"}}
 TURNS: list[dict[str, Any]] = [{"role": ("user", "assistant")[i % 2], "content": "word"} for i in range(999)]
 
 
@@ -53,6 +54,14 @@ async def check_free(work: Callable[[], Awaitable[object]]) -> None:
 
 
 BODIES: dict[str, Callable[[], str]] = {
+    "many prompts": lambda: json.dumps({"model": "tiny", "prompt": ["one two three " * 280] * 1024}),
+    "echoed prompts": lambda: json.dumps(
+        {"model": "tiny", "echo": True, "logprobs": 1, "max_tokens": 1, "prompt": ["one two three " * 20] * 1024}
+    ),
+    "echoed ids": lambda: json.dumps({"model": "tiny", "echo": True, "max_tokens": 1, "prompt": [5] * 200_000}),
+    "bad words": lambda: json.dumps({"model": "tiny", "prompt": "a", "bad_words": ["one two, three" * 70] * 256}),
+    "a long name": lambda: json.dumps({"model": "t" * 5_000_000, "prompt": "a"}),
+    "arguments": lambda: json.dumps({"messages": [{"role": "assistant", "tool_calls": [CALL]}], "prompt": "a"}),
     "members": lambda: json.dumps({f"k{i}": 0 for i in range(300_000)}),
     "lists": lambda: '{"prompt": [' + ",".join(["[]"] * 900_000) + "]}",
     "nested": lambda: '{"prompt": ' + "[" * 1_000_000 + "]" * 1_000_000 + "}",
@@ -70,16 +79,61 @@ BODIES: dict[str, Callable[[], str]] = {
 @claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
 @pytest.mark.parametrize("kind", BODIES)
 async def test_bodies(serve: Any, kind: str) -> None:
-    client, _ = await serve(settings={"max_model_len": 0})
+    client, _ = await serve(lambda generation: one_by_one([EOS]), settings={"max_model_len": 0})
     body = BODIES[kind]().encode()
     assert len(body) < 5_700_000
 
     async def post() -> None:
-        for path in ("/v1/completions", "/tokenize"):
+        for path in ("/v1/completions", "/v1/chat/completions", "/tokenize"):
             async with client.post(path, data=io.BytesIO(body), headers=JSON) as answer:
-                assert answer.status in (200, 400, 413), await answer.text()
+                assert answer.status in (200, 400, 404, 413), await answer.text()
                 await answer.read()
 
+    await check_free(post)
+
+
+@claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+async def test_other_encodings(serve: Any, encoding: str) -> None:
+    """A body that is not UTF-8 is refused: its values could not be counted."""
+    client, _ = await serve(settings={"max_model_len": 0})
+    body = ('{"a": "\\"", "prompt": [' + ",".join(["[]"] * 400_000) + "]}").encode(encoding)
+
+    async def post() -> None:
+        async with client.post("/v1/completions", data=io.BytesIO(body), headers=JSON) as answer:
+            assert answer.status == 400
+            assert "not valid JSON" in await answer.text()
+
+    await check_free(post)
+
+
+TOKENIZERS: dict[str, tuple[dict[str, Any], str]] = {
+    "a repeated group": (
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}},
+        "a" * 30 + "x",
+    ),
+    "a growing text": (
+        {"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 100_000}},
+        "aaaaaaaa",
+    ),
+}
+
+
+@claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
+@pytest.mark.parametrize("kind", TOKENIZERS)
+async def test_tokenizers(serve: Any, tmp_path: Path, kind: str) -> None:
+    """Short texts that a tokenizer takes long for."""
+    parts, text = TOKENIZERS[kind]
+    folder = make_folder(tmp_path / "m")
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | parts))
+    client, _ = await serve(folder=folder)
+
+    async def post() -> None:
+        async with client.post("/tokenize", json={"prompt": text}) as answer:
+            assert answer.status in (200, 400), await answer.text()
+
+    await client.post("/tokenize", json={"prompt": "x"})  # it is loaded now
     await check_free(post)
 
 
@@ -108,6 +162,15 @@ TEMPLATES: dict[str, tuple[str, list[dict[str, Any]]]] = {
         "{% for i in range(40) %}{% set y = ns.x * ns.x %}{% endfor %}ok",
         TURNS[:1],
     ),
+    "from the end": ("{{ ('a' * 500000).rfind('ab' + 'a' * 200000) }}", TURNS[:1]),
+    "split from the end": ("{{ ('a' * 500000).rsplit('ab' + 'a' * 200000) | length }}", TURNS[:1]),
+    "stripped": ("{{ ('é' * 300000).strip('bcdefghijklmnopqrstuvwȀ' * 5000 + 'é') | length }}", TURNS[:1]),
+    "trim": ("{{ ('é' * 300000) | trim('bcdefghijklmnopqrstuvwȀ' * 5000 + 'é') | length }}", TURNS[:1]),
+    "punycode": ("{{ ('9' * 100000).encode().decode('punycode') }}", TURNS[:1]),
+    "named characters": ("{{ ('é' * 2000000).encode('ascii', 'namereplace') | length }}", TURNS[:1]),
+    "unpacked": ("{% macro f() %}{{ varargs | length }}{% endmacro %}{{ f(*('a' * 9000000)) }}", TURNS[:1]),
+    "left out": ("{% for i in range(900) %}{% for c in range(99999) if c < 0 %}{% endfor %}{% endfor %}", TURNS[:1]),
+    "a date": ("{{ strftime_now('%A' * 5000000) | length }}", TURNS[:1]),
     "slices": ("{% set x = 'x' * 9000000 %}{% for i in range(9999) %}{% set y = x[1:] %}{% endfor %}", TURNS[:1]),
 }
 

@@ -79,6 +79,9 @@ class Claim:
     evidence: list[Evidence] = field(default_factory=list)
     missing: str = ""
 
+    def strength(self) -> int:
+        return min((one.strength() for one in self.evidence), default=len(STRONGEST) + 1)
+
     def shown_by(self) -> str:
         """Return a link to each file, with the names of its tests."""
         if not self.evidence:
@@ -91,7 +94,7 @@ class Claim:
 
 @cache
 def claims() -> list[Claim]:
-    """Return all claims: by page, then in the order in which files and lines mention them first, the open ones last."""
+    """Return all claims by page: headlines first, then by the strength of what shows them, the open ones last."""
     found: dict[str, Claim] = {}
     paths = [path for source in SOURCES for path in sorted((ROOT / source).rglob("*.py"))]
     for path in paths:
@@ -110,7 +113,7 @@ def claims() -> list[Claim]:
     for one in found.values():
         if one.capability not in CAPABILITIES:
             raise ClaimError(f"{one.sentence!r} names the capability {one.capability!r}; use one of {', '.join(order)}")
-    return sorted(found.values(), key=lambda one: (order.index(one.capability), not one.evidence))
+    return sorted(found.values(), key=lambda one: (order.index(one.capability), not one.headline, one.strength()))
 
 
 def add(found: dict[str, Claim], mark: Claim, evidence: Evidence) -> None:

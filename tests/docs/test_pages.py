@@ -13,7 +13,8 @@ from blockwright.tests.claims import claim
 from blockwright.tests.docs.pages import BLOCK, LANGUAGES, ROOT, Reader, blocks, elsewhere
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)#:]+)(?:#[^)]*)?\)")
+FILE = re.compile(r"[\w./-]+\.(?:py|c|h|md)")
 
 
 LONG = ("profiling.md",)  # pages that measure
@@ -48,8 +49,9 @@ def test_every_block_says_what_it_is_and_every_link_leads_somewhere(page: Path) 
     prose = BLOCK.sub("", text)
     indented = re.findall(r"^\n {4,}.*", prose, re.MULTILINE)
     assert not indented, f"code in no fence, which nobody runs: {indented}"
-    for target in LINK.findall(text):
+    for words, target in LINK.findall(text):
         assert (page.parent / target).exists(), f"{target} does not exist"
+        assert not FILE.fullmatch(words) or target.endswith(words), f"{words} is called {target} now"
 
 
 def test_a_block_that_fails_is_found_out(tmp_path: Path) -> None:

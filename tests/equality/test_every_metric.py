@@ -22,6 +22,7 @@ from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.dispatcher.messages import Chosen
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.messages import WorkerJoined
+from blockwright.actors.gateway.port import StreamProgress
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.predictor.messages import Query
@@ -130,7 +131,7 @@ async def expected(server: Served, seen: Seen) -> None:
     await scrape(server, seen)
     alone = Lengths(wanted=True)
     tagging = Tagging(alone, "head/nobody")
-    tagging.look(server.running.cluster.node)
+    tagging.tick(server.running.cluster.node)
     await until(lambda: alone.figures.unanswered)
     note(seen, Metrics(dict, lengths=lambda: alone.figures).render({}).decode())
 
@@ -275,7 +276,7 @@ def batched(seen: Seen) -> None:
     feed.joined("w0", 60)
     while not feed.over:
         scraped()
-        placed = feed.take("w0", 3, 60.0)
+        placed = feed.pull("w0", 3, 60.0)
         scraped()
         if not feed.progress(now).given_back:
             feed.given_back(placed.pop().request)
@@ -284,6 +285,10 @@ def batched(seen: Seen) -> None:
             feed.finished(one.request, 4, cached=4)
         if feed.stale:
             feed.settle()
+    for model in ("m", "n"):
+        metrics.begin(model, 9, 1, 4, offline=True)
+        scraped()
+        metrics.begin(model, 9, 1, 4, offline=True).began(StreamProgress(prompt=9), looked=False, first=True)
     scraped()
     other = OfflineFeed(requests[:5], Costs(token=1e-3, attend=0.0, read=1e-5), draws=draws[:5])
     metrics.batches = lambda: [figures_of({"m": other.progress(0.0)})]

@@ -307,9 +307,9 @@ class World:
             assert not state.waiting
             assert not state.running
             assert not len(state.parts.leases)
-            assert not state.parts.exchange.exports
-            assert not state.parts.exchange.landing
-            assert not len(state.parts.holds)
+            assert not state.parts.page_transfers.exports
+            assert not state.parts.page_transfers.landing
+            assert not len(state.parts.page_pins)
             assert not state.open_plans
             state.check()
 

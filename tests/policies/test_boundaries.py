@@ -105,10 +105,10 @@ def test_readers_and_owners_are_not(line: str) -> None:
 
 
 # by which names the worker's modules have the machine and its parts
-HELD = {"state", "_state", "_machine", "parts", "rows", "queue", "memory", "leases", "exchange", "holds", "routes"}
+HELD = {"state", "_state", "_machine", "parts", "rows", "queue", "memory", "leases", "page_transfers", "page_pins", "routes"}
 # what they call besides ``CALLED``: it changes nothing (``tests/policies/sweep/test_snapshot.py``, ``test_looking``)
 READING = {
-    "fork", "snapshot", "digest", "queues", "room", "offline_rooms", "kv_by_application", "all_in_force", "number",
+    "fork", "snapshot", "digest", "queues", "room", "offline_capacities", "kv_by_application", "all_in_force", "number",
     "planned", "bytes_by_holder", "left_alone", "all_held", "shared_now",
 }  # fmt: skip
 

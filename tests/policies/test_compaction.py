@@ -96,7 +96,7 @@ def test_a_load_finds_room_unless_pages_are_on_their_way_in(landing: bool, monke
             world.cancel(f"r{number}")
     assert memory.pages.spare > 0
     if landing:
-        monkeypatch.setattr(type(state.parts.exchange), "landing", property(lambda self: True))
+        monkeypatch.setattr(type(state.parts.page_transfers), "landing", property(lambda self: True))
     press(world, worker, 2, 1.0)
     assert (b"load2" in memory.residence.components) != landing
     assert bool(state.counters["moved_slots"]) != landing

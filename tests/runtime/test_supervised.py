@@ -87,6 +87,7 @@ async def test_a_reference_that_is_asked_for_is_of_the_life_of_now(nodes, node, 
     assert await (await child.ref()).where() == "b"
 
 
+@claim("A supervised reference takes its class from its supervisor", of="actor-runtime")
 @pytest.mark.parametrize("actor", [Teller, f"{__name__}:Teller"])
 async def test_it_knows_the_types_of_its_child_by_itself(nodes, node, other, actor):
     sup = await boss(node, Child(name="t", actor=actor, on="b"))

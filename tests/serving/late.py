@@ -235,7 +235,7 @@ class LateMachine:
         effects, before = state.take_effects(), state.snapshot()
         state.apply(late, now)
         caused = [effect for effect in state.take_effects() if not _may_follow(late, effect)]
-        outgoing.tell_all(effects)
+        outgoing.emit_all(effects)
         after = state.snapshot()
         if caused or after != before:
             changed = {part: (before[part], after[part]) for part in before if before[part] != after[part]}
@@ -252,7 +252,7 @@ class LateMachine:
             )
             yield "hold, where a later attempt is", late
             yield "hold that expects", replace(late, expects=True)
-        for request, hold in parts.holds.all():
+        for request, hold in parts.page_pins.all():
             route = next((route.id for route in (local.route for local in parts.routes.planned())), "")
             late = HoldPages(hold.gateway, request, hold.attempt - 1, route, hold.account, 0, 0.0, [], 5.0)
             yield "hold, where a later one is", late

@@ -43,7 +43,7 @@ class Unrest(Game):
     def _leaks(self) -> str:
         lives = self.sim._launcher.list()
         for worker in [worker for worker in self.house.workers.values() if worker.node.id in lives]:
-            book = worker.state.parts.exchange
+            book = worker.state.parts.page_transfers
             if book.exports or book.landing:
                 return f"worker {worker.node.id} has pages on their way: {book.snapshot()}"
         return super()._leaks()
@@ -72,6 +72,7 @@ class Unrest(Game):
             self.counters.update(gateway.moves().outcomes)
 
 
+@claim("Late answers of earlier attempts, leases and lives change nothing, under random faults", of="faults")
 @claim("Requests that move keep their tokens under random faults and kill -9 of source or target", of="faults")
 @pytest.mark.parametrize("span", spans(PARTS, PART, DAILY), ids=str)
 def test_every_request_ends_with_the_right_tokens_however_often_it_moves(span: range) -> None:

@@ -42,6 +42,7 @@ def test_every_request_ends_with_the_right_tokens_or_a_typed_error(part: int) ->
         assert sum(game.outcomes.values()) == REQUESTS, seed
 
 
+@claim("Late answers of earlier attempts, leases and lives change nothing, under random faults", of="faults")
 @pytest.mark.parametrize("each", ["kind", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("cell", "own"))])
 def test_every_kind_of_message_was_hit_errors_are_the_exception_and_memory_is_scarce(each: str) -> None:
     """One seed for each kind, or for each kind and each action ("cell"), but not where a seed before has hit it besides its

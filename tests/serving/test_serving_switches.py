@@ -44,8 +44,8 @@ class Switches(Game):
     def _leaks(self) -> str:
         lives = self.sim._launcher.list()
         for worker in [worker for worker in self.house.workers.values() if worker.node.id in lives]:
-            if len(worker.state.parts.holds):
-                return f"worker {worker.node.id} holds pages: {worker.state.parts.holds.snapshot()}"
+            if len(worker.state.parts.page_pins):
+                return f"worker {worker.node.id} holds pages: {worker.state.parts.page_pins.snapshot()}"
         return super()._leaks()
 
     async def _switch(self, random: Random) -> None:

@@ -278,7 +278,7 @@ async def test_slots_come_back_and_a_full_pool_falls_back_to_frames(sharing):
     assert [len(b) for b in buffers] == [100_000, 5, 300_000]
     assert sharing.a._shared.lent(B) == 2
     sent = sharing.there.sent
-    hold = sharing.a._shared.take(sharing.a._shared.free)
+    hold = sharing.a._shared.allocate(sharing.a._shared.free)
     to_b.send(ACTIVATION, b"", [bytes(300_000)])
     await sharing.pass_time(0.001)
     assert sharing.there.sent == sent + 1

@@ -39,7 +39,7 @@ export function drawTenants(view) {
   $("tenants-said").textContent = open ? "without API keys each model is one" : `${tenants.length}`;
   if (!known && tenants.length) $("tenants").querySelector("details").open = !open;
   known ||= tenants.length > 0;
-  const columns = ["tenant", "weight", "running", "waiting", "started", "refused", "tokens", "KV", ...limits.map((name) => LIMITS[name])];
+  const columns = ["tenant", "weight", "running", "waiting", "started", "refused", "tokens", "KV + cached", ...limits.map((name) => LIMITS[name])];
   $("tenant-columns").replaceChildren(...columns.map((text) => node("th", {}, text)));
   $("tenant-rows").replaceChildren(...shown.map((one) => row(one, limits)));
 }

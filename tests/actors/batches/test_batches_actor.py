@@ -63,7 +63,7 @@ async def test_a_batch_that_is_stopped_before_its_first_turn_is_written() -> Non
     try:
         desk = StoppingDesk()
         ref = await node.spawn(desk.actor, name="batches")
-        await ref.tick()
+        await ref.look()
         await until(lambda: desk.written)
         assert desk.written == [BatchEnding.CANCELLED]
     finally:

@@ -194,13 +194,13 @@ async def test_stopped_with_cancel_it_leaves_nothing_running() -> None:
 async def test_stopped_with_cancel_what_was_placed_in_the_same_turn_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that is cancelled before its first turn runs no line of its own: the job waited for it for ever."""
     bench = Bench(CreditPort(w0=2), count=5)
-    take = bench.feed.take
+    pull = bench.feed.pull
 
     def stop_after(worker: str, rows: int, positions: float, sweeps: int = 0) -> list[PlacedRequest]:
         asyncio.get_running_loop().call_soon(lambda: bench.driver.stop(cancel=True))
-        return take(worker, rows, positions, sweeps)
+        return pull(worker, rows, positions, sweeps)
 
-    monkeypatch.setattr(bench.feed, "take", stop_after)
+    monkeypatch.setattr(bench.feed, "pull", stop_after)
     running = asyncio.create_task(bench.driver.run())
     await until(running.done)
     assert not bench.placed

@@ -223,7 +223,7 @@ def test_batches_that_run_are_told_by_model() -> None:
     requests = [OfflineRequest(prompt=packed([1] * 30 + [n]), limit=9) for n in range(10)]
     feed = OfflineFeed(requests, Costs(token=1e-3, attend=0.0, read=1e-5), draws=[1.0] * 10)
     feed.joined("w0", 200)
-    first = feed.take("w0", 3, 100.0)
+    first = feed.pull("w0", 3, 100.0)
     feed.finished(first[0].request, 9, cached=30)
     metrics = Metrics(dict)
     nothing = read_sample(0.0, CLUSTER, metrics.render({}).decode())

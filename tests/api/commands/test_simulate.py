@@ -253,7 +253,7 @@ def test_lists_are_a_row_for_each_combination_and_targets_name_the_smallest(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--target", "fast"], "--target 'fast' is no target; write it like 'ttft p99 < 1'"),
+        (["--target", "fast"], "--target 'fast' is not a target; write it like 'ttft p99 < 1'"),
         (["--target", "tfft p99 < 1"], "there is no metric 'tfft'; did you mean ttft? (there are: ttft, latency,"),
         (["--target", "ttft < 1"], "ttft has mean, p50, p90, p99, max; name one, like 'ttft p99 < 1'"),
         (["--target", "ttft p98 < 1"], "ttft has mean, p50, p90, p99, max"),

@@ -51,8 +51,8 @@ def test_all_processes_are_asked_and_the_latest_come_first() -> None:
         "g1": Port([("c-g1-2", "bob", 1.0, None), ("c-g1-1", "ann", 5.0, 4.0)]),
     }
     names = {name: ChosenNames() for name in ports}
-    names["g0"].note("bob", "c-g1-1", "c-g0-1")  # bob chose the id of ann's request at another gateway
-    names["g1"].note("ann", "job", "c-g1-1")
+    names["g0"].record("bob", "c-g1-1", "c-g0-1")  # bob chose the id of ann's request at another gateway
+    names["g1"].record("ann", "job", "c-g1-1")
     seen: dict[str, Any] = {}
 
     async def setup(node: Node) -> None:

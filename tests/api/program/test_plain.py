@@ -94,9 +94,9 @@ async def test_a_key_is_not_carried_to_another_server(answering: Answering) -> N
     [
         (404, "application/json", '{"error": {"message": "no such", "code": "model_not_found"}}', "^no such$"),
         (502, "text/html", "<html>bad gateway", "^/admin/apps answered 502: <html>bad gateway$"),
-        (500, "text/html", "<html>", "is no blockwright .*gave 500 and text/html.*; give the address of one"),
-        (200, "text/html", "<html>", "is no blockwright .*gave 200 and text/html"),
-        (404, "application/json", "[]", "is no blockwright .*gave 404 and application/json"),
+        (500, "text/html", "<html>", "is not a Blockwright server .*gave 500 and text/html.*; give the address of one"),
+        (200, "text/html", "<html>", "is not a Blockwright server .*gave 200 and text/html"),
+        (404, "application/json", "[]", "is not a Blockwright server .*gave 404 and application/json"),
     ],
 )
 async def test_refusals_and_strangers(answering: Answering, status: int, kind: str, text: str, says: str) -> None:

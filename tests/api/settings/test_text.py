@@ -10,6 +10,7 @@ from blockwright.actors.config import Settings
 from blockwright.api.commands.cli import main
 from blockwright.api.settings.options import make_settings, read_config
 from blockwright.api.settings.text import as_tables, as_toml, entries
+from blockwright.tests.claims import claim
 
 ROOT = Path(__file__).parents[3]
 CHANGED = Settings(
@@ -42,6 +43,7 @@ def test_every_setting_has_a_meaning() -> None:
     assert f"\n{as_tables()}\n" in (ROOT / "docs" / "serving.md").read_text()
 
 
+@claim("Settings are in short groups, which the settings file has as headings", of="command-line")
 def test_settings_are_in_short_groups() -> None:
     groups = [(group, len([*members])) for group, members in groupby(entries(), attrgetter("group"))]
     assert all(group for group, _ in groups)
@@ -49,6 +51,7 @@ def test_settings_are_in_short_groups() -> None:
     assert max(size for _, size in groups) <= 14
 
 
+@claim("Settings are in short groups, which the settings file has as headings", of="command-line")
 def test_the_file_has_the_groups_as_headings() -> None:
     text = as_toml(Settings())
     assert "\n\n# Overload\n# --------\n\n" in text

@@ -201,11 +201,11 @@ def test_whoever_is_lost_is_not_waited_for(victim: str) -> None:
     where.move("r", "base@w1")
     if victim == "gateway":
         where.workers["w0"].state.apply(PeerLost("head"), 0.0)
-        assert not where.workers["w0"].state.parts.exchange.exports
+        assert not where.workers["w0"].state.parts.page_transfers.exports
     elif victim == "w1":
         where.kill("w1")
         assert where.moved == []
-        assert not where.workers["w0"].state.parts.exchange.exports
+        assert not where.workers["w0"].state.parts.page_transfers.exports
     else:
         where.deliver(("w0", "w1"))
         where.kill("w0")

@@ -63,7 +63,7 @@ class Dropped(World):
         super().hand_over(request, route)
 
     def held(self, worker: str, request: str = "r") -> int:
-        hold = self.workers[worker].state.parts.holds.find(request)
+        hold = self.workers[worker].state.parts.page_pins.find(request)
         return 0 if hold is None else len(hold.handles)
 
     def expect(self, request: str, prompt: list[int], limit: int) -> None:

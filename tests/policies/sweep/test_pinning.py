@@ -53,7 +53,7 @@ def test_a_hold_of_an_earlier_attempt_that_comes_late_changes_nothing() -> None:
     state = where.workers["w0"].state
     state.apply(held_by(where, 3, 60.0), 0.0)
     state.apply(held_by(where, 2, 5.0), 0.0)
-    hold = state.parts.holds.find("r")
+    hold = state.parts.page_pins.find("r")
     assert hold is not None
     assert (hold.attempt, hold.until) == (3, 60.0)
     state.apply(held_by(where, 4, 70.0), 0.0)
@@ -86,7 +86,7 @@ def test_pages_that_have_come_are_awaited_no_more() -> None:
     for worker in ("w0", "w1"):
         where.deliver(("head", worker))
     where.hold("r", PIPELINE.id, expects=True)
-    hold = where.workers["w1"].state.parts.holds.find("r")
+    hold = where.workers["w1"].state.parts.page_pins.find("r")
     assert hold is not None
     (arena,) = hold.awaited
     assert hold.awaited == {arena: full}, "one of the two layers"
@@ -101,7 +101,7 @@ def test_a_copy_for_an_earlier_attempt_lets_no_page_go() -> None:
     where = running()
     state = where.workers["w0"].state
     state.apply(held_by(where, 3), 0.0)
-    before, holding = where.held("w0"), state._holding
+    before, holding = where.held("w0"), state._pinning
     for attempt in (2, 4):
         holding.exported("r", attempt, [PageTarget("w1", 0, 3)])
         assert where.held("w0") == before > 0
@@ -115,12 +115,12 @@ def test_only_an_attempt_after_that_of_the_hold_has_pages_here() -> None:
     state = where.workers["w0"].state
     where.hold("r")
     where.hand_over("r", "base@w0")
-    waits = state._holding.waiting()
+    waits = state._pinning.waiting()
     assert len(waits) == 1
-    hold = state.parts.holds.find("r")
+    hold = state.parts.page_pins.find("r")
     assert hold is not None
     hold.attempt = 2
-    assert state._holding.waiting() == []
+    assert state._pinning.waiting() == []
 
 
 def test_room_is_what_is_left_beside_older_holds_and_a_page_for_each_that_runs() -> None:
@@ -128,7 +128,7 @@ def test_room_is_what_is_left_beside_older_holds_and_a_page_for_each_that_runs()
     where.hold("r")
     where.hold("r", PIPELINE.id, expects=True)
     state = where.workers["w1"].state
-    hold = state.parts.holds.find("r")
+    hold = state.parts.page_pins.find("r")
     assert hold is not None
     (arena,) = hold.awaited
     allocator, pages = state.parts.memory.pages.allocator(arena), state.parts.memory.pages
@@ -139,7 +139,7 @@ def test_room_is_what_is_left_beside_older_holds_and_a_page_for_each_that_runs()
     assert not state.room("r")
     hold.awaited[arena] = free - 4
     older = PagePin("head/gateway", 1, "", (0, 0.5, "o"), 60.0, [], {arena: 4})
-    state.parts.holds.open("o", older)
+    state.parts.page_pins.open("o", older)
     assert state.room("r")
     older.awaited[arena] = 5
     assert not state.room("r"), "what an older one awaits comes first"
@@ -153,7 +153,7 @@ def test_beside_each_that_runs_a_page_is_left() -> None:
     where.submit(submission("x", [50] * 4, 30, "base@w0", arrival=2.0))
     where.turns("w0", 2)
     state = where.workers["w0"].state
-    hold, (arena,) = state.parts.holds.find("r"), state.parts.memory.pages.idle.slots
+    hold, (arena,) = state.parts.page_pins.find("r"), state.parts.memory.pages.idle.slots
     assert hold is not None
     assert len(state.parts.queue.running) == 1
     free = state.parts.memory.pages.allocator(arena).room + state.parts.memory.pages.idle.slots[arena]

@@ -37,7 +37,8 @@ MEMO = ("attribute", "_paths")  # what is looked at less closely next time: test
 OWNED = ("attribute", "_owned")  # the same of each block of a list
 SHARED = (("attribute", "tokens"), ("attribute", "hashes"), ("attribute", "pages"))  # beyond its count a list is a fork's
 PARTS = (
-    "rows", "queue", "memory", "leases", "exchange", "holds", "absences", "announcements", "routes", "outgoing", "_plans",
+    "rows", "queue", "memory", "leases", "page_transfers", "page_pins", "return_timeouts", "pending_pages", "routes",
+    "outgoing", "_plans",
 )  # fmt: skip
 
 

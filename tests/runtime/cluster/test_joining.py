@@ -159,6 +159,7 @@ async def test_who_is_not_admitted(rig, tmp_path):
         return
     spoilt = tmp_path / "spoilt"
     spoilt.write_text(rig.cluster.invite()[:-9])
+    spoilt.chmod(0o600)
     used = rig.cluster.invite()
     await (await join(used, name="first")).stop()
     rig.cluster.invite()  # another is open, so that the door is

@@ -1,0 +1,210 @@
+"""Rows of the plan being made: a place in the batch and memory for each, taken from younger sequences if need be.
+
+The order of rows is decided by ``planner.py`` and ``backfill.py``; this file carries out one choice at a time: start a
+sequence, give it pages, add its tokens to the batch. Memory is taken page by page. When there is none, or when an account
+is at its cap, a younger sequence is preempted (``preemption.py`` chooses).
+"""
+
+from __future__ import annotations
+
+from ..model.runs import Span
+from ..plan.sweep_plan import SetPages, SetSampling, WriteTokens
+from .batch_builder import BatchBuilder
+from .columns import Place, Status
+from .events import LeaseGranted, Progressed, Send
+from .microbatch_scheduler import MicrobatchScheduler
+from .parts import Parts
+from .pinning import Pinning
+from .pipeline import Pipeline
+from .preemption import choose_victim
+from .prefix_catch_up import PrefixCatchUp
+from .sequence_queue import Rank
+from .sequences import Found, Sequences
+
+
+class RowPicker:
+    """The picker of rows. It keeps nothing between two plans but ``microbatches``, which ``begin_plan`` replaces."""
+
+    def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline, pinning: Pinning) -> None:
+        self._parts, self._sequences, self._pipeline, self._pinning = parts, sequences, pipeline, pinning
+        self._rows, self.catch_up = parts.rows, PrefixCatchUp(parts, self._list_page)
+        self.microbatches = MicrobatchScheduler(parts)
+
+    def begin_plan(self) -> None:
+        """Form the microbatches of the plan being made."""
+        self.microbatches = MicrobatchScheduler(self._parts)
+
+    def rank(self, s: int) -> Rank:
+        return self._parts.queue.rank(self._rows.key(s), self._rows.tenant[s])
+
+    def delays(self, batch: BatchBuilder, s: int) -> bool:
+        """Return whether rows of an account that was given less decode, and so wait for each prompt token of ``s``."""
+        if not batch.decoding:
+            return False
+        mine = self.rank(s)  # higher than before: a start is charged at once, but no account counts as behind itself
+        own = mine[0], self._rows.tenant[s]
+        return any(rank < mine and (rank[0], account) != own for rank, account in batch.decoding)
+
+    def pick(self, batch: BatchBuilder, s: int, count: int) -> None:
+        """Give ``s`` pages for ``count`` more tokens and a place in the batch, or leave it for a later sweep."""
+        rows = self._rows
+        start = rows.planned[s]
+        if self._covered(batch, s, start + count) and self.grow(batch, s, start + count):
+            batch.add(s, start, count, rows.plan(s, count), rows.place[s] == Place.LOCAL)
+
+    def pick_chunk(self, batch: BatchBuilder, s: int, most: int = 1 << 30) -> None:
+        rows = self._rows
+        self.catch_up.jump(s)
+        delays = self.delays(batch, s)
+        room = min(batch.budget, batch.spare) if delays else batch.budget
+        count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room, most)
+        if count <= 0:
+            return
+        count = self.catch_up.until_found(s, count)
+        if delays:
+            batch.spare -= count
+        self.pick(batch, s, count)
+
+    def leave(self, batch: BatchBuilder, s: int) -> None:
+        """Pick a decoding row that goes on elsewhere. A row that waits for memory leaves its place to the others."""
+        if self._rows.status[s] == Status.RUNNING and batch.budget > 0 and self.microbatches.room(s):
+            picked = len(batch.picked)
+            self.pick(batch, s, 1)
+            if len(batch.picked) > picked:
+                self.microbatches.take(s)
+
+    # starts ----------------------------------------------------------------------------------------------------------
+
+    def start(self, s: int, found: Found) -> None:
+        """Start ``s``: give it a row and list the present pages. Positions present on every span are skipped."""
+        parts, rows = self._parts, self._rows
+        pages, outgoing, of = parts.memory.pages, parts.outgoing, rows.submission[s]
+        row = rows.start(s)
+        if outgoing.edited:
+            outgoing.edit(WriteTokens(row, 0, rows.tokens_of(s)))
+            outgoing.edit(SetSampling(row, of.prompt_length, of.sampling))
+        for handles in found:  # pin first: taking a page for another span may evict
+            for handle in handles:
+                if handle is not None:
+                    pages.share(handle, rows.tenant[s])
+        whole = next((page for page, handles in enumerate(found) if None in handles), len(found))
+        for handles in found:
+            self._complete_page(s, handles)
+        if not rows.route[s].spans:  # no KV here, so none can be missing
+            whole = (rows.known[s] - 1) // rows.page_size
+        parts.leases.start(s)
+        if len(parts.page_pins):
+            self._pinning.end(of.request, of.attempt - 1)
+        skipped = min(whole, parts.leases.cached(s)) * rows.page_size
+        rows.charge(s, skipped)  # paid by the sequence that computed them
+        parts.queue.charge_prompt(rows.key(s), rows.tenant[s], rows.charge(s, rows.length[s]))
+        if rows.is_guest(s):
+            self._start_guest(s, whole)
+            return
+        rows.skip(s, skipped)
+        parts.queue.start(rows.key(s))
+        outgoing.count("cached_tokens", skipped)
+        self._sequences.announce(s)
+        outgoing.emit(Progressed(of.gateway, of.request, of.attempt, skipped, skipped))
+
+    def _start_guest(self, s: int, whole: int) -> None:
+        """Take all pages of the lease at once, so that no row of the guest ever waits; then its home may send them."""
+        parts, rows = self._parts, self._rows
+        while rows.route[s].spans and rows.paged[s] < parts.leases.pages(s):
+            added = self._add_page(s)
+            assert added, "the lease fitted a moment ago"
+        grant = LeaseGranted(parts.config.worker, parts.leases.number(s), whole)
+        parts.outgoing.emit(Send(parts.leases.home(s), grant))
+
+    def _complete_page(self, s: int, handles: list[int | None]) -> None:
+        """List a page of which some spans are present; the others get fresh slots."""
+        rows, memory = self._rows, self._parts.memory
+        whole = []
+        for span, handle in zip(rows.route[s].spans, handles, strict=True):
+            taken = handle if handle is not None else memory.allocate_page(span, rows.tenant[s])
+            assert taken is not None, "the page fitted a moment ago"
+            whole.append(taken)
+        self._list_page(s, whole)
+
+    # memory ----------------------------------------------------------------------------------------------------------
+
+    def _covered(self, batch: BatchBuilder, s: int, positions: int) -> bool:
+        """Return whether other workers of the route of ``s`` have pages for ``positions``."""
+        return self._rows.place[s] == Place.LOCAL or self._pipeline.covers(s, positions, batch.growing)
+
+    def grow(self, batch: BatchBuilder, s: int, positions: int) -> bool:
+        """Extend the pages of ``s`` to ``positions``, if need be at the cost of younger sequences; return whether it
+        worked.
+        """
+        rows = self._rows
+        if not rows.route[s].spans:
+            return True
+        need = -(-positions // rows.page_size)
+        if need > rows.paged[s] + 1:
+            self._add_pages(s, need - rows.paged[s])
+        while rows.paged[s] < need:
+            if not self._add_page(s):
+                memory, spans = self._parts.memory, rows.route[s].spans
+                at_cap = not memory.within_cap(rows.tenant[s], memory.page_bytes(spans))
+                if not self.make_room(batch, s, at_cap=at_cap):
+                    return False
+        return True
+
+    def _add_pages(self, s: int, count: int) -> None:
+        """Add ``count`` pages at once, in the simple case; equivalent to adding one after the other."""
+        memory, spans = self._parts.memory, self._rows.route[s].spans
+        if len(spans) == 1 and not memory.capped:
+            handles = memory.pages.allocate_several(spans[0], [self._rows.tenant[s]] * count) or []
+            first = self._rows.paged[s]
+            self._rows.list_each([s] * len(handles), handles)
+            for n, handle in enumerate(handles if self._parts.outgoing.edited else []):
+                self._edit_page(s, spans[0], first + n, handle)
+
+    def _add_page(self, s: int) -> bool:
+        """Add one page on all local spans, or nothing."""
+        taken = self._parts.memory.allocate_pages(self._rows.route[s].spans, self._rows.tenant[s])
+        if taken is None:
+            return False
+        self._list_page(s, taken)
+        return True
+
+    def _list_page(self, s: int, handles: list[int]) -> None:
+        """List ``handles``, one for each span, as the next page of ``s``."""
+        rows = self._rows
+        page = rows.paged[s]
+        rows.list_page(s, handles)
+        if self._parts.outgoing.edited:
+            for span, handle in zip(rows.route[s].spans, handles, strict=True):
+                self._edit_page(s, span, page, handle)
+
+    def _edit_page(self, s: int, span: Span, page: int, handle: int) -> None:
+        slots = self._parts.memory.pages.slots(handle)
+        self._parts.outgoing.edit(SetPages(self._rows.row[s], span.layer, page, slots))
+
+    def make_room(self, batch: BatchBuilder, s: int, *, at_cap: bool) -> bool:
+        """Preempt one sequence for ``s``; return True if its memory is free now, and False if ``s`` must wait.
+
+        An account at its cap finds room among its own sequences, and the others do not notice.
+        """
+        parts, rows, account = self._parts, self._rows, self._rows.tenant[s]
+        running = [*parts.queue.running, *parts.leases.lent()]
+        if at_cap:
+            batch.capped.add(account)
+            batch.squeezed = True
+            running = [other for other in running if rows.tenant[other] == account]
+        else:
+            batch.starved = True
+        if rows.leaving or parts.leases.revoked or parts.page_transfers.landing:
+            return False  # memory is being freed
+        victim = choose_victim(rows, parts.memory.pages, parts.queue, running, s, set(batch.picked))
+        if len(parts.page_pins) and self._pinning.give_way(s if victim is None else victim, account if at_cap else ""):
+            return True
+        if victim is None:
+            return False
+        if at_cap:
+            parts.memory.hit_cap(account)
+        if rows.is_guest(victim):
+            self._pipeline.revoke(victim)
+            return False
+        self._sequences.preempt(victim)
+        return rows.status[victim] != Status.LEAVING
