@@ -33,7 +33,7 @@ def test_use_of_what_is_allowed() -> None:
     )  # fmt: skip
     told = printed([tenant(":left", weight=None), tenant("team-a"), busy], 120)
     assert told[:2] == ["3 tenants; 2 running, 1 waiting", ""]
-    columns = ["TENANT", "WEIGHT", "RUN", "WAIT", "STARTED", "REFUSED", "TOKENS", "KV", "REQ/MIN", "TOK/DAY"]
+    columns = ["TENANT", "WEIGHT", "RUN", "WAIT", "STARTED", "REFUSED", "TOKENS", "KV+CACHED", "REQ/MIN", "TOK/DAY"]
     assert told[2].split() == columns
     row = "team-b 3 2 1 1,234 5 56,789 3.0 MiB of 8.0 MiB 7 of 60 56,789 of 100,000"
     assert " ".join(told[3].split()) == row, "busy ones first"
