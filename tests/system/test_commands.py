@@ -117,7 +117,7 @@ def test_ps_and_top(url: str, run: Any) -> None:
         assert run("ps", *lists, "--url", url)[0] == 2
     listed = run("ps", "--tenants", "--url", url, "--once")[1].splitlines()
     assert listed[0] == "1 tenant; 0 running, 0 waiting"
-    assert listed[2].split() == ["TENANT", "WEIGHT", "RUN", "WAIT", "STARTED", "REFUSED", "TOKENS", "KV"]
+    assert listed[2].split() == ["TENANT", "WEIGHT", "RUN", "WAIT", "STARTED", "REFUSED", "TOKENS", "KV+CACHED"]
     assert listed[3].split()[:4] == ["demo-checkpoint", "1", "0", "0"], "without keys a model is a tenant"
     (tenant,) = json.loads(run("ps", "--tenants", "--url", url, "--json")[1])["tenants"]
     assert (tenant["requests"]["started"], tenant["tokens"]) == tuple(
