@@ -158,7 +158,7 @@ def test_the_short_way_leads_to_the_same_course() -> None:
 
 
 def test_both_ways_know_who_is_still_there() -> None:
-    """Those that wait, too, and those whose last token is being computed."""
+    """Count requests that wait, and requests whose last token is being computed, among the delayed ones."""
     waiting = 0
     for seed in range(20):
         chance = random.Random(seed)
