@@ -47,7 +47,7 @@ static inline uint64_t ticks(void) {
 #endif
 }
 
-/* A point at which a thread may lose its core; tests make that more likely. */
+/* A point at which a thread may lose its core. Tests slow it down with bw_delay. */
 static inline void point(const job *j) {
     bw_ctx *x = j->x;
     if (!x->delay_every)
@@ -192,6 +192,7 @@ void bw_pieces(bw_ctx *x, const bw_call *call, const bw_phase *phase, int thread
         for (int i = 0; i < phase->pieces; i++) {
             compute(work, i);
             store(work, i);
+            point(&j);
         }
         move_on(&j);
         return;

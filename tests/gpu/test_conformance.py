@@ -172,7 +172,7 @@ def test_progress_is_seen_while_a_plan_is_executed(make_backend: Make, checkpoin
     enough = 5 if isinstance(backend, NativeBackend) else 2  # more values than those between two calls
     rig, interval = Rig(backend, checkpoint("llama")), sys.getswitchinterval()
     if isinstance(backend, NativeBackend):
-        backend.delay(3, 500)
+        backend.delay(1, 2000)  # a phase takes longer than the watcher's turns
 
     def watch() -> None:
         while not done.is_set():
