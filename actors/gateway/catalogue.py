@@ -50,7 +50,8 @@ class Catalogue:
         table, chain, configured = self._table, self._table.chains.get(application), self.configured.get(model)
         if configured is None:
             assert chain is not None, "a model is neither configured nor published"
-            configured = ModelInfo(model, chain.checkpoint, chain.context, chain.created, False, adapter=chain.adapter)
+            more = {"adapter": chain.adapter, "family": chain.family}
+            configured = ModelInfo(model, chain.checkpoint, chain.context, chain.created, False, **more)
         virtual = chain.virtual if chain is not None else configured.virtual
         return ModelInfo(
             model,
@@ -65,6 +66,7 @@ class Catalogue:
             base=chain.base if chain is not None else configured.base,
             defaults=chain.defaults if chain is not None else configured.defaults,
             adapter=chain.adapter if chain is not None and chain.checkpoint else configured.adapter,
+            family=chain.family if chain is not None else configured.family,
         )
 
     def virtual(self, model: str) -> int:

@@ -183,6 +183,7 @@ class ModelInfo:
     adapter: str = ""
     base: str = ""  # of an adapter: the id of the model that it was put on
     defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
+    family: str = ""  # of a lower tier: the id of the family, which is the top tier
 
     @property
     def folders(self) -> tuple[str, ...]:

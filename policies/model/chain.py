@@ -104,6 +104,7 @@ class Chain:
     base: str = ""  # adapters: id of the model that it was put on
     defaults: str = ""  # default options of its requests, as a JSON object; "": none
     adapter: str = ""  # adapters: folder whose own files of that kind take precedence over the checkpoint's
+    family: str = ""  # lower tiers: id of the family, which is the top tier
 
     @property
     def served_as(self) -> str:
