@@ -12,7 +12,7 @@ from ..gpu.model.config import ComponentSpec
 from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from ..gpu.weights.checkpoint import Checkpoint
 from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
-from ..policies.model.tiers import tier_id
+from ..policies.model.tiers import family_of, no_tier, tier_id
 from ..zoo.records import read_chain
 from ..zoo.source import open_source
 from .config import Settings, SettingsError
@@ -66,6 +66,7 @@ def open_checkpoints(settings: Settings) -> Opened:
                 f"too; serve one before it and name it in bases.{name} (there are: {', '.join(opened)})"
             )
         found[name] = open_adapter(path, opened[base])
+    _check_named_tiers(settings, found, families)
     inherited = {tier: settings.application_defaults.get(family, "") for tier, family in families.items()}
     defaults = {**settings.application_defaults, **{tier: text for tier, text in inherited.items() if text}}
     return Opened(found, bases, frozenset(assumed), defaults, families=families)
@@ -85,6 +86,18 @@ def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
             f"and the adapter beside it: --app {name}={path}"
         )
     return chosen
+
+
+def _check_named_tiers(settings: Settings, opened: Mapping[str, Checkpoint], families: Mapping[str, str]) -> None:
+    """Raise SettingsError if a setting names a tier that its family does not have."""
+    named = {"default_model": [settings.default_model], "bases": [*settings.bases.values()]}
+    named |= {name: [*getattr(settings, name)] for name in ("pipelines", "tenant_weights", "tenant_kv_share")}
+    named["tenant_models"] = [one.strip() for models in settings.tenant_models.values() for one in models.split(",")]
+    for setting, names in named.items():
+        for name in names:
+            if name not in opened and family_of(name) in settings.applications and name not in settings.api_keys.values():
+                there = no_tier(name, families) or f"{family_of(name)} has no tiers"
+                raise SettingsError(f"{setting} names {name!r}, which is not served; {there}")
 
 
 def with_tiers(opened: Mapping[str, Checkpoint], settings: Settings) -> tuple[dict[str, Checkpoint], dict[str, str]]:

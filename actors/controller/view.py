@@ -16,6 +16,7 @@ from ...policies.model.chain import Chain, bases
 from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
+from .families import family_shares, members
 from .labels import labels as labels_of
 from .messages import Application
 from .parameter_shares import ParameterShares, holders, parameter_shares, saving
@@ -207,18 +208,21 @@ def _parameters(found: dict[str, tuple[int, int]], labels: Mapping[str, str]) ->
 def application_view(state: ControllerState, served: Served) -> ApplicationView:
     """Return the view of an application for the caller that added it."""
     one = served.application
-    shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed or o is served))
-    ready = served.parked or state.ready(one.name)
+    family = members(state.served, served)
+    shares = family_shares(state.served, family)
+    ready = all(member.parked or state.ready(member.application.name) for member in family)
     base = (_base(state, one) or "") if one.changed else ""
-    return ApplicationView(one.served_as, one.checkpoint, ready, one.context, shares.own, shares.shared, base)
+    tiers = tuple(member.application.served_as for member in family[1:])
+    return ApplicationView(one.served_as, one.checkpoint, ready, one.context, shares.own, shares.shared, base, tiers)
 
 
 def removal_view(state: ControllerState, served: Served, default: str) -> RemovalView:
-    """Return the consequences of a removal. ``default``: see ``GatewayPort.remove_application``."""
-    one = served.application
-    shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed))
-    others = [o.application for o in state.served.values() if o.deployed and not o.draining and o is not served]
-    over = [o for o in others if o.changed and (o.base == one.checkpoint if o.base else o.base_model == one.served_as)]
+    """Return the consequences of a removal, with all tiers. ``default``: see ``GatewayPort.remove_application``."""
+    family = members(state.served, served)
+    shares = family_shares(state.served, family)
+    others = [o.application for o in state.served.values() if o.deployed and not o.draining and o not in family]
+    checkpoints, models = zip(*((o.application.checkpoint, o.application.served_as) for o in family), strict=True)
+    over = [o for o in others if o.changed and (o.base in checkpoints if o.base else o.base_model in models)]
     default = default or state.table.default
     return RemovalView(False, shares.own, len(over), default, any(o.served_as == default for o in others))
 

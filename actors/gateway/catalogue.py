@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...policies.model.tiers import no_tier
 from ...policies.nearest import suggestion
 from ...policies.requests.admission import admit
 from ...policies.requests.refusal import Refusal, RequestRefused
@@ -95,7 +96,8 @@ class Catalogue:
         """Return the refusal for a model that is not served or no longer served, else None."""
         if model in self._table.models:
             return None
-        there = suggestion(model, [*self._table.models], repr)
+        tiers = [one for one in self._table.models if self._model(one, self._table.models[one]).family]
+        there = no_tier(model, tiers) or suggestion(model, [*self._table.models], repr)
         return RequestRefused(Refusal.UNKNOWN_MODEL, f"model {model!r} does not exist; {there}")
 
     def unfit(self, generation: Generation) -> RequestRefused | None:

@@ -206,7 +206,7 @@ class NewApplication:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationView:
-    """An application that was added. Sizes are raw bytes of parameters."""
+    """An application that was added, with its tiers. Sizes are raw bytes of parameters."""
 
     id: str
     checkpoint: str
@@ -215,6 +215,7 @@ class ApplicationView:
     own: int
     shared: int  # with other applications
     base: str = ""  # of an adapter: the id of the model that it was put on
+    tiers: tuple[str, ...] = ()  # of a family: the ids of its lower tiers, which were added with it
 
 
 @dataclass(frozen=True, slots=True)

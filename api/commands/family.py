@@ -1,0 +1,71 @@
+"""Works on model families: one checkpoint whose lower tiers are its first layers.
+
+plan says which tiers a checkpoint should have to be as fast as given models.
+export writes one tier as an ordinary checkpoint folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from . import CommandError
+from .zoo_folder import refusals
+
+_FOLDER = "checkpoint folder, hub id, or ZOO/chains/NAME of a zoo"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    plan = commands.add_parser("plan", help="tier depths of equal measured latency", description=_plan.__doc__)
+    plan.add_argument("folder", metavar="FOLDER", help=_FOLDER)
+    plan.add_argument("--models", metavar="FOLDER", nargs="+", default=[], help="smaller models to be as fast as")
+    export = commands.add_parser("export", help="write a tier as a checkpoint", description=_export.__doc__)
+    export.add_argument("folder", metavar="FOLDER", help=_FOLDER)
+    export.add_argument("--tier", type=int, required=True, metavar="K", help="the tier's number of layers")
+    export.add_argument("out", metavar="OUT", help="the new folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with refusals():
+        return _plan(arguments) if arguments.command == "plan" else _export(arguments)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    """Write a tier as an ordinary checkpoint folder, which transformers opens,
+    too: config.json, weights, tokenizer and generation defaults."""
+    from ...gpu.weights.export import export
+    from ...policies.binary_size import binary_size
+    from ...zoo.source import open_source
+
+    family = open_source(arguments.folder)
+    if not family.exits:
+        print(f"{arguments.folder} lists no exits: the tier has the head of the whole model", file=sys.stderr)
+        family = family.with_shared_exits([arguments.tier], "--tier")
+    tier = family.at_exit(arguments.tier)
+    try:
+        out = export(tier, Path(arguments.out).expanduser())
+    except OSError as error:
+        raise CommandError(f"{arguments.out} cannot be written ({error.strerror}); name another folder") from None
+    print(f"{out}: {tier.tier} of {family.config.layers} layers, {binary_size(tier.nbytes)}")
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    """Measure the time of a prompt of 1,024 tokens at each depth of a model, and
+    print for each smaller model the tier that is as fast."""
+    from ...actors.profiling.tier_plan import measure, plan
+    from ...zoo.source import open_source
+    from .family_table import plan_lines
+
+    big = open_source(arguments.folder)
+    found = measure(big, [open_source(one) for one in arguments.models], _tell)
+    print("\n".join(plan_lines(arguments.folder, arguments.models, found, plan(found))))
+    return 0
+
+
+def _tell(done: int, total: int) -> None:
+    """Show the progress, if standard error is a terminal."""
+    if sys.stderr.isatty():
+        print(f"\rmeasuring: {done} of {total}", end="\r" if done < total else "\n", file=sys.stderr, flush=True)
