@@ -62,6 +62,7 @@ COMMANDS = {
     "explain": Command("explain", "show what happened to a request"),
     "chaos": Command("chaos", "kill, stop or slow a worker of your own server"),
     "doctor": Command("doctor", "check whether this machine can serve"),
+    "family": Command("family", "plan and export the tiers of a model family"),
     "zoo add": Command("zoo_add", "add a model to a zoo, which stores each tensor once"),
     "zoo list": Command("zoo_list", "list the applications of a zoo"),
     "zoo show": Command("zoo_show", "show an application's blocks and who shares them"),

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import CommandError
 from .zoo_folder import refusals
+
+if TYPE_CHECKING:
+    from ...actors.profiling.tier_plan import TierPlan
 
 _FOLDER = "checkpoint folder, hub id, or ZOO/chains/NAME of a zoo"
 
@@ -55,14 +60,39 @@ def _export(arguments: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace) -> int:
     """Measure the time of a prompt of 1,024 tokens at each depth of a model, and
     print for each smaller model the tier that is as fast."""
-    from ...actors.profiling.tier_plan import measure, plan
+    from ...actors.config import Settings
+    from ...actors.profiling.tier_plan import plan_tiers
+    from ...actors.resources import cores, free_memory
+    from ...actors.sizing import serving_dtype
+    from ...gpu.errors import BackendError
+    from ...gpu.select import open_backend
     from ...zoo.source import open_source
-    from .family_table import plan_lines
 
-    big = open_source(arguments.folder)
-    found = measure(big, [open_source(one) for one in arguments.models], _tell)
-    print("\n".join(plan_lines(arguments.folder, arguments.models, found, plan(found))))
+    sources = [arguments.folder, *arguments.models]
+    big, *models = map(open_source, sources)
+    dtype = serving_dtype(Settings(), {source: one.config for source, one in zip(sources, (big, *models), strict=True)})
+    try:
+        numerics = open_backend("auto", dtype, 1).numerics
+        found = plan_tiers(lambda: open_backend("auto", dtype, cores()), big, models, free_memory(), _tell)
+    except BackendError as error:
+        raise CommandError(str(error), 2) from None
+    print(f"a prompt of {found.tokens:,} tokens, {numerics}, {cores()} threads; the fastest of 5 turns each\n")
+    print("\n".join(plan_lines(arguments.models, found)))
     return 0
+
+
+def plan_lines(models: Sequence[str], found: TierPlan) -> list[str]:
+    """Return the measured times by depth, and the tier for each smaller model."""
+    whole = max(found.depths)
+    lines = [f"{'LAYERS':>6}  {'SECONDS':>9}  OF ALL"]
+    lines += [f"{depth:>6}  {time:9.4f}  {time / found.depths[whole]:6.0%}" for depth, time in found.depths.items()]
+    if models:
+        width = max(5, *map(len, models))
+        lines += ["", f"{'MODEL':<{width}}  {'SECONDS':>9}  AS FAST AS"]
+    for model, seconds, tier in zip(models, found.models, found.tiers, strict=True):
+        depth = f"{tier} of {whole} layers" if tier not in (None, whole) else "all layers, so no lower tier"
+        lines.append(f"{model:<{width}}  {seconds:9.4f}  {depth}")
+    return lines
 
 
 def _tell(done: int, total: int) -> None:

@@ -55,7 +55,7 @@ def check_exits(layers: Sequence[int], total: int, source: str) -> None:
     if not layers:
         raise CheckpointError(f"{source} is empty; name layers from 1 to {total - 1}, or leave it out")
     for i, count in enumerate(layers):
-        where = f"{source}: exit {i + 1}"
+        where = f"{source}: exit {i + 1}" if len(layers) > 1 else f"{source}: the exit"
         if count == total:
             raise CheckpointError(
                 f"{where} is after {count} layers, which are all of the model: that is the top tier already; leave it out"

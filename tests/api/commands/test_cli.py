@@ -29,6 +29,7 @@ FLAGS = {
     "demo": {"--checkpoint", "--port", "--serve"},
     "doctor": {"--json", "--port"},
     "chaos": {"--api-key-file", "--seconds", "--url"},
+    "family": {"--help", "--models", "--tier"},
     "explain": {"--api-key-file", "--json", "--last", "--url"},
     "apps": {"--api-key-file", "--json", "--url"},
     "apps add": {"--api-key-file", "--base", "--replace", "--url", "--wait"},
