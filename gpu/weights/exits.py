@@ -58,19 +58,25 @@ def check_exits(layers: Sequence[int], total: int, source: str) -> None:
         where = f"{source}: exit {i + 1}" if len(layers) > 1 else f"{source}: the exit"
         if count == total:
             raise CheckpointError(
-                f"{where} is after {count} layers, which are all of the model: that is the top tier already; leave it out"
+                f"{where} is after {_layers(count)}, which are all of the model: that is the top tier already; leave it out"
             )
         if not 1 <= count < total:
-            raise CheckpointError(f"{where} is after {count} layers, but the model has {total}; give 1 to {total - 1}")
+            raise CheckpointError(f"{where} is after {_layers(count)}, but the model has {total}; give 1 to {total - 1}")
         if i and count == layers[i - 1]:
-            raise CheckpointError(f"{where} is after {count} layers like the one before it; leave one of them out")
+            raise CheckpointError(f"{where} is after {_layers(count)} like the one before it; leave one of them out")
         if i and count < layers[i - 1]:
-            raise CheckpointError(f"{where} is after {count} layers, but follows one after {layers[i - 1]}; sort the exits")
+            raise CheckpointError(
+                f"{where} is after {_layers(count)}, but follows one after {layers[i - 1]}; sort the exits"
+            )
 
 
 def below(items: Sequence[T], layers: int, total: int) -> Sequence[T]:
     """Return the items of the embedding and the first layers, of one item for each component of ``total`` layers."""
     return items[: 1 + layers * ((len(items) - 2) // total)]
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'s' * (count != 1)}"
 
 
 def _listed(path: Path, total: int) -> dict[int, str]:
