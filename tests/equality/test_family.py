@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 
 from blockwright.gpu.weights.export import export
 from blockwright.policies.model.tiers import tier_source
+from blockwright.tests.adapters import confirm as confirm_adapter
+from blockwright.tests.adapters import make_adapter, peft_model
 from blockwright.tests.checkpoints import make_checkpoint, make_family
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve
 from blockwright.tests.gpu.reference import confirm, prompt_of
+from blockwright.tests.waiting import until
 from blockwright.zoo.source import open_source
 
 Checkpoints = Callable[..., Path]
@@ -56,3 +60,72 @@ async def test_a_tier_answers_as_its_export(tmp_path: Path, architecture: str, d
         ]
         assert sum(judged) > NEW * len(jobs) // 2, "most of the tokens are judged"
     assert len({tuple(tokens) for tokens, _ in mixed}) == len(jobs), "tiers differ"
+
+
+@claim("An adapter goes on the top tier of a family, or on the tier that its base names", of="families")
+async def test_one_server_shows_adds_and_removes_families(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    base = checkpoint("llama", num_hidden_layers=4)
+    roots = tmp_path / "roots"
+    roots.mkdir()
+    family = make_family(base, roots / "f", EXITS)
+    three = export(open_source(tier_source(str(family), 3)), tmp_path / "three")
+    adapters = {"tuned": make_adapter(base, roots / "tuned"), "tuned-3": make_adapter(three, roots / "tuned-3", seed=1)}
+    for folder in adapters.values():
+        settings = json.loads((folder / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps(settings | {"base_model_name_or_path": ""}))
+    settings = {"bases": {"tuned-3": "m:3"}, "exits": {"plain": "2"}, "app_roots": str(roots), "memory": 64 << 20}
+    async with serve({"m": family, "plain": base, **adapters}, **settings) as server:
+        ids = ["m", "m:1", "m:3", "plain", "plain:2", "tuned", "tuned-3"]
+        models = (await got(server, "/v1/models"))["data"]
+        assert [one["id"] for one in models] == ids
+        apps = (await server.cluster())["applications"]
+        assert {name: apps[name]["base"] for name in ids[1:3]} == {"m:1": "m", "m:3": "m"}
+        owned = {name: apps[name]["bytes"]["own"] for name in ids[:5]}
+        head = 4 * (64 + 384 * 64)
+        assert owned == {"m": 0, "m:1": head, "m:3": 0, "plain": 0, "plain:2": 0}, "of m all is plain's, too"
+        assert (apps["tuned"]["base"], apps["tuned-3"]["base"]) == ("m", "m:3")
+        for name, over in {"tuned": base, "tuned-3": three}.items():
+            prompt = prompt_of(30, seed=3)
+            choice = await server.complete(prompt, NEW, model=name)
+            confirm_adapter(peft_model(over, adapters[name]), prompt, choice["token_ids"])
+        told = await got(server, "/v1/models/m:2", 404)
+        assert told["error"]["message"].endswith("does not exist; m has the tiers m:1, m:3, m (all layers)")
+        told = await got(server, "/v1/models/plain:3", 404)
+        assert told["error"]["message"].endswith("does not exist; plain has the tiers plain:2, plain (all layers)")
+
+        before = await got(server, "/v1/models")
+        answer = await sent(server, "POST", "/admin/apps", {"name": "n", "path": str(family)})
+        assert answer["state"] == "ready"
+        assert answer["summary"].endswith("; tiers: n:1, n:3")
+        assert answer["bytes"]["own"] == 0
+        prompt = prompt_of(20, seed=4)
+        for id, same in {"n": "m", "n:1": "m:1", "n:3": "m:3"}.items():
+            one, other = [await server.complete(prompt, NEW, model=model, logprobs=3) for model in (id, same)]
+            assert one == other
+        told = await sent(server, "DELETE", "/admin/apps/n:1", status=409)
+        assert told["error"]["message"] == "n:1 is a tier of n, and a family goes as a whole; remove n"
+        fewer = make_family(base, roots / "g", {2: "shared"})
+        answer = await sent(server, "POST", "/admin/apps/n", {"path": str(fewer)})
+        assert answer["summary"].endswith("; tiers: n:2")
+        await until(lambda: server.running.port is not None and listed(server, "n") == ["n", "n:2"])
+        told = await sent(server, "DELETE", "/admin/apps/n")
+        assert told["state"] == "removed"
+        assert await got(server, "/v1/models") == before
+
+
+def listed(server: Served, family: str) -> list[str]:
+    assert server.running.port is not None
+    return [info.id for info in server.running.port.models() if family in (info.id, info.family)]
+
+
+async def got(server: Served, path: str, status: int = 200) -> dict[str, Any]:
+    return await sent(server, "GET", path, status=status)
+
+
+async def sent(
+    server: Served, method: str, path: str, body: dict[str, Any] | None = None, status: int = 200
+) -> dict[str, Any]:
+    async with server.session.request(method, f"{server.url}{path}", json=body) as answer:
+        content: dict[str, Any] = await answer.json()
+        assert answer.status == status, content
+    return content
