@@ -37,11 +37,13 @@ class CommandModule(Protocol):
 class Command:
     """A command. ``summary``: its line in the list of commands."""
 
-    module: str  # name of a module in this package
+    module: str  # name of a module in this package, or "module:Class" of a class with the same interface
     summary: str
 
     def load(self) -> CommandModule:
-        return cast(CommandModule, import_module(f"{__name__}.{self.module}"))
+        name, _, part = self.module.partition(":")
+        module = import_module(f"{__name__}.{name}")
+        return cast(CommandModule, getattr(module, part) if part else module)
 
 
 # The order is the order of the list in --help.
@@ -62,7 +64,8 @@ COMMANDS = {
     "explain": Command("explain", "show what happened to a request"),
     "chaos": Command("chaos", "kill, stop or slow a worker of your own server"),
     "doctor": Command("doctor", "check whether this machine can serve"),
-    "family": Command("family", "plan and export the tiers of a model family"),
+    "family plan": Command("family:Plan", "measure which tiers are as fast as smaller models"),
+    "family export": Command("family:Export", "write a tier of a family as a checkpoint"),
     "zoo add": Command("zoo_add", "add a model to a zoo, which stores each tensor once"),
     "zoo list": Command("zoo_list", "list the applications of a zoo"),
     "zoo show": Command("zoo_show", "show an application's blocks and who shares them"),

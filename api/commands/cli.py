@@ -7,6 +7,7 @@ modules of ``api/commands``. Their flags are frozen (a test holds the list); eve
 from __future__ import annotations
 
 import argparse
+import inspect
 import io
 import os
 import sys
@@ -64,7 +65,8 @@ def flags_of(parser: argparse.ArgumentParser) -> list[str]:
 def make_parser(name: str, module: CommandModule) -> Parser:
     """Return the parser of one command; its description is the module's docstring."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog=f"blockwright {name}", description=module.__doc__, formatter_class=form, allow_abbrev=False)
+    about = inspect.cleandoc(module.__doc__ or "")
+    parser = Parser(prog=f"blockwright {name}", description=about, formatter_class=form, allow_abbrev=False)
     module.add(parser)
     return parser
 

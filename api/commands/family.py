@@ -1,8 +1,4 @@
-"""Works on model families: one checkpoint whose lower tiers are its first layers.
-
-plan says which tiers a checkpoint should have to be as fast as given models.
-export writes one tier as an ordinary checkpoint folder.
-"""
+"""Commands for model families: one checkpoint whose lower tiers are its first layers, each with a head."""
 
 from __future__ import annotations
 
@@ -21,64 +17,75 @@ if TYPE_CHECKING:
 _FOLDER = "checkpoint folder, hub id, or ZOO/chains/NAME of a zoo"
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    plan = commands.add_parser("plan", help="tier depths of equal measured latency", description=_plan.__doc__)
-    plan.add_argument("folder", metavar="FOLDER", help=_FOLDER)
-    plan.add_argument("--models", metavar="FOLDER", nargs="+", default=[], help="smaller models to be as fast as")
-    export = commands.add_parser("export", help="write a tier as a checkpoint", description=_export.__doc__)
-    export.add_argument("folder", metavar="FOLDER", help=_FOLDER)
-    export.add_argument("--tier", type=int, required=True, metavar="K", help="the tier's number of layers")
-    export.add_argument("out", metavar="OUT", help="the new folder")
+class Export:
+    """Writes one tier of a family as an ordinary checkpoint folder.
+
+    transformers opens it, too: config.json, weights, tokenizer and generation
+    defaults. If the folder lists no exits, the tier has the whole model's head.
+    """
+
+    @staticmethod
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("folder", metavar="FOLDER", help=_FOLDER)
+        parser.add_argument("--tier", type=int, required=True, metavar="K", help="the tier's number of layers")
+        parser.add_argument("out", metavar="OUT", help="the new folder")
+
+    @staticmethod
+    def run(arguments: argparse.Namespace) -> int:
+        from ...gpu.weights.export import export
+        from ...policies.binary_size import binary_size
+        from ...zoo.source import open_source
+
+        with refusals():
+            family = open_source(arguments.folder)
+            if not family.exits:
+                print(f"{arguments.folder} lists no exits: the tier has the head of the whole model", file=sys.stderr)
+                family = family.with_shared_exits([arguments.tier], "--tier")
+            tier = family.at_exit(arguments.tier)
+            try:
+                out = export(tier, Path(arguments.out).expanduser())
+            except OSError as error:
+                raise CommandError(f"{arguments.out} cannot be written ({error.strerror}); name another folder") from None
+        print(f"{out}: {tier.tier} of {family.config.layers} layers, {binary_size(tier.nbytes)}")
+        return 0
 
 
-def run(arguments: argparse.Namespace) -> int:
-    with refusals():
-        return _plan(arguments) if arguments.command == "plan" else _export(arguments)
+class Plan:
+    """Measures which tiers a model should have to be as fast as smaller models.
 
+    It times a prompt of 1,024 tokens at each depth of the model, or at depths
+    around the answer, and in each smaller model, all in turns on this machine. The
+    tier for a model is the least depth that takes at least as long.
+    """
 
-def _export(arguments: argparse.Namespace) -> int:
-    """Write a tier as an ordinary checkpoint folder, which transformers opens,
-    too: config.json, weights, tokenizer and generation defaults."""
-    from ...gpu.weights.export import export
-    from ...policies.binary_size import binary_size
-    from ...zoo.source import open_source
+    @staticmethod
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("folder", metavar="FOLDER", help=_FOLDER)
+        parser.add_argument("--models", metavar="FOLDER", nargs="+", default=[], help="smaller models to be as fast as")
 
-    family = open_source(arguments.folder)
-    if not family.exits:
-        print(f"{arguments.folder} lists no exits: the tier has the head of the whole model", file=sys.stderr)
-        family = family.with_shared_exits([arguments.tier], "--tier")
-    tier = family.at_exit(arguments.tier)
-    try:
-        out = export(tier, Path(arguments.out).expanduser())
-    except OSError as error:
-        raise CommandError(f"{arguments.out} cannot be written ({error.strerror}); name another folder") from None
-    print(f"{out}: {tier.tier} of {family.config.layers} layers, {binary_size(tier.nbytes)}")
-    return 0
+    @staticmethod
+    def run(arguments: argparse.Namespace) -> int:
+        from ...actors.config import Settings
+        from ...actors.profiling.tier_plan import plan_tiers
+        from ...actors.resources import cores, free_memory
+        from ...actors.sizing import serving_dtype
+        from ...gpu.errors import BackendError
+        from ...gpu.select import open_backend
+        from ...zoo.source import open_source
 
-
-def _plan(arguments: argparse.Namespace) -> int:
-    """Measure the time of a prompt of 1,024 tokens at each depth of a model, and
-    print for each smaller model the tier that is as fast."""
-    from ...actors.config import Settings
-    from ...actors.profiling.tier_plan import plan_tiers
-    from ...actors.resources import cores, free_memory
-    from ...actors.sizing import serving_dtype
-    from ...gpu.errors import BackendError
-    from ...gpu.select import open_backend
-    from ...zoo.source import open_source
-
-    sources = [arguments.folder, *arguments.models]
-    big, *models = map(open_source, sources)
-    dtype = serving_dtype(Settings(), {source: one.config for source, one in zip(sources, (big, *models), strict=True)})
-    try:
-        numerics = open_backend("auto", dtype, 1).numerics
-        found = plan_tiers(lambda: open_backend("auto", dtype, cores()), big, models, free_memory(), _tell)
-    except BackendError as error:
-        raise CommandError(str(error), 2) from None
-    print(f"a prompt of {found.tokens:,} tokens, {numerics}, {cores()} threads; the fastest of 5 turns each\n")
-    print("\n".join(plan_lines(arguments.models, found)))
-    return 0
+        sources = [arguments.folder, *arguments.models]
+        with refusals():
+            big, *models = map(open_source, sources)
+            configs = {str(i): one.config for i, one in enumerate((big, *models))}
+            dtype = serving_dtype(Settings(), configs)
+            try:
+                numerics = open_backend("auto", dtype, 1).numerics
+                found = plan_tiers(lambda: open_backend("auto", dtype, cores()), big, models, free_memory(), _tell)
+            except BackendError as error:
+                raise CommandError(str(error), 2) from None
+        print(f"a prompt of {found.tokens:,} tokens, {numerics}, {cores()} threads; the fastest of 5 turns each\n")
+        print("\n".join(plan_lines(arguments.models, found)))
+        return 0
 
 
 def plan_lines(models: Sequence[str], found: TierPlan) -> list[str]:

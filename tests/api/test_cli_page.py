@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def section(name: str) -> Iterator[str]:
     module = COMMANDS[name].load()
     parser = make_parser(name, module)
     yield f"## {name}\n"
-    yield f"{(module.__doc__ or '').strip()}\n"
+    yield f"{inspect.cleandoc(module.__doc__ or '')}\n"
     actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
     if actions:
         yield "| argument | meaning |\n| --- | --- |"
