@@ -159,7 +159,7 @@ def _applications(
 ) -> dict[str, Any]:
     deployed = [served for served in state.served.values() if served.deployed]
     current = sorted((served for served in deployed if not served.draining), key=lambda served: served.place)
-    parents = bases(Chain(served.application.name, served.blocks, 0) for served in current)
+    parents = bases(_compared(served) for served in current)
     users: dict[bytes, tuple[str, ...]] = {}
     for served in deployed:
         for shared in dict.fromkeys(c.shared for c in served.application.components):
@@ -189,6 +189,12 @@ def _applications(
             "refused": refused,
         }
     return result
+
+
+def _compared(served: Served) -> Chain:
+    """Return an application as ``bases`` compares it."""
+    one = served.application
+    return Chain(one.name, served.blocks, 0, model=one.model, family=one.family)
 
 
 def _state(state: ControllerState, served: Served) -> str:
