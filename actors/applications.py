@@ -203,6 +203,8 @@ class Applications(Actor):
                 await self._undo(controller, new, before)
                 message = f"{application.served_as} from {application.checkpoint} cannot be served: {why}"
                 return RefusedChange(Refusal.INVALID, message, "path")
+        if new.replace:
+            await self._end_tiers(controller, before, {application.served_as for _, application in opened}, new.name)
         view: ApplicationView | None = await controller.application(names[0])
         if view is None:
             return RefusedChange(Refusal.CONFLICT, f"model {new.name!r} was removed while it was added", "name")
@@ -213,7 +215,6 @@ class Applications(Actor):
         if new.replace:  # the replaced one is served by the controller, so the controller knows when it ends
             for held in self._held:
                 self._watch(held)
-            await self._end_tiers(controller, before, {application.served_as for _, application in opened}, new.name)
         on = f" on {view.base}" if view.base else ""
         log.info("model %s from %s%s: %s", new.name, view.checkpoint, on, "ready" if view.ready else "loading")
         return view
