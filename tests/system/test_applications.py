@@ -124,7 +124,7 @@ async def test_a_family_comes_and_goes_with_its_tiers(server: Server, model: Pat
         status, answer = await change(client, "POST", "/admin/apps/f", path=str(other))
         assert (status, answer["summary"].partition("; ")[2]) == (200, "tiers: f:2")
         await settled(client, {model.name, "f", "f:2"})
-        status, answer = await change(client, "POST", "/admin/apps", name="f:3", path=str(model))
+        status, answer = await change(client, "POST", "/admin/apps", name="f:3", path=str(roots / "tuned"))
         assert status == 200, answer
         three = make_family(model, roots / "three", {1: "shared", 2: "low"})
         status, answer = await change(client, "POST", "/admin/apps", name="g", path=str(three))
