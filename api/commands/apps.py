@@ -18,7 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with connected(arguments) as session:
-        answer = session.get("/admin/apps")
+        answer = session.get("/admin/apps", holds="applications")
     found = answer["applications"]
     if arguments.json:
         print(json.dumps(found, indent=1))
