@@ -229,11 +229,12 @@ def test_commands_that_only_ask_a_server_import_nothing_of_a_cluster() -> None:
     """So that ``ps`` and ``apps`` answer in some tenths of a second."""
     code = (
         "import resource, sys\n"
+        "import blockwright.api.commands.app_table\n"  # with an answer, too
         "from blockwright.api.commands.cli import main\n"
         "for command in (['apps'], ['explain', '--last'], ['apps', 'remove', 'a'], ['ps', '--once']):\n"
         "    assert main([*command, '--url', 'http://127.0.0.1:9']) == 1\n"
         "heavy = {'torch', 'numpy', 'zmq', 'uvloop', 'aiohttp', 'asyncio', 'prometheus_client',\n"
-        "    'blockwright.api.program.client', 'blockwright.actors.config', 'blockwright.actors.topology'}\n"
+        "    'blockwright.gpu', 'blockwright.zoo', 'blockwright.api.program.client', 'blockwright.actors'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
         "print(used.ru_utime + used.ru_stime)\n"
