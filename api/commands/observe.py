@@ -173,7 +173,7 @@ def _application(name: str, before: Sample, after: Sample, seconds: float) -> di
     workers = [worker for worker in cluster["workers"] if worker["id"] in homes]
     total = sum(one["bytes"].values())
     recent = _difference(after.buckets.get(name, {}), before.buckets.get(name, {}))
-    counts = {what: int(after.numbers.get((f"vllm:num_requests_{what}", name), 0)) for what in ("running", "waiting")}
+    counts = {what: int(one["requests"][what]) for what in ("running", "waiting")}  # of the same moment as the workers'
     kinds = {"prompt_tokens_per_s": "prompt", "tokens_per_s": "generation"}
     rates = {what: round(grown(f"vllm:{kind}_tokens_total") / seconds, 1) for what, kind in kinds.items()}
     return {
