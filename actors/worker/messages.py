@@ -13,6 +13,7 @@ from ...policies.memory.packed_tensor import TensorPiece
 from ...policies.plan.coefficients import Coefficients
 from ...policies.sweep.config import SweepConfig
 from ...policies.sweep.events import (
+    DraftsVerified,
     GivenBack,
     PeerMessage,
     Preempted,
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 
-GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | Exported
+GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | Exported
 """The sweep machine's effects, as they are."""
 
 

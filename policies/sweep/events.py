@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..drafts.options import DraftOptions
 from ..memory.packed_tensor import Shortage, TensorPlace, WantedComponent
 from ..model.chain import Chain, Route
 from ..plan.coefficients import Coefficients
@@ -52,6 +53,7 @@ class Submission:
     salt: bytes = b""
     trace: str = ""  # W3C traceparent of the request
     expected: int = 0  # estimated tokens of the answer when the request came; 0: unknown
+    drafts: DraftOptions | None = None  # None: tokens are drawn one by one
 
     @property
     def scored(self) -> bool:
@@ -294,6 +296,18 @@ class Preempted:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftsVerified:
+    """Effect: report a round of drafts: ``drafted`` tokens of ``source`` were verified, ``accepted`` of them stood."""
+
+    gateway: str
+    request: str
+    attempt: int
+    source: str  # one of ``SOURCES`` in ``policies/drafts/options.py``
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     """Effect: send a message to another worker."""
 
@@ -339,6 +353,7 @@ Effect = (
     | Progressed
     | GivenBack
     | Preempted
+    | DraftsVerified
     | Send
     | SendPages
     | MoveSlots
