@@ -37,6 +37,7 @@ class BatchBuilder:
         self.decodes = 0  # number of leading rows with one token, after which one is drawn
         self._counts: dict[int, int] = {}  # sequence -> positions, if not one
         self._undrawn: set[int] = set()  # sequences after which no token is drawn
+        self._drafts: set[int] = set()  # sequences whose drafts are verified
 
     def add_flight(self, flight: Flight, guests: list[int], tokens: int) -> None:
         self.flights.append((flight, guests))
@@ -55,6 +56,11 @@ class BatchBuilder:
         if not drawn:
             self._undrawn.add(s)
 
+    def add_drafts(self, s: int, start: int, drafts: int) -> None:
+        """Add the next position of ``s`` and ``drafts`` drafted ones behind it."""
+        self._drafts.add(s)
+        self.add(s, start, drafts + 1, drawn=True, local=True)
+
     def count_of(self, s: int) -> int:
         """Return the number of positions of a picked sequence."""
         return self._counts.get(s, 1)
@@ -62,7 +68,7 @@ class BatchBuilder:
     @property
     def plain(self) -> bool:
         """True if all rows decode, and none came from another worker."""
-        return not self.flights and len(self.picked) == self.decodes and not self._undrawn
+        return not self.flights and len(self.picked) == self.decodes and not self._undrawn and not self._drafts
 
     def lay_out(self, parts: Parts, plan: SweepPlan) -> list[int]:
         """Fill the plan's columns; return the sequence of each batch row."""
@@ -81,6 +87,8 @@ class BatchBuilder:
         rows = parts.rows
         plan.row = [rows.row[s] for s in sequences]
         plan.sample = wanted if self.local else [i for i in wanted if rows.route[sequences[i]].next_worker is None]
+        if self._drafts:
+            plan.verify = [i for i, s in enumerate(sequences) if s in self._drafts]
         if not self.plain or not self.local:
             _score(parts, plan, sequences)
         _lay_out_steps(parts, plan, sequences)

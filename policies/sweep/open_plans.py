@@ -17,6 +17,7 @@ class OpenPlan:
     count: list[int]
     sample: list[int]
     score: list[int]
+    verify: list[int]
     plain: bool  # every row computes one position here and draws the token after it
     starved: bool  # some row lacked memory or hit its cap, so that admissions stopped
 
@@ -30,7 +31,9 @@ class OpenPlans:
 
     def add(self, plan: SweepPlan, sequences: list[int], plain: bool, starved: bool) -> None:
         """Add a plan that is handed to the device."""
-        self._plans[plan.number] = OpenPlan(sequences, plan.start, plan.count, plan.sample, plan.score, plain, starved)
+        self._plans[plan.number] = OpenPlan(
+            sequences, plan.start, plan.count, plan.sample, plan.score, plan.verify, plain, starved
+        )
         self.number += 1
 
     def end(self, number: int) -> OpenPlan:

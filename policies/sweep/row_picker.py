@@ -150,6 +150,15 @@ class RowPicker:
                     return False
         return True
 
+    def grow_if_free(self, s: int, positions: int) -> int:
+        """Extend the pages of ``s`` towards ``positions`` with free memory alone; return the positions that are covered."""
+        rows = self._rows
+        if not rows.route[s].spans:
+            return positions
+        while rows.paged[s] * rows.page_size < positions and self._add_page(s):
+            pass
+        return min(positions, rows.paged[s] * rows.page_size)
+
     def _add_pages(self, s: int, count: int) -> None:
         """Add ``count`` pages at once, in the simple case; equivalent to adding one after the other."""
         memory, spans = self._parts.memory, self._rows.route[s].spans

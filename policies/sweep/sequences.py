@@ -57,6 +57,9 @@ class Sequences:
         else:
             deadline = now + submission.timeout if submission.timeout > 0 else FOREVER
             s = parts.rows.add(submission, local, deadline)
+            if parts.drafts.takes(submission, local):
+                parts.drafts.add(s, submission, local.route.application)
+                parts.rows.draft_from(s, 0)
             parts.outgoing.count("prompt_tokens", submission.prompt_length)
             parts.queue.push(parts.rows.key(s), submission.tenant)
 
@@ -156,6 +159,7 @@ class Sequences:
             rows.restart(s)
             parts.queue.push(rows.key(s), rows.tenant[s])
         else:
+            parts.drafts.remove(s)
             rows.remove(s)
 
     def made(self, s: int, keys: Iterable[tuple[bytes, bytes]]) -> None:
@@ -177,6 +181,9 @@ class Sequences:
             return
         position = rows.length[s]
         if not rows.is_guest(s) and tokens and tokens[-1] == NOT_FINITE:
+            if len(tokens) > 1:
+                self.advance(s, start, start + len(tokens) - 1, tokens[:-1], logprobs)
+                position = rows.length[s]
             self.break_off(s, position)
             return
         self.compute(s, start, computed, tokens)

@@ -22,7 +22,7 @@ from ..cluster.scaling import RouteQueue
 from ..plain import Plain
 from ..plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
 from . import forecast, route_queues
-from .columns import Status
+from .columns import NEVER_DRAFTED, Status
 from .config import SweepConfig
 from .events import (
     Cancelled,
@@ -30,6 +30,7 @@ from .events import (
     ComponentsReleased,
     ComponentsWanted,
     CostsLearned,
+    DraftsVerified,
     Effect,
     Event,
     Flight,
@@ -217,6 +218,7 @@ class SweepState:
         if not ended.plain:
             decoded = [token if count == 1 else -1 for token, count in zip(tokens, ended.count, strict=True)]
         scores = dict(zip(ended.score, result.scores, strict=True)) if ended.score else {}
+        verified = _verified(ended, result) if ended.verify else {}
         ends = [start + count for start, count in zip(ended.start, ended.count, strict=True)]
         returns = Returns(self.parts)
         at = untold = 0
@@ -229,6 +231,10 @@ class SweepState:
             self._sequences.decoded(at - before, emitted, full)
             if at == len(batch):
                 break
+            if at in verified:
+                self._commit_drafts(ended, at, *verified[at])
+                at += 1
+                continue
             drawn = [] if tokens[at] == -1 else [tokens[at]]
             self._commit_row(ended, at, drawn, logprobs[at] if logprobs else None, scores.get(at), returns, now)
             at += 1
@@ -261,11 +267,32 @@ class SweepState:
             self._pipeline.passed(s, now)
         sequences.settle(s)
 
+    def _commit_drafts(self, plan: OpenPlan, i: int, tokens: list[int], logprobs: list[TokenLogprob]) -> None:
+        """Commit a row that was verified: record its tokens up to the first that ends it."""
+        parts, rows, s, start = self.parts, self.parts.rows, plan.sequences[i], plan.start[i]
+        drafted, accepted = plan.count[i] - 1, len(tokens) - 1
+        last = next((n for n, token in enumerate(tokens, 1) if token in rows.stop[s]), len(tokens))
+        tokens, logprobs = tokens[:last], logprobs[:last]
+        if parts.drafts.wanted and (rows.status[s] != Status.LEAVING or rows.requeue[s]):
+            drafts, of = parts.drafts.of(s), rows.submission[s]
+            drafts.record(drafted, accepted)
+            parts.outgoing.count("drafted_tokens", drafted)
+            parts.outgoing.count("accepted_tokens", min(accepted, last))
+            parts.outgoing.emit(
+                DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, min(accepted, last))
+            )
+        self._sequences.advance(s, start, start + len(tokens), tokens, logprobs)
+        rows.end_drafts(s)
+        rows.close(s)
+        self._sequences.settle(s)
+
     # forecasts -------------------------------------------------------------------------------------------------------
 
     def without_device(self) -> None:
-        """Make plans without table edits from now on, as no device runs them."""
+        """Make plans without table edits and drafts from now on, as no device runs them."""
         self.parts.outgoing.leave_edits()
+        for s in self.parts.drafts.stop():
+            self.parts.rows.draft_from(s, NEVER_DRAFTED)
 
     def repeat(self, plan: SweepPlan) -> int:
         """Return how many sweeps from the open ``plan`` on have the same rows, while memory lasts and if no event comes."""
@@ -384,6 +411,22 @@ class SweepState:
 def digest_of(snapshot: dict[str, Plain]) -> bytes:
     """Return the digest of a snapshot's state. The order of dicts counts, because queues are kept in it."""
     return hashlib.blake2b(repr(snapshot).encode(), digest_size=16).digest()
+
+
+def _verified(plan: OpenPlan, result: SweepResult) -> dict[int, tuple[list[int], list[TokenLogprob]]]:
+    """Return the tokens of each verified batch row with their log-probabilities, if requested.
+
+    Without verified tokens, as in forecasts, a row has the one that it draws in any case.
+    """
+    drawn = zip(result.tokens, result.logprobs or [None] * len(result.tokens), strict=True)
+    first = dict(zip(plan.sample, drawn, strict=True))
+    more = result.verified or [[] for _ in plan.verify]
+    entries = result.verified_logprobs or [[] for _ in plan.verify]
+    found = {}
+    for i, tokens, logprobs in zip(plan.verify, more, entries, strict=True):
+        token, logprob = first[i]
+        found[i] = [token, *tokens], [] if logprob is None else [logprob, *logprobs]
+    return found
 
 
 def _spread(places: list[int], values: list[T], empty: T, batch: list[int]) -> list[T]:
