@@ -30,7 +30,7 @@ class PromptTokensDetails(TypedDict):
 
 
 class CompletionTokensDetails(TypedDict):
-    """Details of the answer: tokens of the request's ``prediction`` that became tokens of it, and those that did not."""
+    """Tokens of the request's ``prediction`` that were verified as drafts: the accepted ones became tokens of the answer."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int

@@ -134,7 +134,9 @@ class Options:
         Integer(0, MOST_DRAFTS), "Tokens drafted in a step; 0: as many as pay; default: the setting draft_tokens."
     )
     prediction: str = given(
-        Prediction(), "A text that the answer will resemble; its tokens are drafts, unless draft is off.", ""
+        Prediction(),
+        'A text like the answer, {"type": "content", "content": TEXT}; its tokens are drafts, unless draft is off.',
+        "",
     )
     request_id: str | None = given(Text(128), "A name for /v1/requests, like the header x-request-id.")
     ignored: tuple[str, ...] = ()  # unknown fields

@@ -154,8 +154,6 @@ SAMPLING = {
     # drafts
     "assistant_model": DRAFT_MODEL,
     "draft_model": DRAFT_MODEL,
-    "draft_n_max": _renamed("draft_tokens", 0),
-    "max_draft_tokens": _renamed("draft_tokens", 0),
     "n_draft": _renamed("draft_tokens", 0),
     "num_assistant_tokens": _renamed("draft_tokens", 0),
     "num_speculative_tokens": _renamed("draft_tokens", 0),
@@ -164,7 +162,6 @@ SAMPLING = {
     "prompt_lookup_num_tokens": _renamed("draft_tokens", 0),
     "speculative.n_max": _renamed("draft_tokens", 0),
     "speculative_num_draft_tokens": _renamed("draft_tokens", 0),
-    "speculative_tokens": _renamed("draft_tokens", 0),
     "speculative_model": DRAFT_MODEL,
     "speculative_draft_model_path": DRAFT_MODEL,
     # groups of fields

@@ -95,7 +95,7 @@ class GenerateHandler:
         """Return the usage so far.
 
         ``cached_tokens``: prompt tokens that the first choice of each prompt found in the prefix cache.
-        ``rejected_prediction_tokens``: tokens of the prediction that were verified and are not part of an answer there.
+        ``rejected_prediction_tokens``: tokens of the prediction that were verified as drafts and did not stand.
         """
         prompt = sum(len(tokens) for tokens in self.prompts)
         completion = sum(choice.completion_tokens for choice in self.choices)

@@ -54,6 +54,11 @@ def chat(**fields: Any) -> Any:
         ("think", False, 'chat_template_kwargs, such as {"enable_thinking": false}'),
         ("thinking_token_budget", 9, "send max_tokens"),
         ("images", ["x"], "only text"),
+        ("speculative_config", {"method": "ngram"}, "drafts are chosen by draft and draft_tokens here: send draft = 'auto'"),
+        ("speculative.p_min", 0.5, "send draft = 'auto'"),
+        ("speculative.n_max", 16, "it is called draft_tokens here"),
+        ("num_speculative_tokens", 5, "it is called draft_tokens here"),
+        ("draft_model", "tiny", "drafts by another model are not built yet"),
     ],
 )
 def test_fields_of_other_servers_are_refused_with_our_name_for_them(name: str, value: Any, says: str) -> None:
@@ -73,6 +78,7 @@ def test_fields_of_other_servers_are_refused_with_our_name_for_them(name: str, v
         {"dry_multiplier": 0.0, "dry_base": 1.75, "xtc_probability": 0, "xtc_threshold": 0.1, "mirostat_mode": 0},
         {"keep_alive": "5m", "cache_prompt": True, "id_slot": 3, "options": {"num_ctx": 4096, "num_thread": 4}},
         {"max_tokens": 7, "n_predict": 7, "maxTokens": 7, "max_new_tokens": 7.0},
+        {"num_speculative_tokens": 0, "speculative.n_max": 0, "speculative_config": {}, "draft_model": ""},
         {"do_sample": True, "num_beams": 1, "wibble": 1, "features": {}, "requests": 1, "usage": {"include": True}},
     ],
 )
