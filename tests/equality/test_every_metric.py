@@ -101,6 +101,12 @@ async def busy(server: Served, seen: Seen) -> None:
     await asyncio.gather(*tasks)
 
 
+async def drafted(server: Served, seen: Seen) -> None:
+    """An answer of equal tokens, which drafts guess."""
+    assert await post(server, max_tokens=12, allowed_token_ids=[5], draft="prompt", draft_tokens=2) == 200
+    await scrape(server, seen)
+
+
 async def together(server: Served, seen: Seen) -> None:
     """Two sequences that hold the same pages at this moment."""
     state = server.running.port.state
@@ -381,6 +387,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
         await scrape(server, seen)
         assert await post(server, max_tokens=3, stop_token_ids=list(range(3, 300)), min_tokens=2) == 200
         await busy(server, seen)
+        await drafted(server, seen)
         await together(server, seen)
         await expected(server, seen)
         await gone(server)
