@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from ...actors.gateway.port import DraftCounts
+from ...policies.drafts.options import SOURCES
 
 _COUNTERS = (
     ("vllm:spec_decode_num_drafts", "Steps of ended requests in which drafts were verified.", "rounds"),
@@ -24,10 +25,10 @@ def added(first: Mapping[str, DraftCounts], then: Mapping[str, DraftCounts]) -> 
 
 
 def draft_families(models: Mapping[str, Mapping[str, DraftCounts]]) -> Iterator[Metric]:
-    """Yield the families. ``models``: the counts of each model by source."""
+    """Yield the families, with a sample for each source. ``models``: the counts of each model by source."""
     for name, text, field in _COUNTERS:
         counter = CounterMetricFamily(name, text, labels=["model_name", "source"])
         for model, sources in models.items():
-            for source, counts in sources.items():
-                counter.add_metric([model, source], getattr(counts, field))
+            for source in SOURCES:  # also before the first round, or the first increase would not be seen
+                counter.add_metric([model, source], getattr(sources.get(source, DraftCounts()), field))
         yield counter

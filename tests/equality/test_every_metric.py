@@ -102,8 +102,13 @@ async def busy(server: Served, seen: Seen) -> None:
 
 
 async def drafted(server: Served, seen: Seen) -> None:
-    """An answer of equal tokens, which drafts guess."""
-    assert await post(server, max_tokens=12, allowed_token_ids=[5], draft="prompt", draft_tokens=2) == 200
+    """Answers of equal tokens, which drafts guess by the text so far and by a prediction."""
+    body = {"model": "m", "prompt": "a" * 12, "add_special_tokens": False}
+    async with server.session.post(f"{server.url}/tokenize", json=body) as answer:
+        tokens = (await answer.json())["tokens"]
+    predicted = {"prediction": {"type": "content", "content": body["prompt"]}}
+    for asked in ({"draft": "prompt"}, predicted):
+        assert await post(server, max_tokens=12, allowed_token_ids=tokens[-1:], draft_tokens=2, **asked) == 200
     await scrape(server, seen)
 
 
