@@ -54,7 +54,7 @@ class Acceptance:
         return (PRIOR * before + UNIT * self.stood[place]) // (PRIOR + self.reached[place])
 
     def expected(self, drafts: int) -> int:
-        """Return the mean number of tokens in ``UNIT`` that a round of so many drafts yields: one and the accepted."""
+        """Return the mean number of tokens in ``UNIT`` that a round of ``drafts`` drafts yields: one and the accepted."""
         total = stands = UNIT
         for place in range(drafts):
             stands = stands * self.chance(place) // UNIT

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from .acceptance import UNIT, Acceptance
 
-LEAST_GAIN = 32  # divisor: a gain of less than a 32nd is left
+LEAST_GAIN = 16  # divisor: a gain of less than a 16th is left
 FIRST_PAUSE = 16  # tokens that are drawn one by one after the policy has said 0, before a round tries again
 LONGEST_PAUSE = 256
 MISSED = 8  # the longest pause in tokens after nothing was found to draft

@@ -1,4 +1,4 @@
-"""Drafts are verified to the very bits of drawing one by one, on every back end: tokens, log-probabilities, hidden states."""
+"""Drafts are verified to the very bits of drawing one by one, on every back end: tokens and log-probabilities."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_drafts_change_no_token(make_backend: Make, checkpoint: MakeCheckpoint, 
         assert entries[:count] == logprobs
     else:  # torch's products depend on the number of rows
         assert [entry.logprob for entry in entries[:count] if entry] == pytest.approx(
-            [entry.logprob for entry in logprobs if entry], abs=2e-2 if dtype == "bfloat16" else 1e-4
+            [entry.logprob for entry in logprobs if entry], abs=5e-2 if dtype == "bfloat16" else 1e-4
         )
     assert max(rounds) > 4
     assert min(rounds) == 1
