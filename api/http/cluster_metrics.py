@@ -28,8 +28,6 @@ COUNTERS = {  # counters since the start of a worker
     "pages_shared_now": "Pages that two or more sequences are using.",
     "offline_tokens": "Positions computed for batch requests, including recomputed ones.",
     "offline_yielded": "Batch requests that were preempted for other requests and sent back to their gateway.",
-    "drafted_tokens": "Drafted tokens that were verified.",
-    "accepted_tokens": "Drafted tokens that stood, and counted.",
     "moved_slots": "KV slots that were compacted to make space for parameters.",
     "exported_pages": "KV pages sent to other workers for sequences that moved.",
     "exported_bytes": "Bytes of these.",
