@@ -13,8 +13,6 @@ COUNTERS = {  # counters since the start of a worker
     "cached_tokens": "Of these, the tokens found in the prefix cache.",
     "generated_tokens": "Tokens sampled.",
     "computed_tokens": "Positions computed, including recomputed ones.",
-    "drafted_tokens": "Drafted tokens that were verified.",
-    "accepted_tokens": "Of these, the tokens that stood.",
     "preemptions": "Sequences that were preempted for memory.",
     "refused": "Sequences refused because they can never fit.",
     "expired": "Sequences that exceeded their time limit.",
