@@ -66,8 +66,8 @@ class Pipeline:
         parts, rows = self._parts, self._parts.rows
         asked = hosts(rows.route[s].route)
         lease = parts.leases.ask(s, self._pages(s, rows.length[s]), "+".join(asked))
-        known = {"tokens": rows.tokens_of(s), "page_hashes": rows.hashes_of(s), "drafts": None}  # these come with flights
-        submission = replace(rows.submission[s], **known)
+        known, hashes = rows.tokens_of(s), rows.hashes_of(s)
+        submission = replace(rows.submission[s], tokens=known, page_hashes=hashes, drafts=None)  # they come with flights
         held = parts.page_pins.find(submission.request) is not None
         wanted = LeaseWanted(lease.home, lease.number, submission, lease.wanted, held)
         parts.outgoing.emit(Send(asked[lease.granted], wanted))
