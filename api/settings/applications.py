@@ -62,19 +62,34 @@ def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
 def _tables(given: Mapping[str, Any], known: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return the entries of each model, in the order in which models were first named.
 
-    A typed name with a dot is a model and one of its keys. It is the name of a model if no such model is given and no such
-    key exists, or if the value is an existing folder.
+    A typed name with a dot is a model and one of its keys. If no such key exists, it is the name of a model where the value
+    is an existing folder, or could be a path or hub id while no model of the shorter name is given.
     """
     tables: dict[str, dict[str, Any]] = {}
+    models = {*given} | {name for name, key in map(_parts, given) if key in known}
     for entry, value in given.items():
-        name, dot, key = entry.rpartition(".")
+        name, key = _parts(entry)
         if isinstance(value, dict):
             tables.setdefault(entry, {}).update(value)
-        elif isinstance(value, Typed) and dot and (key in known or (name in given and not Path(value).is_dir())):
+        elif isinstance(value, Typed) and name and (key in known or not _may_be_model(name in models, value)):
             tables.setdefault(name, {})[key] = value
         else:
             tables.setdefault(entry, {})["path"] = value
     return tables
+
+
+def _parts(entry: str) -> tuple[str, str]:
+    """Return an entry's name as a model and a key; the model is "" if the name has no dot."""
+    name, _, key = entry.rpartition(".")
+    return name, key
+
+
+def _may_be_model(shorter: bool, value: str) -> bool:
+    """Return whether a typed value may be the path of a model whose id has a dot.
+
+    shorter: there is a model with the part before the dot.
+    """
+    return Path(value).expanduser().is_dir() or ("/" in value and not shorter)
 
 
 def _text(name: str, value: Any) -> str:
