@@ -107,7 +107,9 @@ class Applications(Actor):
         if not isinstance(answer, RefusedChange):
             return True
         log.warning("adapter %s cannot be served: %s", name, answer.message)
-        why = answer.message.replace(new.path, name)  # the requesting client must not see paths
+        why = answer.message.replace(new.path, name)  # the requesting client must not see paths, nor other models' names
+        if answer.param == "base":
+            why = f"its base is not known; the operator of the server can name it (setting bases.{name})"
         return RefusedChange(Refusal.UNKNOWN_MODEL, f"model {name!r} cannot be served: {why}", "model")
 
     @endpoint(concurrent=True)

@@ -56,7 +56,8 @@ def base_of(new: NewApplication, roots: str, wholes: Collection[WholeModel]) -> 
     try:
         found = named_base(new.base, wholes) if new.base else choose_base(trained_on(folder), wholes)
     except AmbiguousBase as ambiguous:
-        message = f"{folder} is an adapter; {ambiguous.why}; name its base (base, or --base)"
+        remedy = f"--set bases.{new.name}=NAME" if new.on_demand else "base, or --base"
+        message = f"{folder} is an adapter; {ambiguous.why}; name its base ({remedy})"
         raise RequestRefused(Refusal.INVALID, message, param="base") from None
     if found is None:
         there = ", ".join(one.model for one in wholes)
@@ -79,8 +80,7 @@ def open_further(settings: Settings, opened: Opened, changes: Changes) -> tuple[
         try:
             checkpoint, base = _open(new, settings, limits, checkpoints)
         except RequestRefused as refused:
-            remedy = refused.message.replace("(base, or --base)", f"(--set bases.{new.name}=NAME)")
-            told.append(f"{new.name} is not served: {remedy}")
+            told.append(f"{new.name} is not served: {refused.message}")
         except (CheckpointError, SettingsError, OSError) as error:
             told.append(f"{new.name} is not served: {error}")
         else:

@@ -330,6 +330,24 @@ BEGINNINGS = {  # families of fields by prefix, so that later additions to them 
     "adapter_": ADAPTER,
 }
 GROUPS = ("options",)  # objects whose fields are checked like the body's (ollama); the harmless ones are ignored
+ADDING = {  # fields of an addition of a model
+    **{name: one for name, one in SAMPLING.items() if one.named in ("max_tokens", "repetition_penalty", "seed", "stop")},
+    **dict.fromkeys(
+        ("temp", "k", "p"), ForeignField("the defaults of a model are called temperature, top_k and top_p here")
+    ),
+    **dict.fromkeys(
+        ("base_model", "base_model_name", "base_model_name_or_path", "base_model_id", "parent"), _renamed("base")
+    ),
+    **dict.fromkeys(("lora_name", "adapter_name", "model", "model_id", "model_name", "id"), _renamed("name")),
+    **dict.fromkeys(("lora_path", "adapter_path", "model_path", "checkpoint", "folder", "source"), _renamed("path")),
+    **dict.fromkeys(("system_prompt", "system_message", "instructions", "preamble"), _renamed("system")),
+}
+LOADING = {  # fields of vLLM's addition of an adapter, which has no defaults
+    **dict.fromkeys(("base", "base_model", "base_model_name_or_path", "parent"), _renamed("base_model_name")),
+    **dict.fromkeys(("name", "adapter_name", "model", "model_name"), _renamed("lora_name")),
+    **dict.fromkeys(("path", "adapter_path", "source"), _renamed("lora_path")),
+    **dict.fromkeys(("replace", "inplace"), _renamed("load_inplace")),
+}
 # families by a word of the name, the first one that a name has; "max_..._tokens" has the words max and tokens
 FAMILIES = {
     **dict.fromkeys(("lora", "loras", "adapter", "adapters", "peft"), ADAPTER),

@@ -34,6 +34,7 @@ def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
         values["applications"] = {name: _text(f"applications.{name}", path) for name, path in given.items()}
         return
     from ..errors import ApiError  # imports aiohttp, so only if needed
+    from ..openai.foreign_fields import ADDING
     from ..openai.model_defaults import DEFAULTS, checked_defaults, value_of
 
     known = (*_TEXTS, *(one.name for one in DEFAULTS))
@@ -41,7 +42,9 @@ def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
     for name, table in _tables(given, known).items():
         where = f"applications.{name}"
         for key in table.keys() - {*known}:
-            raise SettingsError(f"there is no setting {where}.{key}; {suggestion(key, sorted(known))}")
+            elsewhere = ADDING[key].named if key in ADDING else ""
+            meant = f"did you mean {elsewhere}?" if elsewhere in known else suggestion(key, sorted(known))
+            raise SettingsError(f"there is no setting {where}.{key}; {meant}")
         if "path" in table:
             paths[name] = _text(f"{where}.path", table["path"])
         elif not values.get("adapters"):  # with an adapter folder, the model may be in it
