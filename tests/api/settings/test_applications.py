@@ -105,7 +105,7 @@ def test_the_same_on_a_command_line(sets: str, says: str) -> None:
 
 def test_a_misspelt_key_of_a_model_that_the_command_line_makes() -> None:
     """A value with a slash may be a path, unless the part before the dot is a model."""
-    with pytest.raises(SettingsError, match="there is no setting applications.w.misspelt; there are: base, "):
+    with pytest.raises(SettingsError, match=r"there is no setting applications.w.misspelt; there are: base, "):
         make_settings("/m/base", sets=["applications.w.path=/w", "applications.w.misspelt=a/b"])
     assert make_settings("/m/base", sets=["applications.w.1=a/b"]).applications["w.1"] == "a/b"
 
