@@ -1,8 +1,8 @@
 """Fields of other servers' APIs that choose or shape the answer there, each with our name for it, or a remedy.
 
 ``refused_fields.py`` refuses them: they would be unknown, hence ignored, and the answer would silently differ. The tables
-have fields by name, by the beginning of a name (``BEGINNINGS``), and by a word in it (``FAMILIES``), so that fields that
-nobody has listed are met, too. Fields that only concern the other server (``keep_alive``, ``cache_prompt``) are not listed.
+have fields by name, by the beginning of a name (``BEGINNINGS``), and by a word in it (``FAMILIES``), so that unlisted ones
+are met, too. Fields that only concern the other server (``keep_alive``, ``cache_prompt``) are not listed.
 """
 
 from __future__ import annotations
