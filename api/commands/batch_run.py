@@ -169,7 +169,7 @@ class _FileBatch:
         id, custom_id = _new_id(), self._given.custom_id(line)
         if answer.status == 200:
             model = self._given.model(line) or next(iter(self._models))
-            hashes = {REQUEST_HASH: self._given.hash(line), MODEL_HASH: self._models[model]}
+            hashes = {REQUEST_HASH: self._given.hash(line), MODEL_HASH: self._models.get(model, "")}
             self._output.append(result_line(id, custom_id, answer, more=hashes))
             self.answered += 1
         else:
