@@ -1,7 +1,7 @@
 """Simulated cluster whose instances swap the KV of preempted sequences to host memory, instead of recomputing it.
 
 The policy is ``policies/overload/swapping.py``. A preempted sequence leaves the sweep machine, and its memory is free at
-once, which is more favourable than a real copy. Sequences that wait there stay outside with it, so that none overtakes it.
+once, which is more favorable than a real copy. Sequences that wait there stay outside with it, so that none overtakes it.
 Its KV moves over the instance's link to its host, each way at full speed, while others run.
 """
 

@@ -33,7 +33,7 @@ _CACHE = "equal prefixes of prompts are always cached; --set prefix_cache=no tur
 _ADAPTER = "an adapter is a model like any other: --app NAME=FOLDER beside its base"
 _TOOLS = "tools are not supported yet"
 _JSON = "structured output is not supported yet"
-_FLOAT = "quantised weights and KV are not supported yet; serve the checkpoint in float32, bfloat16 or float16"
+_FLOAT = "quantized weights and KV are not supported yet; serve the checkpoint in float32, bfloat16 or float16"
 _MODEL = "the checkpoint is given without a flag: blockwright serve PATH_OR_HUB_ID"
 _NAME = "the model id is the folder's name, or NAME of --app NAME=PATH"
 _LAYERS = "--set pipeline=N spreads a model over N workers, some layers on each"
