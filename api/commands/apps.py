@@ -1,7 +1,4 @@
-"""Lists the applications of a server: state, base and checkpoint.
-
-'blockwright apps add' and 'blockwright apps remove' change them.
-"""
+"""The command ``apps``."""
 
 from __future__ import annotations
 
@@ -11,12 +8,16 @@ import json
 from .connection import add_url, connected
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def apps_arguments(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
     parser.add_argument("--json", action="store_true", help="print what GET /admin/apps answers")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def apps(arguments: argparse.Namespace) -> int:
+    """List the applications of a server: state, base and checkpoint.
+
+    'blockwright apps add' and 'blockwright apps remove' change them.
+    """
     with connected(arguments) as session:
         answer = session.get("/admin/apps")
     found = answer["applications"]

@@ -1,9 +1,4 @@
-"""Adds a model to a running server, or replaces one with a new version.
-
-PATH is a folder on the server's machine, within one of the folders in its
-setting app_roots. It may be relative if the server is on this machine.
-Running requests finish on the old version.
-"""
+"""The command ``apps add``."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from urllib.parse import quote, urlsplit
 from .connection import CHANGES, add_url, connected
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def apps_add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="model id to serve it as")
     parser.add_argument("path", metavar="PATH", help="its folder")
     parser.add_argument("--base", metavar="NAME", help="for an adapter: the served model that it adapts")
@@ -29,7 +24,13 @@ def _where(path: str, url: str) -> str:
     return os.path.abspath(os.path.expanduser(path)) if here else path
 
 
-def run(arguments: argparse.Namespace) -> int:
+def apps_add(arguments: argparse.Namespace) -> int:
+    """Add a model to a running server, or replace one with a new version.
+
+    PATH is a folder on the server's machine, within one of the folders in its
+    setting app_roots. It may be relative if the server is on this machine.
+    Running requests finish on the old version.
+    """
     body = {"path": _where(arguments.path, arguments.url), "base": arguments.base, "wait": arguments.wait}
     with connected(arguments, CHANGES) as session:
         if arguments.replace:

@@ -1,5 +1,4 @@
-"""Removes a model from a server. New requests are refused, running ones finish,
-then its memory is freed."""
+"""The command ``apps remove``."""
 
 from __future__ import annotations
 
@@ -9,13 +8,16 @@ from urllib.parse import quote
 from .connection import CHANGES, add_url, connected
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def apps_remove_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="its model id")
     parser.add_argument("--default", metavar="NAME", help="model for requests without one from now on (as before)")
     add_url(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def apps_remove(arguments: argparse.Namespace) -> int:
+    """Remove a model from a server. New requests are refused, running ones finish,
+    then its memory is freed.
+    """
     with connected(arguments, CHANGES) as session:
         query = f"?default={quote(arguments.default)}" if arguments.default else ""
         answer = session.delete(f"/admin/apps/{quote(arguments.name, safe='/:@')}{query}")

@@ -1,12 +1,4 @@
-"""Shows a batch before it runs: how much its prompts share, its density, the order
-in which it would run, and what the steps would compute and read in that order
-and in others.
-
-IN is a file of requests, as for /v1/batches. The lengths of answers are not
-known yet, so each counts with its limit (max_tokens); a real run samples one
-request in a hundred first. Times come from --profile, or from a guess for one
-core without it.
-"""
+"""The command ``batch plan``."""
 
 from __future__ import annotations
 
@@ -23,7 +15,7 @@ if TYPE_CHECKING:
     from .batch_lines import BatchRequests
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def batch_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", metavar="IN", type=Path, help="a file with a request on each line")
     parser.add_argument("--model", metavar="PATH_OR_ID", required=True, help="checkpoint folder or hub id")
     parser.add_argument("--profile", metavar="FILE", help="profile of this machine, from blockwright profile")
@@ -32,7 +24,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def batch_plan(arguments: argparse.Namespace) -> int:
+    """Show a batch before it runs: how much its prompts share, its density, the order
+    in which it would run, and what the steps would compute and read in that order
+    and in others.
+
+    IN is a file of requests, as for /v1/batches. The lengths of answers are not
+    known yet, so each counts with its limit (max_tokens); a real run samples one
+    request in a hundred first. Times come from --profile, or from a guess for one
+    core without it.
+    """
     from ...actors.checkpoints import open_checkpoints
     from ...actors.config import SettingsError
     from ..settings.options import make_settings

@@ -1,12 +1,4 @@
-"""Measures a server over HTTP: time to first token, time between tokens, time per
-token, end-to-end latency, tokens per second.
-
-The loads are the same as in other tools: levels of concurrency, a request rate
-(Poisson or constant), random lengths, prompts from a file, published traces.
-
-For example, three levels of load with 100 requests each:
-blockwright bench serve --max-concurrency 1,4,16 --input-len 64 --output-len 32
-"""
+"""The command ``bench``."""
 
 from __future__ import annotations
 
@@ -33,7 +25,7 @@ if TYPE_CHECKING:
     from ..program.client import Client
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "blockwright bench serve [OPTION ...]"  # puts the required word first
     parser.add_argument("what", metavar="serve", choices=["serve"], help="measure a running server")
     add_url(parser)
@@ -73,7 +65,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="store the figures; '-': print them instead of the table")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def bench(arguments: argparse.Namespace) -> int:
+    """Measure a server over HTTP: time to first token, time between tokens, time per
+    token, end-to-end latency, tokens per second.
+
+    The loads are the same as in other tools: levels of concurrency, a request rate
+    (Poisson or constant), random lengths, prompts from a file, published traces.
+
+    For example, three levels of load with 100 requests each:
+    blockwright bench serve --max-concurrency 1,4,16 --input-len 64 --output-len 32
+    """
     stored = FiguresFile("--json", arguments.json) if arguments.json not in (None, "-") else None
     with refusals():
         found = asyncio.run(_measure(arguments))

@@ -1,8 +1,4 @@
-"""Talks to a model: a conversation in the terminal, or a single --message.
-
-/help lists the commands. Ctrl-C clears the line or stops the answer, Ctrl-D
-ends the conversation.
-"""
+"""The command ``chat``."""
 
 from __future__ import annotations
 
@@ -18,14 +14,19 @@ from .conversation import Conversation, base_model
 FENCE = '"""'
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def chat_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument("--message", metavar="TEXT", help="send this, print the answer and exit")
     parser.add_argument("--system", metavar="TEXT", help="the system message, before all others")
     add_sampling(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def chat(arguments: argparse.Namespace) -> int:
+    """Talk to a model: a conversation in the terminal, or a single --message.
+
+    /help lists the commands. Ctrl-C clears the line or stops the answer, Ctrl-D
+    ends the conversation.
+    """
     target = target_of(arguments)
     if not is_address(target) and sys.stderr.isatty():
         print(f"loading {target} ...", file=sys.stderr)

@@ -1,5 +1,4 @@
-"""Continues one prompt and prints the answer as it is generated. Without --prompt
-it reads the prompt from standard input."""
+"""The command ``complete``."""
 
 from __future__ import annotations
 
@@ -13,13 +12,16 @@ if TYPE_CHECKING:
     from ..program.blocking import BlockingCall
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def complete_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument("--prompt", metavar="TEXT", help="what is continued")
     add_sampling(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def complete(arguments: argparse.Namespace) -> int:
+    """Continue one prompt and print the answer as it is generated. Without --prompt
+    it reads the prompt from standard input.
+    """
     prompt = sys.stdin.read() if arguments.prompt is None else arguments.prompt
     with reached(arguments) as session:
         stream(session.stream(prompt, **sampling(arguments)), arguments.verbose)

@@ -1,8 +1,4 @@
-"""Checks whether this machine can serve, and which kernels would run. Each problem
-comes with a fix.
-
-The exit code is 1 if something will not work.
-"""
+"""The command ``doctor``."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import dataclasses
 import json
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, default=8000, metavar="N", help="port that a server would use (8000)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -23,7 +19,12 @@ def port(text: str) -> int:
     return number
 
 
-def run(arguments: argparse.Namespace) -> int:
+def doctor(arguments: argparse.Namespace) -> int:
+    """Check whether this machine can serve, and which kernels would run. Each problem
+    comes with a fix.
+
+    The exit code is 1 if something will not work.
+    """
     from .doctor_checks import FAILED, OK, examine, release
 
     checks = []

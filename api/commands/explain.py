@@ -1,10 +1,4 @@
-"""Shows what happened to a request: candidates, queue, prefill, workers,
-preemptions, failovers, and where its time went.
-
-ID is the id of the answer, or the x-request-id that the client sent. A server
-remembers the last thousand finished requests. A key sees its own requests, an
-admin key sees all.
-"""
+"""The command ``explain``."""
 
 from __future__ import annotations
 
@@ -17,7 +11,7 @@ from . import CommandError
 from .connection import UNKNOWN, add_url, connected
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", metavar="ID", help="id of the answer, or the client's x-request-id")
     parser.add_argument(
         "--last", action="store_true", help="the latest request of your key (an admin key: of all), instead of ID"
@@ -26,7 +20,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the server's answer as JSON")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def explain(arguments: argparse.Namespace) -> int:
+    """Show what happened to a request: candidates, queue, prefill, workers,
+    preemptions, failovers, and where its time went.
+
+    ID is the id of the answer, or the x-request-id that the client sent. A server
+    remembers the last thousand finished requests. A key sees its own requests, an
+    admin key sees all.
+    """
     from .request_story import report
 
     if (arguments.id is None) != arguments.last or (arguments.id is not None and not arguments.id.strip(".")):

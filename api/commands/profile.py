@@ -1,10 +1,4 @@
-"""Measures how fast this machine runs a model: how long the steps of a worker
-take, how fast blocks load and tensors move.
-
-It fits a cost model with a few coefficients to the steps and tests it on others
-that were not used for the fit. Forecasts and the simulator read the stored
-profile; so do the settings pace=FILE and profile=FILE of a server.
-"""
+"""The command ``profile``."""
 
 from __future__ import annotations
 
@@ -32,7 +26,7 @@ TERMS = {
 }
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def profile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="PATH_OR_ID", help="checkpoint folder, hub id, or ZOO/chains/NAME of a zoo")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="file to store the profile in, with a picture of its errors beside it (none)"
@@ -66,7 +60,14 @@ def repeats(text: str) -> int:
     return value
 
 
-def run(arguments: argparse.Namespace) -> int:
+def profile(arguments: argparse.Namespace) -> int:
+    """Measure how fast this machine runs a model: how long the steps of a worker
+    take, how fast blocks load and tensors move.
+
+    It fits a cost model with a few coefficients to the steps and tests it on others
+    that were not used for the fit. Forecasts and the simulator read the stored
+    profile; so do the settings pace=FILE and profile=FILE of a server.
+    """
     from ...gpu.errors import BackendError
     from ...zoo.profiles import add_profile
 

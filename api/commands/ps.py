@@ -1,20 +1,4 @@
-"""Shows the applications of a server: what each is based on, the memory that it
-owns and shares, and where it runs.
-
-Workers come first, then the applications, busy ones first.
-
-With --requests it shows the latest requests instead: where they wait or run,
-and how far they have come; an admin key sees those of all tenants. With
---tenants it shows each tenant's weight, requests, tokens, KV memory and use of
-its limits. With --actors it shows every actor of every node below its
-supervisor. --join does so for a cluster without a server, such as a
-LocalCluster: it joins the cluster as one more node while it runs. WHERE is the
-cluster's invitation.
-
-On a terminal the screen is refreshed until q or Ctrl-C: arrow keys, PgUp and
-PgDn scroll the list, / filters it, Esc ends the filter. Idle adapters that are
-alike share a line if the screen is too short.
-"""
+"""The command ``ps``."""
 
 from __future__ import annotations
 
@@ -28,7 +12,7 @@ from .connection import add_url, connected
 from .node import WHERE
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def ps_arguments(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
     add_screen(parser)
     parser.add_argument("--actors", action="store_true", help="show every actor of every node instead")
@@ -57,7 +41,24 @@ def pause(text: str) -> float:
     return seconds
 
 
-def run(arguments: argparse.Namespace) -> int:
+def ps(arguments: argparse.Namespace) -> int:
+    """Show the applications of a server: what each is based on, the memory that it
+    owns and shares, and where it runs.
+
+    Workers come first, then the applications, busy ones first.
+
+    With --requests it shows the latest requests instead: where they wait or run,
+    and how far they have come; an admin key sees those of all tenants. With
+    --tenants it shows each tenant's weight, requests, tokens, KV memory and use of
+    its limits. With --actors it shows every actor of every node below its
+    supervisor. --join does so for a cluster without a server, such as a
+    LocalCluster: it joins the cluster as one more node while it runs. WHERE is the
+    cluster's invitation.
+
+    On a terminal the screen is refreshed until q or Ctrl-C: arrow keys, PgUp and
+    PgDn scroll the list, / filters it, Esc ends the filter. Idle adapters that are
+    alike share a line if the screen is too short.
+    """
     from .actor_table import actors_tables, actors_view
     from .observe import ps_view
     from .request_table import request_tables, request_view

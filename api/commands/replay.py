@@ -1,11 +1,4 @@
-"""Replays the event log of a worker and checks that the same events lead to
-bitwise the same plans.
-
-FILE is what a worker wrote to the folder of the setting event_log. The exit
-code is 0 if all plans and the final state agree, 1 if not (the first difference
-is printed, field by field), and 2 if the file cannot be read, or begins after
-the step of --until.
-"""
+"""The command ``trace replay``."""
 
 from __future__ import annotations
 
@@ -16,14 +9,22 @@ from pathlib import Path
 from . import CommandError
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def trace_replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path)
     parser.add_argument("--until", metavar="SWEEP", type=int, help="stop after this step (sweep) of the worker")
     parser.add_argument("--show", metavar="SWEEP", type=int, help="also print the plan of this step and the state after it")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def trace_replay(arguments: argparse.Namespace) -> int:
+    """Replay the event log of a worker and check that the same events lead to
+    bitwise the same plans.
+
+    FILE is what a worker wrote to the folder of the setting event_log. The exit
+    code is 0 if all plans and the final state agree, 1 if not (the first difference
+    is printed, field by field), and 2 if the file cannot be read, or begins after
+    the step of --until.
+    """
     from ...actors.worker.event_log_file import EventLogError
     from .replay_report import as_json, as_lines, replay
 

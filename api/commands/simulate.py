@@ -1,11 +1,4 @@
-"""Simulates a cluster in virtual time: latency, time to first token, throughput,
-memory and preemptions for a workload on a number of instances, which run the
-scheduler of the real workers.
-
-CONFIG is a TOML or JSON file (docs/simulator.md). With --from, the workload is
-what live workers logged (setting event_log), with the changes of --set; without
-CONFIG the instances are like those workers.
-"""
+"""The command ``simulate``."""
 
 from __future__ import annotations
 
@@ -47,7 +40,7 @@ class Described:
     recorded: Outcomes | None  # recorded outcomes of the requests in logs
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def simulate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", type=Path, nargs="?")
     text = "event log of a worker; repeat it for all files of all workers"
     parser.add_argument("--from", dest="logs", metavar="LOG", type=Path, action="append", default=[], help=text)
@@ -61,7 +54,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", metavar="FILE", help=text)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def simulate(arguments: argparse.Namespace) -> int:
+    """Simulate a cluster in virtual time: latency, time to first token, throughput,
+    memory and preemptions for a workload on a number of instances, which run the
+    scheduler of the real workers.
+
+    CONFIG is a TOML or JSON file (docs/simulator.md). With --from, the workload is
+    what live workers logged (setting event_log), with the changes of --set; without
+    CONFIG the instances are like those workers.
+    """
     from .simulate_report import document, picture, show
     from .simulate_sweep import combinations, parse_target
 

@@ -1,5 +1,4 @@
-"""Shows an estimator of answer lengths: how much it has learned, and how good it
-was on the requests that were held out."""
+"""The command ``tagger show``."""
 
 from __future__ import annotations
 
@@ -9,13 +8,16 @@ from pathlib import Path
 from . import CommandError
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def tagger_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", type=Path, help="file written by blockwright tagger train, or kept by a tagger"
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def tagger_show(arguments: argparse.Namespace) -> int:
+    """Show an estimator of answer lengths: how much it has learned, and how good it
+    was on the requests that were held out.
+    """
     from ...actors.tagger.model_file import TaggerFileError, read_tagger
     from .tagger_table import figures_table
     from .zoo_tables import print_tables

@@ -1,11 +1,4 @@
-"""Trains an estimator of answer lengths on past requests, and evaluates it on
-requests that were held out.
-
-LOG is a file or folder written by a server with --set request_log=FOLDER. The
-latest requests are held out. On them, the trained estimator is compared with
-the history of each model, which needs no training, and with a constant. Serve
-with the result by --set tagger=trained:FILE.
-"""
+"""The command ``tagger train``."""
 
 from __future__ import annotations
 
@@ -21,7 +14,7 @@ ENOUGH = 40_000  # lessons after which training stops, but not before LEAST_PASS
 LEAST_PASSES = 3
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def tagger_train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "log", metavar="LOG", type=Path, help="request log: a file, or a folder with the files of all gateways"
     )
@@ -33,7 +26,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def tagger_train(arguments: argparse.Namespace) -> int:
+    """Train an estimator of answer lengths on past requests, and evaluate it on
+    requests that were held out.
+
+    LOG is a file or folder written by a server with --set request_log=FOLDER. The
+    latest requests are held out. On them, the trained estimator is compared with
+    the history of each model, which needs no training, and with a constant. Serve
+    with the result by --set tagger=trained:FILE.
+    """
     from ...actors.tagger.model_file import TaggerFile, write_tagger
     from ...actors.tagger.request_log import RequestLogError, read_requests
     from ...policies.prediction.length_models import compared

@@ -1,14 +1,4 @@
-"""Shows how busy a server is: requests, tokens per second, time to first token,
-memory for KV, shared blocks, cache hits.
-
-Workers come first, then the models, busy ones first. On a terminal the screen
-is refreshed until q or Ctrl-C: arrow keys, PgUp and PgDn scroll the models, /
-filters them, Esc ends the filter. Idle adapters that are alike share a line if
-the screen is too short. If the server restarts, top waits for it.
-
-Rates and times cover the time since the last refresh; a model without a request
-since then shows the times of all its requests.
-"""
+"""The command ``top``."""
 
 from __future__ import annotations
 
@@ -24,12 +14,23 @@ if TYPE_CHECKING:
     from .observe import Sample
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def top_arguments(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
     add_screen(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def top(arguments: argparse.Namespace) -> int:
+    """Show how busy a server is: requests, tokens per second, time to first token,
+    memory for KV, shared blocks, cache hits.
+
+    Workers come first, then the models, busy ones first. On a terminal the screen
+    is refreshed until q or Ctrl-C: arrow keys, PgUp and PgDn scroll the models, /
+    filters them, Esc ends the filter. Idle adapters that are alike share a line if
+    the screen is too short. If the server restarts, top waits for it.
+
+    Rates and times cover the time since the last refresh; a model without a request
+    since then shows the times of all its requests.
+    """
     from .observe import top_view
     from .screen import show
     from .tables import top_tables

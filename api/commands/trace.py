@@ -1,9 +1,4 @@
-"""Draws logs of messages as trees: caller and callee, time, duration, and result
-of each call.
-
-FILE is what a node wrote with Node(message_log=...). Give the files of several
-nodes to see calls between them.
-"""
+"""The command ``trace``."""
 
 from __future__ import annotations
 
@@ -13,12 +8,18 @@ from pathlib import Path
 from . import CommandError
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def trace_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path)
     parser.add_argument("--trace", metavar="ID", default="", help="only traces whose id begins with this")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def trace(arguments: argparse.Namespace) -> int:
+    """Draw logs of messages as trees: caller and callee, time, duration, and result
+    of each call.
+
+    FILE is what a node wrote with Node(message_log=...). Give the files of several
+    nodes to see calls between them.
+    """
     from ...actors.worker.event_log_file import is_event_log
     from ...runtime.tracing.trace_reader import render
 

@@ -1,16 +1,17 @@
-"""Prints the version of the installed package."""
+"""The command ``version``."""
 
 from __future__ import annotations
 
 import argparse
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def version_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare no arguments."""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from importlib.metadata import version
+def version(arguments: argparse.Namespace) -> int:
+    """Print the version of the installed package."""
+    from importlib.metadata import version as version_of
 
-    print(f"blockwright {version('blockwright')}")
+    print(f"blockwright {version_of('blockwright')}")
     return 0

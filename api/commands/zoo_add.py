@@ -1,9 +1,4 @@
-"""Adds a model to a zoo: a folder of models in which each distinct tensor is
-stored once.
-
-Only new tensors are stored. The model appears in the zoo when it is complete;
-if the command is interrupted, the zoo is unchanged, and you can run it again.
-"""
+"""The command ``zoo add``."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ import argparse
 from .zoo_folder import add_zoo, progress, refusals, waiting
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def zoo_add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", metavar="PATH_OR_ID", help="checkpoint or adapter folder, hub id, or ZOO/chains/NAME of a zoo"
     )
@@ -26,7 +21,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_zoo(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def zoo_add(arguments: argparse.Namespace) -> int:
+    """Add a model to a zoo: a folder of models in which each distinct tensor is
+    stored once.
+
+    Only new tensors are stored. The model appears in the zoo when it is complete;
+    if the command is interrupted, the zoo is unchanged, and you can run it again.
+    """
     from ...zoo.add import add as add_model
     from .zoo_tables import added_line
 

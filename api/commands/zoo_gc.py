@@ -1,8 +1,4 @@
-"""Deletes files of a zoo that no application needs: tensors of removed
-applications, and the leftovers of interrupted commands.
-
-It is safe while servers and other commands use the zoo.
-"""
+"""The command ``zoo gc``."""
 
 from __future__ import annotations
 
@@ -11,11 +7,16 @@ import argparse
 from .zoo_folder import add_zoo, refusals, waiting
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def zoo_gc_arguments(parser: argparse.ArgumentParser) -> None:
     add_zoo(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def zoo_gc(arguments: argparse.Namespace) -> int:
+    """Delete files of a zoo that no application needs: tensors of removed
+    applications, and the leftovers of interrupted commands.
+
+    It is safe while servers and other commands use the zoo.
+    """
     from ...zoo.remove import gc
     from .tables import size
 

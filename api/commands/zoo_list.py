@@ -1,5 +1,4 @@
-"""Lists the applications of a zoo: what each is based on, how large it is, and how
-much of that no other application needs."""
+"""The command ``zoo list``."""
 
 from __future__ import annotations
 
@@ -9,12 +8,15 @@ import json
 from .zoo_folder import add_zoo, refusals
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def zoo_list_arguments(parser: argparse.ArgumentParser) -> None:
     add_zoo(parser)
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def zoo_list(arguments: argparse.Namespace) -> int:
+    """List the applications of a zoo: what each is based on, how large it is, and how
+    much of that no other application needs.
+    """
     from ...zoo.zoo import Zoo
     from .zoo_tables import list_table, list_view, print_tables
 

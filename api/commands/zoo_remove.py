@@ -1,8 +1,4 @@
-"""Removes an application from a zoo; 'blockwright zoo gc' then deletes the files
-that no other application needs.
-
-It is refused while a server serves the application from the zoo.
-"""
+"""The command ``zoo remove``."""
 
 from __future__ import annotations
 
@@ -11,12 +7,17 @@ import argparse
 from .zoo_folder import add_zoo, refusals, waiting
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def zoo_remove_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="APP")
     add_zoo(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def zoo_remove(arguments: argparse.Namespace) -> int:
+    """Remove an application from a zoo; 'blockwright zoo gc' then deletes the files
+    that no other application needs.
+
+    It is refused while a server serves the application from the zoo.
+    """
     from ...zoo.remove import remove
 
     with refusals():

@@ -1,5 +1,4 @@
-"""Shows an application of a zoo: its blocks, which are cut only where the
-applications of the zoo differ, and the applications that share each of them."""
+"""The command ``zoo show``."""
 
 from __future__ import annotations
 
@@ -9,13 +8,16 @@ import json
 from .zoo_folder import add_zoo, refusals
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def zoo_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="APP")
     add_zoo(parser)
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def zoo_show(arguments: argparse.Namespace) -> int:
+    """Show an application of a zoo: its blocks, which are cut only where the
+    applications of the zoo differ, and the applications that share each of them.
+    """
     from ...zoo.profiles import profiles_of
     from ...zoo.zoo import Zoo
     from .zoo_tables import print_tables, show_tables, show_view

@@ -1,10 +1,4 @@
-"""Reads everything in a zoo and compares it with what was stored. It finds a
-single flipped bit.
-
-The exit code is 1 if something is damaged. Each line names a file, the expected
-and the actual value, and the applications that need it. To repair a tensor,
-delete its file and add a model that has the same tensor.
-"""
+"""The command ``zoo verify``."""
 
 from __future__ import annotations
 
@@ -14,12 +8,19 @@ import json
 from .zoo_folder import add_zoo, progress, refusals
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def zoo_verify_arguments(parser: argparse.ArgumentParser) -> None:
     add_zoo(parser)
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def zoo_verify(arguments: argparse.Namespace) -> int:
+    """Read everything in a zoo and compare it with what was stored. It finds a
+    single flipped bit.
+
+    The exit code is 1 if something is damaged. Each line names a file, the expected
+    and the actual value, and the applications that need it. To repair a tensor,
+    delete its file and add a model that has the same tensor.
+    """
     from ...zoo.verify import verify
     from .zoo_tables import verify_lines, verify_view
 
