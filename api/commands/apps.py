@@ -24,9 +24,8 @@ def apps(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(found, indent=1))
         return 0
-    from .fitted_table import FittedTable
+    from .output import FittedTable, print_tables
     from .tables import default_line
-    from .zoo_tables import print_tables
 
     rows = [(name, one["state"], one["base"] or "-", one["checkpoint"]) for name, one in found.items()]
     table = FittedTable(("APPLICATION", "STATE", "BASE", "CHECKPOINT"), rows, numbers=0, least=("BASE", "STATE"))

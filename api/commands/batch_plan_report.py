@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
-
-from rich.console import Console
 
 from ...policies.offline.order import Unit, Weigher, density_order, waste
 from ...policies.offline.prefix_tree import PrefixTree
@@ -18,7 +15,7 @@ from ...simulator.offline_orders import OfflineComparison, OfflineOutcome, Offli
 from ...simulator.offline_workload import OfflineWorkload
 from .batch_lines import BatchRequests
 from .batch_machine import PlannedMachine
-from .fitted_table import FittedTable
+from .output import FittedTable, print_tables
 from .simulate_report import WIDTH, plot
 
 REFUSED = 3  # refused lines that are shown
@@ -116,7 +113,7 @@ def show(title: str, planned: BatchPlan) -> None:
         for course in planned.courses
     ]
     names = ("order", "found in cache", "steps", "variation", *planned.courses[0].seconds)
-    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(FittedTable(names, rows, numbers=5))
+    print_tables(FittedTable(names, rows, numbers=5), width=120)
     print()
     points = sorted(value for course in planned.courses for value in course.compute + course.memory)
     top = points[int(CLIPPED * len(points))]

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from ...policies.nearest import suggestion
 from . import CommandError
 from .connection import add_url, read_key, refusals
-from .figures_file import FiguresFile
+from .output import FiguresFile, console_of, print_json
 
 if TYPE_CHECKING:
     from ...simulator.traces import TraceRequest
@@ -79,7 +79,7 @@ def bench(arguments: argparse.Namespace) -> int:
     with refusals():
         found = asyncio.run(_measure(arguments))
     if arguments.json == "-":
-        print(json.dumps(found, indent=1))
+        print_json(found)
     else:
         _show(found)
     if stored is not None:
@@ -223,8 +223,6 @@ def _texts(path: Path) -> list[str]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from rich.console import Console
-
     from .bench_report import figures_tables
 
     machine, server, settings = found["machine"], found["server"], found["settings"]
@@ -233,7 +231,7 @@ def _show(found: dict[str, Any]) -> None:
     print(f"from {machine['cpu']}, {machine['cores']} cores, blockwright {found['versions']['blockwright']}; times in ms")
     if settings["clipped"]:
         print(f"{settings['clipped']} requests were shortened to the model's context")
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 80)
+    console = console_of(80)
     for one in figures_tables(found["levels"], console.width):
         console.print(one)
     for one in found["levels"]:

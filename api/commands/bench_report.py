@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..load.figures import METRICS
-from .fitted_table import FittedTable
+from .output import FittedTable
 
 _COUNTS = (("succeeded", "requests"), ("failed", "failed"))
 _AMOUNTS = (

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import CommandError
-from .figures_file import FiguresFile
+from .output import FiguresFile
 from .zoo_folder import folder, refusals, waiting
 
 WIDTH, HEIGHT = 64, 16  # characters of the plot

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Group
 
-from .fitted_table import FittedTable
+from .output import FittedTable
 from .screen import Screenful
 
 ASKED = 1000  # the most requests that the server returns at a time

@@ -6,7 +6,6 @@ example during a restart, the screen says so; the last values stay until it answ
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from rich.segment import Segment
 
 from ..program.results import RequestError
 from .keyboard import Keyboard
+from .output import console_of, print_json
 
 Line = list[Segment]
 View = Mapping[str, Any]
@@ -140,9 +140,9 @@ def show(
     ``of``: name of the source, shown above.
     """
     if as_json:
-        print(json.dumps(view(), indent=1))
+        print_json(view())
         return 0
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    console = console_of(200)
     if once or not sys.stdout.isatty():
         console.print(render(view()).fitted(console))
         return 0

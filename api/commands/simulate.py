@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from . import CommandError
-from .figures_file import FiguresFile
+from .output import FiguresFile, FittedTable, print_json, print_tables
 
 if TYPE_CHECKING:
     from ...policies.plan.coefficients import Coefficients
@@ -82,7 +82,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         drawn.write(picture(found))
     code = 0 if all(target.met(found) for target in targets) else 1
     if arguments.json == "-":
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return code
     show(found)
     for target in targets:
@@ -98,9 +98,6 @@ def _run_several(
     arguments: argparse.Namespace, combined: list[list[str]], targets: list[Target], stored: FiguresFile | None
 ) -> int:
     """Simulate each combination of values, and print a row for each."""
-    from rich.console import Console
-
-    from .fitted_table import FittedTable
     from .simulate_report import document
     from .simulate_sweep import rows, varied, verdict
 
@@ -117,11 +114,10 @@ def _run_several(
         found.append(document(simulation, settings, recorded))
     met = [all(target.met(one) for target in targets) for one in found]
     if arguments.json == "-":
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return 0 if any(met) else 1
     head, *table = rows(combined, found, targets)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(FittedTable(head, table, numbers=len(head) - len(varied(combined)) - bool(targets)))
+    print_tables(FittedTable(head, table, numbers=len(head) - len(varied(combined)) - bool(targets)), width=160)
     if targets:
         print(verdict(combined, found, targets))
     if stored is not None:

@@ -8,14 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-
 from ...policies.prediction.instance import Instance
 from ...policies.prediction.pipeline_instance import PipelineInstance
 from ...simulator.simulation import ClusterSimulation
 from ..drawing.chart import Curve, Plot, over_time
 from ..load.figures import percentile, spread
-from .fitted_table import FittedTable
+from .output import FittedTable, print_tables
 
 BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"  # the second is used if the output cannot show the first
 WIDTH = 60  # characters of a plot
@@ -122,7 +120,6 @@ def picture(found: Mapping[str, Any]) -> str:
 
 def show(found: Mapping[str, Any]) -> None:
     """Print the report."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     rows = [
         (f"{name}{f' ({unit})' if unit else ''}", *(_number(found["figures"][metric], share, unit) for share in SHOWN))
         for metric, (name, unit) in METRICS.items()
@@ -130,9 +127,8 @@ def show(found: Mapping[str, Any]) -> None:
     for metric, values in (found["recorded"] or {}).items():
         name, unit = METRICS[metric]
         rows.append((f"{name}, as it was ({unit})", *(_number(values, share, unit) for share in SHOWN)))
-    console.print(
-        FittedTable(("", *(share.upper() if share[0] == "p" else share for share in SHOWN)), rows, numbers=len(SHOWN))
-    )
+    columns = ("", *(share.upper() if share[0] == "p" else share for share in SHOWN))
+    print_tables(FittedTable(columns, rows, numbers=len(SHOWN)), width=120)
     for line in lines(found):
         print(line)
 

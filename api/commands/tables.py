@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from ...policies.binary_size import binary_size
 from ..program.duration import duration
 from ..saving import in_memory, saving
-from .fitted_table import FittedTable
+from .output import FittedTable
 from .screen import Screenful
 
 View = Mapping[str, Any]

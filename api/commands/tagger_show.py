@@ -19,8 +19,8 @@ def tagger_show(arguments: argparse.Namespace) -> int:
     was on the requests that were held out.
     """
     from ...actors.tagger.model_file import TaggerFileError, read_tagger
+    from .output import print_tables
     from .tagger_table import figures_table
-    from .zoo_tables import print_tables
 
     try:
         file = read_tagger(arguments.file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .fitted_table import FittedTable
+from .output import FittedTable
 from .tables import share
 
 

@@ -38,8 +38,8 @@ def tagger_train(arguments: argparse.Namespace) -> int:
     from ...actors.tagger.model_file import TaggerFile, write_tagger
     from ...actors.tagger.request_log import RequestLogError, read_requests
     from ...policies.prediction.length_models import compared
+    from .output import print_tables
     from .tagger_table import figures_table
-    from .zoo_tables import print_tables
 
     try:
         lessons = read_requests(arguments.log)

@@ -18,7 +18,8 @@ def zoo_list(arguments: argparse.Namespace) -> int:
     much of that no other application needs.
     """
     from ...zoo.zoo import Zoo
-    from .zoo_tables import list_table, list_view, print_tables
+    from .output import print_tables
+    from .zoo_tables import list_table, list_view
 
     with refusals():
         view = list_view(Zoo(arguments.zoo).listings())

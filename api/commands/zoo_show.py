@@ -20,7 +20,8 @@ def zoo_show(arguments: argparse.Namespace) -> int:
     """
     from ...zoo.profiles import profiles_of
     from ...zoo.zoo import Zoo
-    from .zoo_tables import print_tables, show_tables, show_view
+    from .output import print_tables
+    from .zoo_tables import show_tables, show_view
 
     with refusals():
         zoo = Zoo(arguments.zoo)

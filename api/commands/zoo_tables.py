@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from ...zoo.add import AddedModel
 from ...zoo.profiles import StoredProfile
@@ -15,14 +12,8 @@ from ...zoo.records import StoredChain
 from ...zoo.verify import Verified
 from ...zoo.zoo import ListedBlock, Listing
 from ..saving import shared_part
-from .fitted_table import FittedTable
+from .output import FittedTable
 from .tables import size
-
-
-def print_tables(*tables: FittedTable | str) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    for one in tables:
-        console.print(one)
 
 
 def added_line(added: AddedModel) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console, Group
 
-from blockwright.api.commands.fitted_table import FittedTable
+from blockwright.api.commands.output import FittedTable
 from blockwright.api.commands.screen import Screenful, Scroll, screen, show
 from blockwright.api.program.results import RequestError
 
