@@ -19,7 +19,7 @@ def apps(arguments: argparse.Namespace) -> int:
     'blockwright apps add' and 'blockwright apps remove' change them.
     """
     with connected(arguments) as session:
-        answer = session.get("/admin/apps")
+        answer = session.get("/admin/apps", holds="applications")
     found = answer["applications"]
     if arguments.json:
         print(json.dumps(found, indent=1))

@@ -51,4 +51,4 @@ def top(arguments: argparse.Namespace) -> int:
 def _look(session: PlainSession) -> Sample:
     from .observe import read_sample
 
-    return read_sample(time.monotonic(), session.get("/admin/cluster"), session.get_text("/metrics"))
+    return read_sample(time.monotonic(), session.get("/admin/cluster", holds="applications"), session.get_text("/metrics"))
