@@ -39,11 +39,11 @@ def batch_plan(arguments: argparse.Namespace) -> int:
     from ..settings.options import make_settings
     from .batch_machine import machine_of
     from .batch_plan_report import plan, show
-    from .zoo_folder import refusals
+    from .zoo import zoo_refusals
 
     flags = {"profile": arguments.profile} if arguments.profile else {}
     try:
-        with refusals():
+        with zoo_refusals():
             settings = make_settings(arguments.model, flags=flags, sets=arguments.set)
             opened = open_checkpoints(settings)
             name, checkpoint = next(iter(opened.checkpoints.items()))

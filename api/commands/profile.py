@@ -10,7 +10,7 @@ from typing import Any
 
 from . import CommandError
 from .output import FiguresFile
-from .zoo_folder import folder, refusals, waiting
+from .zoo import folder, waiting, zoo_refusals
 
 WIDTH, HEIGHT = 64, 16  # characters of the plot
 MOST_REPEATS = 1000  # takes hours even for a small model
@@ -73,7 +73,7 @@ def profile(arguments: argparse.Namespace) -> int:
 
     output = FiguresFile("--output", arguments.output) if arguments.output else None
     drawn = FiguresFile("--output", picture_beside(arguments.output)) if arguments.output else None
-    with refusals():
+    with zoo_refusals():
         try:
             found = _measure(arguments)
         except BackendError as error:
