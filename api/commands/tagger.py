@@ -1,17 +1,20 @@
-"""The command ``tagger train``."""
+"""The commands that train and show an estimator of answer lengths."""
 
 from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 from . import CommandError
+from .output import FittedTable, print_tables
 
 LEAST = 20  # requests to train on
 MOST_PASSES = 20
 ENOUGH = 40_000  # lessons after which training stops, but not before LEAST_PASSES passes
 LEAST_PASSES = 3
+PARTS = ("relative_error", "acc_50", "acc_100")
 
 
 def tagger_train_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +29,16 @@ def tagger_train_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _part(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"is {text!r}; give a part between 0 and 1")
+    return value
+
+
 def tagger_train(arguments: argparse.Namespace) -> int:
     """Train an estimator of answer lengths on past requests, and evaluate it on
     requests that were held out.
@@ -38,8 +51,6 @@ def tagger_train(arguments: argparse.Namespace) -> int:
     from ...actors.tagger.model_file import TaggerFile, write_tagger
     from ...actors.tagger.request_log import RequestLogError, read_requests
     from ...policies.prediction.length_models import compared
-    from .output import print_tables
-    from .tagger_table import figures_table
 
     try:
         lessons = read_requests(arguments.log)
@@ -62,11 +73,35 @@ def tagger_train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _part(text: str) -> float:
+def tagger_show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", metavar="FILE", type=Path, help="file written by blockwright tagger train, or kept by a tagger"
+    )
+
+
+def tagger_show(arguments: argparse.Namespace) -> int:
+    """Show an estimator of answer lengths: how much it has learned, and how good it
+    was on the requests that were held out.
+    """
+    from ...actors.tagger.model_file import TaggerFileError, read_tagger
+
     try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"is {text!r}; give a part between 0 and 1")
-    return value
+        file = read_tagger(arguments.file)
+    except TaggerFileError as error:
+        raise CommandError(str(error), 2) from None
+    state = file.estimator.snapshot()
+    size = f"{state['lessons']:,} lessons" if state["kind"] == "trained" else f"{len(state['levels']):,} levels"
+    print_tables(f"{arguments.file}: {state['kind']}, {size}", figures_table(file.figures))
+    return 0
+
+
+def figures_table(figures: Mapping[str, Mapping[str, float]]) -> FittedTable:
+    """Return the figures on the held-out requests by estimator.
+
+    Errors are in tokens. ACC-50: the share with an error of at most 50.
+    """
+    rows = [
+        (name, f"{one['requests']:,}", f"{one['mean_error']:.1f}", *(f"{one[of]:.0%}" for of in PARTS))
+        for name, one in figures.items()
+    ]
+    return FittedTable(("ESTIMATOR", "HELD OUT", "MEAN ERROR", "RELATIVE ERROR", "ACC-50", "ACC-100"), rows, numbers=5)
