@@ -77,5 +77,5 @@ COMMANDS = {
     "node": Command("node", "node", "join a cluster as one more node"),
     "trace": Command("trace", "trace", "draw logs of actors' messages as trees"),
     "trace replay": Command("trace", "trace_replay", "replay the event log of a worker"),
-    "version": Command("version", "version", "print the version"),
+    "version": Command("doctor", "version", "print the version"),
 }

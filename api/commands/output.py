@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -90,8 +89,14 @@ def print_tables(*tables: RenderableType, width: int = 200) -> None:
         console.print(one)
 
 
+def as_json(found: object) -> str:
+    import json
+
+    return json.dumps(found, indent=1)
+
+
 def print_json(found: object) -> None:
-    print(json.dumps(found, indent=1))
+    print(as_json(found))
 
 
 class FiguresFile:
@@ -108,7 +113,7 @@ class FiguresFile:
             raise CommandError(f"{flag} {name} is a folder; name a file in it", 2)
 
     def store(self, found: dict[str, Any] | list[dict[str, Any]]) -> None:
-        self.write(json.dumps(found, indent=1) + "\n")
+        self.write(as_json(found) + "\n")
 
     def write(self, text: str) -> None:
         try:

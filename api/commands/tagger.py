@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import random
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,6 +47,8 @@ def tagger_train(arguments: argparse.Namespace) -> int:
     the history of each model, which needs no training, and with a constant. Serve
     with the result by --set tagger=trained:FILE.
     """
+    import random
+
     from ...actors.tagger.model_file import TaggerFile, write_tagger
     from ...actors.tagger.request_log import RequestLogError, read_requests
     from ...policies.prediction.length_models import compared
