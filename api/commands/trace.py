@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import CommandError
+from ...policies.nearest import nearest
+from . import COMMANDS, CommandError
 from .output import print_json
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ...policies.sweep.event_log import Difference, Entry
     from ...policies.sweep.state import SweepState
 
+SECOND = [words[1] for words in map(str.split, COMMANDS) if words[0] == "trace" and words[1:]]
 MOST_FIELDS = 20  # most fields of a difference that are shown
 WIDTH = 160  # most characters of a value that are shown
 
@@ -41,11 +43,20 @@ def trace(arguments: argparse.Namespace) -> int:
             raise CommandError(f"{path} is the event log of a worker; replay it: blockwright trace replay {path}", 2)
         for line in render(arguments.files, arguments.trace):
             print(line)
+    except FileNotFoundError as error:
+        raise CommandError(_no_file(str(error.filename)), 2) from None
     except OSError as error:
-        raise CommandError(f"{error.filename}: {error.strerror}", 2) from error
+        raise CommandError(f"{error.filename} cannot be read ({error.strerror}); name the log of a node", 2) from None
     except ValueError as error:
         raise CommandError(f"{', '.join(map(str, arguments.files))}: {error}", 2) from None
     return 0
+
+
+def _no_file(name: str) -> str:
+    """Return the error for a file that does not exist, which may be a misspelt second word of the command."""
+    if nearest(name, SECOND):
+        return f"there is no command {f'trace {name}'!r}, and no file {name}; did you mean trace {nearest(name, SECOND)}?"
+    return f"there is no file {name}; name what Node(message_log=...) wrote"
 
 
 def trace_replay_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +82,7 @@ def trace_replay(arguments: argparse.Namespace) -> int:
     except EventLogError as error:
         raise CommandError(str(error), 2) from error
     except OSError as error:
-        raise CommandError(f"{arguments.file}: {error.strerror}", 2) from error
+        raise CommandError(f"{arguments.file}: {error.strerror}; name a file of a worker's event_log", 2) from error
     if report.later:
         told = f"--until {arguments.until}: nothing was compared, as this log begins with sweep {report.later}"
         raise CommandError(f"{told}; give that one or a later one", 2)
