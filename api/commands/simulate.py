@@ -1,8 +1,12 @@
-"""The command ``simulate``."""
+"""The command ``simulate``: a cluster in virtual time, from a description, from logs, or from both.
+
+``simulate_report.py`` makes the output.
+"""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -22,10 +26,11 @@ if TYPE_CHECKING:
     from ...simulator.recording import Recording
     from ...simulator.simulation import ClusterSimulation
     from ...simulator.workload import Demand
-    from .simulate_sweep import Target
+    from .simulate_report import Target
 
 Outcomes = tuple[list[float], list[float]]  # seconds until the first and the last token
 STEPS = 200  # steps of the progress bar
+MOST = 1000  # most simulations in one call
 OF_LOGS = ("start", "speed", "count")  # workload fields that apply with --from
 
 
@@ -64,8 +69,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     what live workers logged (setting event_log), with the changes of --set; without
     CONFIG the instances are like those workers.
     """
-    from .simulate_report import document, picture, show
-    from .simulate_sweep import combinations, parse_target
+    from .simulate_report import document, parse_target, picture, show
 
     targets = [parse_target(text) for text in arguments.target]
     combined = combinations(arguments.set)
@@ -95,12 +99,33 @@ def simulate(arguments: argparse.Namespace) -> int:
     return code
 
 
+def combinations(changes: Sequence[str]) -> list[list[str]]:
+    """Return the changes of each simulation. ``field=1,2`` and ``field=[1,2]`` are two values. Raise CommandError."""
+    choices = [[f"{change.partition('=')[0]}={value}" for value in _values(change.partition("=")[2])] for change in changes]
+    count = 1
+    for one in choices:
+        count *= len(one)
+    if count > MOST:
+        raise CommandError(f"--set describes {count:,} simulations; give at most {MOST:,} combinations of values", 2)
+    return [list(one) for one in itertools.product(*choices)]
+
+
+def _values(text: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        parts = [part.strip() for part in text.split(",")]
+        return parts if len(parts) > 1 and all(parts) else [text]
+    if isinstance(found, list) and found and not any(isinstance(one, list | dict) for one in found):
+        return [one if isinstance(one, str) else json.dumps(one) for one in found]
+    return [text]
+
+
 def _run_several(
     arguments: argparse.Namespace, combined: list[list[str]], targets: list[Target], stored: FiguresFile | None
 ) -> int:
     """Simulate each combination of values, and print a row for each."""
-    from .simulate_report import document
-    from .simulate_sweep import rows, varied, verdict
+    from .simulate_report import document, rows, varied, verdict
 
     if arguments.log:
         raise CommandError("--log writes the decisions of one simulation; give one value to each --set", 2)
