@@ -61,7 +61,7 @@ COMMANDS = {
     "apps": Command("apps", "apps", "list the applications of a server"),
     "apps add": Command("apps", "apps_add", "add a model to a running server"),
     "apps remove": Command("apps", "apps_remove", "remove a model from a server"),
-    "top": Command("top", "top", "show how busy a server is"),
+    "top": Command("ps", "top", "show how busy a server is"),
     "explain": Command("explain", "explain", "show what happened to a request"),
     "chaos": Command("chaos", "chaos", "kill, stop or slow a worker of your own server"),
     "doctor": Command("doctor", "doctor", "check whether this machine can serve"),
