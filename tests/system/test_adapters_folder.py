@@ -89,7 +89,8 @@ async def serves_the_folder(client: Client, root: Path, expected: Expected) -> N
     status, error = await asked(client, "vague")
     assert (status, error["message"]) == (
         404,
-        "model 'vague' cannot be served: its base is not known; the operator of the server can name it (setting bases.vague)",
+        "model 'vague' cannot be served: its base is not known; "
+        "the operator of the server can name it (setting bases.vague)",
     )
     shutil.rmtree(root / "ada" / "vague")
 

@@ -12,8 +12,7 @@ import pytest
 
 from blockwright.actors.worker.event_log_file import Header, encode_header, entry_encoder
 from blockwright.api.commands.cli import main
-from blockwright.api.commands.simulate_report import WIDTH, cumulative, plot
-from blockwright.api.commands.simulate_sweep import parse_target, verdict
+from blockwright.api.commands.simulate_report import WIDTH, cumulative, parse_target, plot, verdict
 from blockwright.policies.sweep.event_log import Began
 from blockwright.tests.claims import claim
 from blockwright.tests.policies.event_tape import Driver, Tape, make_state

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from blockwright.api.commands.bench_report import figures_tables
+from blockwright.api.commands.bench import figures_tables
 
 SPREAD = {"mean": 0.0125, "p50": 0.01, "p90": 0.015, "p99": 12.5}
 

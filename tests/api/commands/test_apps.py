@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blockwright.api.commands.apps_add import _where
+from blockwright.api.commands.apps import _where
 
 
 def test_a_relative_path_is_resolved_where_the_server_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from blockwright.api.commands import doctor_checks as doctor
+from blockwright.api.commands import doctor
 from blockwright.api.commands.cli import main
 from blockwright.gpu.errors import BackendError
 from blockwright.tests.claims import claim
@@ -96,7 +96,7 @@ def test_little_shared_memory_and_one_core(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr("shutil.disk_usage", lambda path: os.terminal_size((1, 2)) and type("U", (), {"free": 1 << 20}))
     assert doctor.check_shared_memory(tmp_path).status == "warning"
     assert doctor.check_shared_memory(tmp_path).text == f"1.0 MiB free in {tmp_path}"
-    monkeypatch.setattr(doctor, "cores", lambda: 1)
+    monkeypatch.setattr("blockwright.actors.resources.cores", lambda: 1)
     assert doctor.check_cores().status == "warning"
 
 

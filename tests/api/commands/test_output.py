@@ -1,13 +1,17 @@
-"""Tables on narrow terminals: names stay whole, and what matters least goes first."""
+"""Tables on narrow terminals, and files of figures."""
 
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from blockwright.api.commands.fitted_table import FittedTable
+from blockwright.api.commands import CommandError
+from blockwright.api.commands.cli import main
+from blockwright.api.commands.output import FiguresFile, FittedTable
 
 LONG = "organisation/a-fine-tune-with-a-long-name-v12"
 TABLE = FittedTable(
@@ -56,3 +60,25 @@ def test_a_narrow_column_comes_back_where_a_wide_one_makes_room() -> None:
     assert table.shown(66) == [0, 1, 2, 3]
     assert table.shown(56) == [0, 1, 2]
     assert table.shown(34) == [0, 2, 3], "without the model there is room for both"
+
+
+def test_figures_are_stored(tmp_path: Path) -> None:
+    FiguresFile("--json", str(tmp_path / "a.json")).store({"n": 1})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"n": 1}
+
+
+def test_what_fails_meanwhile_is_a_sentence(tmp_path: Path) -> None:
+    stored = FiguresFile("--json", str(tmp_path / "a.json"))
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(CommandError, match=r"a.json cannot be written \(Is a directory\); check --json"):
+        stored.store({})
+
+
+def test_nothing_is_measured_for_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "serve", "--url", "http://127.0.0.1:1", "--json", str(tmp_path / "none" / "a.json")]) == 2
+    assert capsys.readouterr().err.endswith(f"lies in no folder; make {tmp_path / 'none'}\n")
+    (prompts := tmp_path / "prompts").write_bytes(b"\x82")
+    from blockwright.api.commands.bench import _texts
+
+    with pytest.raises(CommandError, match="prompts is no text; give lines of prompts"):
+        _texts(prompts)
