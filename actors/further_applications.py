@@ -75,6 +75,28 @@ def base_of(new: NewApplication, roots: str, wholes: Collection[WholeModel]) -> 
     return found
 
 
+def check_places(settings: Settings) -> None:
+    """Raise SettingsError for a setting that names a file as a folder, or a file whose folder does not exist.
+
+    A folder of models that does not exist may come later, on a disk that is mounted.
+    """
+    named = [("adapters", settings.adapters), *(("app_roots", part.strip()) for part in settings.app_roots.split(","))]
+    for name, text in named:
+        folder = Path(text).expanduser()
+        if text and folder.exists() and not folder.is_dir():
+            raise SettingsError(f"{name}: {text} is a file; name a folder that holds a folder for each model")
+    if settings.adapters and is_adapter(Path(settings.adapters).expanduser()):
+        remedy = f"name the folder that it is in, or serve it alone with --app NAME={settings.adapters}"
+        raise SettingsError(f"adapters: {settings.adapters} is itself an adapter; {remedy}")
+    if not settings.apps_file:
+        return
+    file = Path(settings.apps_file).expanduser().absolute()
+    if not file.parent.is_dir():
+        raise SettingsError(f"apps_file: there is no folder {file.parent}; make it, or name a file in another one")
+    if file.is_dir():
+        raise SettingsError(f"apps_file: {settings.apps_file} is a folder; name a file, like {file / 'apps.json'}")
+
+
 def open_further(settings: Settings, opened: Opened, changes: Changes) -> tuple[Opened, list[str]]:
     """Open the applications beside ``opened``.
 

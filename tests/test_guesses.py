@@ -30,6 +30,8 @@ GUESSES = (
     ("who asks predictors where a request should go: dispatcher", "actors/dispatcher/actor.py", "Dispatcher"),
     ("requests that a gateway is asking about", "actors/gateway/dispatch_queries.py", "DispatchQueries"),
     ("what a dispatcher decided, and what came of it: decision", "actors/gateway/decision.py", "Decision"),
+    ("which drafts a request gets: choice", "policies/drafts/choice.py", "draft_options"),
+    ("why a request has no drafts", "actors/gateway/drafts.py", "draft_view"),
     ("how long an answer will be: lengths", "policies/prediction/lengths.py", "LengthEstimator"),
     ("who learns lengths: tagger", "actors/tagger/actor.py", "Tagger"),
     ("a long request waits until idle models are unloaded: capacity", "actors/gateway/capacity_waits.py", "CapacityWaits"),

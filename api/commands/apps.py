@@ -18,16 +18,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with connected(arguments) as session:
-        answer = session.get("/admin/apps")
-    found = answer["applications"]
+        answer = session.get("/admin/apps", holds="applications")
     if arguments.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(answer["applications"], indent=1))
         return 0
-    from .fitted_table import FittedTable
-    from .tables import default_line
-    from .zoo_tables import print_tables
+    from .app_table import app_tables
+    from .screen import show
 
-    rows = [(name, one["state"], one["base"] or "-", one["checkpoint"]) for name, one in found.items()]
-    table = FittedTable(("APPLICATION", "STATE", "BASE", "CHECKPOINT"), rows, numbers=0, least=("BASE", "STATE"))
-    print_tables(table, default_line(answer.get("default", ""), found))
-    return 0
+    return show(lambda: answer, app_tables, of=arguments.url, once=True, as_json=False, interval=0.0)

@@ -33,9 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     body = {"path": _where(arguments.path, arguments.url), "base": arguments.base, "wait": arguments.wait}
     with connected(arguments, CHANGES) as session:
         if arguments.replace:
-            answer = session.post(f"/admin/apps/{quote(arguments.name, safe='/:@')}", body)
+            answer = session.post(f"/admin/apps/{quote(arguments.name, safe='/:@')}", body, holds="state")
         else:
-            answer = session.post("/admin/apps", {"name": arguments.name, **body})
+            answer = session.post("/admin/apps", {"name": arguments.name, **body}, holds="state")
     on = f"on {answer['base']}; " if answer.get("base") else ""
     print(f"{answer['name']}: {on}{answer['state']}; {answer['summary']}")
     return 0

@@ -18,6 +18,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with connected(arguments, CHANGES) as session:
         query = f"?default={quote(arguments.default)}" if arguments.default else ""
-        answer = session.delete(f"/admin/apps/{quote(arguments.name, safe='/:@')}{query}")
+        answer = session.delete(f"/admin/apps/{quote(arguments.name, safe='/:@')}{query}", holds="state")
     print(f"{answer['name']}: {answer['state']}; {answer['summary']}")
     return 0

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         except BatchFileError as error:
             raise CommandError(str(error)) from None
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
-            print(f"{batch.stopped()}, and the same command goes on", file=sys.stderr)
+            print(batch.stopped(), file=sys.stderr)
             raise
     return batch.tell()
 
@@ -130,8 +130,9 @@ class _FileBatch:
         self._sharing = sum(job.sharing * job.prompt_tokens for job in jobs) / prompts if prompts else 0.0
 
     def stopped(self) -> str:
-        """Return a sentence on the kept answers of a run that did not end."""
-        return f"answered {self.answered} of {_lines(len(self._given))}; their answers are kept in {self._output.path}"
+        """Return a sentence on the kept answers of a run that did not end, and on how to go on."""
+        told = f"answered {self.answered} of {_lines(len(self._given))}"
+        return f"{told}, kept in {self._output.path}; the same command answers the rest"
 
     def tell(self) -> int:
         """Print the outcome on standard error; return the exit code."""

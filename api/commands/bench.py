@@ -125,7 +125,7 @@ def _counter(total: int) -> Callable[[Outcome], None]:
 
 async def _model(client: Client, wanted: str | None) -> tuple[str, int]:
     """Return a model's id, and its context in tokens (0: unknown)."""
-    listed = (await client.get("/v1/models"))["data"]
+    listed = (await client.get("/v1/models", holds="data"))["data"]
     if not listed:
         raise CommandError(f"{client.url} serves no model yet; wait until it is ready")
     model = wanted or next((one["id"] for one in listed if one.get("default")), listed[0]["id"])

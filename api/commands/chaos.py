@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seconds is not None and arguments.what != "slow":
         raise CommandError(f"--seconds says how long slow lasts; leave it out of {arguments.what}", 2)
     with connected(arguments) as session:
-        view = session.get("/admin/cluster")
+        view = session.get("/admin/cluster", holds="workers")
         worker = found(view, arguments.worker)
         if arguments.what == "slow":
             seconds = SLOW if arguments.seconds is None else arguments.seconds
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             flush=True,
         )
         seen = max((event["number"] for event in view["events"]), default=0)
-        looks = (session.get("/admin/cluster") for _ in _times(PATIENCE))
+        looks = (session.get("/admin/cluster", holds="workers") for _ in _times(PATIENCE))
         for line in follow(looks, worker["id"], seen):
             print(line, flush=True)
     return 0

@@ -7,15 +7,19 @@ modules of ``api/commands``. Their flags are frozen (a test holds the list); eve
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...policies.nearest import nearest, suggestion
 from . import COMMANDS, CommandError, CommandModule
 from .foreign_flags import WORDS, hint
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 _LIST = "Serves many language models from shared blocks."
@@ -34,6 +38,13 @@ class Parser(argparse.ArgumentParser):
             told = hint(unknown, next(iter(rest), ""), flags_of(self), places) or "see --help"
             message = f"there is no argument {unknown!r}; {told}"
         self.exit(2, f"{self.prog}: {message}\n")
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Write help to the output, errors included: argparse ignores a failed write, and a full disk would go unnoticed."""
+        if file is not sys.stdout:
+            return super()._print_message(message, file)
+        print(message, end="", flush=True)
+        return None
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """Convert a value like argparse, but replace a message of argparse that would name a Python function."""
@@ -173,5 +184,6 @@ def _longer(name: str) -> list[str]:
 
 
 def _refuse(message: str, code: int) -> int:
-    print(f"blockwright: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a closed pipe or a full disk takes no error either
+        print(f"blockwright: {message}", file=sys.stderr)
     return code

@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.id is None) != arguments.last or (arguments.id is not None and not arguments.id.strip(".")):
         raise CommandError("give the ID of a request, or --last; 'blockwright ps --requests' lists them", 2)
     with connected(arguments, (*UNKNOWN, "not_found")) as session:
-        id = _latest(session.get("/v1/requests?limit=1")["data"]) if arguments.id is None else arguments.id
-        view = session.get(f"/v1/requests/{quote(id, safe='', errors='surrogateescape')}")
+        id = _latest(session.get("/v1/requests?limit=1", holds="data")["data"]) if arguments.id is None else arguments.id
+        view = session.get(f"/v1/requests/{quote(id, safe='', errors='surrogateescape')}", holds="state")
     print(json.dumps(view, indent=1) if arguments.json else "\n".join(report(view)))
     return 0
 

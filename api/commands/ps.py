@@ -88,9 +88,11 @@ def _looks(arguments: argparse.Namespace) -> Iterator[Callable[[], dict[str, Any
     if arguments.join is None:
         from .request_table import PATH
 
-        path = "/admin/actors" if arguments.actors else PATH if arguments.requests else "/admin/cluster"
+        path, holds = "/admin/cluster", "applications"
+        if arguments.actors or arguments.requests:
+            path, holds = ("/admin/actors", "nodes") if arguments.actors else (PATH, "data")
         with connected(arguments) as session:
-            yield lambda: session.get(path)
+            yield lambda: session.get(path, holds=holds)
     else:
         from .observer import joined
 

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     except EventLogError as error:
         raise CommandError(str(error), 2) from error
     except OSError as error:
-        raise CommandError(f"{arguments.file}: {error.strerror}", 2) from error
+        raise CommandError(f"{arguments.file}: {error.strerror}; name a file of a worker's event_log", 2) from error
     if report.later:
         told = f"--until {arguments.until}: nothing was compared, as this log begins with sweep {report.later}"
         raise CommandError(f"{told}; give that one or a later one", 2)

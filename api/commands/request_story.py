@@ -30,9 +30,24 @@ def report(view: View) -> list[str]:
     for name, seconds in spent:
         part = seconds / total if total else 0.0
         lines.append(f"{seconds:9.3f} s  {name:<9} {'#' * round(40 * part)}")
+    if drafts := view.get("drafts"):
+        lines += ["", *draft_lines(drafts)]
     if dispatch := view.get("dispatch"):  # servers of earlier releases do not report it
         lines += ["", *decision(dispatch)]
     return lines
+
+
+def draft_lines(drafts: View) -> list[str]:
+    """Return the lines on a request's drafts: the counts of each source, and the reason if there are none."""
+    lines = []
+    for source, counts in drafts["sources"].items():
+        rounds, drafted, accepted = counts["rounds"], counts["drafted"], counts["accepted"]
+        share = f" ({100 * accepted / drafted:.0f} %)" if drafted else ""
+        mean = f"{1 + accepted / rounds:.2f} tokens a step in {rounds:,} step{'s' if rounds != 1 else ''}"
+        lines.append(f"  drafts from the {source}: {drafted:,} verified, {accepted:,} accepted{share}, {mean}")
+    if drafts["reason"]:
+        lines.append(f"  no drafts{' any more' if lines else ''}: {drafts['reason']}")
+    return lines or ["  no drafts so far: no step had any to verify"]
 
 
 def _place(view: View) -> list[str]:

@@ -53,7 +53,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="logs", metavar="LOG", type=Path, action="append", default=[], help=text)
     text = "another value for a field of CONFIG, like instances.0.count=4, or several, a row each (=1,2,4); may be repeated"
     parser.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=text)
-    text = "what has to be met, like 'ttft p99 < 1'; the exit code is 1 if nothing meets all; may be repeated"
+    text = "what has to be met, like 'ttft p99 < 1'; of several values of --set it names the largest load (a field of"
+    text += " workload or models, a delay), or else the smallest; the exit code is 1 if nothing meets all; may be repeated"
     parser.add_argument("--target", metavar="TARGET", action="append", default=[], help=text)
     parser.add_argument("--log", metavar="FILE", type=Path, help="write every decision to FILE as a line of JSON")
     parser.add_argument("--json", metavar="FILE", help="store the figures; '-': print them instead of the table")

@@ -1,4 +1,4 @@
-"""Several simulations side by side: a row for each combination of values, and the combinations that meet the targets."""
+"""Several simulations side by side: a row for each combination of values, and the best one that meets the targets."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from . import CommandError
 from .simulate_report import METRICS, SHOWN
 
 PLAIN = ("requests", "failed", "requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s")
+LOADS = ("workload", "models")  # tables of what a cluster has to bear
+DELAYS = ("latency", "staleness", "cold_start", "forecast_error")  # fields of other tables, likewise
 MOST = 1000  # most simulations in one call
 _TARGET = re.compile(r"\s*(\w+)(?:\s+(\w+))?\s*(<=|>=|<|>)\s*([0-9.]+(?:e-?[0-9]+)?)\s*(ms|s|%)?\s*", re.IGNORECASE)
 _UNITS = {"ms": 1e-3, "s": 1.0, "%": 1e-2, None: 1.0}
@@ -119,30 +121,39 @@ def rows(
 
 
 def verdict(combined: Sequence[Sequence[str]], found: Sequence[Mapping[str, Any]], targets: Sequence[Target]) -> str:
-    """Return a sentence with the first combination that meets all targets, or with the targets that none meets.
+    """Return a sentence with the best combination that meets all targets, or with the targets that none meets.
 
-    It is empty without targets.
+    The best one has the largest loads, and of those the smallest resources. The sentence is empty without targets.
     """
     if not targets:
         return ""
     places = varied(combined)
+    loads = [_is_load(combined[0][n]) for n in places]
+    best = "best" if any(loads) and not all(loads) else "largest" if any(loads) else "smallest"
     wanted = " and ".join(one.text for one in targets)
-    for changes, one in sorted(zip(combined, found, strict=True), key=lambda pair: _size(pair[0], places)):
+    for changes, one in sorted(zip(combined, found, strict=True), key=lambda pair: _order(pair[0], places)):
         if all(target.met(one) for target in targets):
             named = " ".join(changes[n] for n in places)
-            return f"smallest that meets {wanted}: {named}" if named else f"meets {wanted}"
+            how = "; the largest load, then the smallest of the rest" if best == "best" else ""
+            return f"{best} that meets {wanted}: {named}{how}" if named else f"meets {wanted}"
     never = [target.text for target in targets if not any(target.met(one) for one in found)]
     return f"nothing meets {wanted}" + (f"; no row meets {', '.join(never)}" if never and len(targets) > 1 else "")
 
 
-def _size(changes: Sequence[str], places: Sequence[int]) -> list[tuple[float, str]]:
-    """Return the sort key of a combination: numbers by size, other values after them."""
+def _is_load(change: str) -> bool:
+    """Return True for a field whose largest value is wanted: what the cluster bears, not what it has."""
+    place, _, name = change.partition("=")[0].rpartition(".")
+    return place.partition(".")[0] in LOADS or name in DELAYS
+
+
+def _order(changes: Sequence[str], places: Sequence[int]) -> list[tuple[float, str]]:
+    """Return the sort key of a combination: large loads first, then small resources; values without a size come last."""
     made = []
-    for n in places:
+    for n in sorted(places, key=lambda n: not _is_load(changes[n])):
         text = changes[n].partition("=")[2]
         try:
-            made.append((float(text), ""))
+            size: float | None = float(text)
         except ValueError:
             size = parse_size(text)
-            made.append((float("inf"), text) if size is None else (float(size), ""))
+        made.append((float("inf"), text) if size is None else (-size if _is_load(changes[n]) else size, ""))
     return made

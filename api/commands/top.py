@@ -50,4 +50,4 @@ def run(arguments: argparse.Namespace) -> int:
 def _look(session: PlainSession) -> Sample:
     from .observe import read_sample
 
-    return read_sample(time.monotonic(), session.get("/admin/cluster"), session.get_text("/metrics"))
+    return read_sample(time.monotonic(), session.get("/admin/cluster", holds="applications"), session.get_text("/metrics"))

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ..checks import Body, shown, unicode_text
 from ..errors import bad_request
+from .content import CONTENT, read_content
 from .field_types import Field, Ignored, Schema, Text, is_token
 from .fields import (
     CHAT_OPTIONS,
@@ -210,16 +211,11 @@ class Messages:
         return [_message(message, f"{name}[{i}]") for i, message in enumerate(value)]
 
     def schema(self) -> Schema:
-        part = {
-            "type": "object",
-            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-            "required": ["type", "text"],
-        }
         message = {
             "type": "object",
             "properties": {
                 "role": {"type": "string", "minLength": 1, "maxLength": LONGEST_ROLE},
-                "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "minItems": 1, "items": part}]},
+                "content": {"anyOf": [{"type": ["string", "null"]}, *CONTENT[1:]]},
                 "name": {"type": ["string", "null"]},
                 "tool_calls": {"type": ["array", "null"], "items": {"type": "object"}},
                 "tool_call_id": {"type": ["string", "null"]},
@@ -284,7 +280,7 @@ def _message(message: Any, at: str) -> dict[str, Any]:
     content = message.get("content")
     # an assistant's message may lack content then
     silent = content is None and ("tool_calls" in made or "reasoning_content" in made)
-    made["content"] = "" if silent else _content(content, f"{at}.content")
+    made["content"] = "" if silent else read_content(content, f"{at}.content")
     author = message.get("name")
     return made if author is None else made | {"name": Text().read(author, f"{at}.name")}
 
@@ -335,24 +331,3 @@ def _call(call: Any, at: str) -> Values:
         "type": "function",
         "function": {"name": function["name"], "arguments": arguments},
     }
-
-
-def _content(content: Any, at: str) -> str | list[dict[str, str]]:
-    if isinstance(content, str):
-        return unicode_text(content, at)
-    if not isinstance(content, list) or not content:
-        found = "null or missing" if content is None else shown(content)
-        raise bad_request(f"{at} is {found}; give a string or a list of text parts", at, "invalid_type")
-    parts = []
-    for i, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
-            found = shown(part if kind is None else kind)
-            raise bad_request(
-                f"{at}[{i}] is {found}; this server takes text parts only", f"{at}[{i}]", "unsupported_parameter"
-            )
-        text = part.get("text")
-        if not isinstance(text, str):
-            raise bad_request(f"{at}[{i}].text is {shown(text)}; give a string", f"{at}[{i}].text", "invalid_type")
-        parts.append({"type": "text", "text": unicode_text(text, f"{at}[{i}].text")})
-    return parts

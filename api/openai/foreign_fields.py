@@ -37,6 +37,8 @@ INSIDE = ForeignField("its fields stand in the body itself here: send them besid
 BEAMS = ForeignField("there is no beam search; leave it out", (*NOTHING, 0, 1))
 HISTORY = ForeignField("nothing is remembered between requests: send the whole conversation in messages")
 EMBEDDED = ForeignField("a prompt is text or token ids; send prompt")
+DRAFTS = ForeignField("drafts are chosen by draft and draft_tokens here: send draft = 'auto'", (*NOTHING, 0), "draft")
+DRAFT_MODEL = ForeignField("drafts by another model are not built yet: send draft = 'auto'")
 TOOLS = ForeignField("tools are not supported yet; leave it out", (*NOTHING, "none"))
 FILLED = ForeignField("nothing is filled in between texts; send prompt")
 SYSTEM = ForeignField("a system prompt is a message of role system: send it in messages")
@@ -210,6 +212,19 @@ SAMPLING = {
     "temp": _renamed("temperature"),
     "token_healing": ForeignField("the last token of a prompt is kept as it is; leave it out"),
     "top_n_tokens": _renamed("logprobs", 0),
+    # drafts
+    "assistant_model": DRAFT_MODEL,
+    "draft_model": DRAFT_MODEL,
+    "n_draft": _renamed("draft_tokens", 0),
+    "num_assistant_tokens": _renamed("draft_tokens", 0),
+    "num_speculative_tokens": _renamed("draft_tokens", 0),
+    "prompt_lookup_max": DRAFTS,
+    "prompt_lookup_min": DRAFTS,
+    "prompt_lookup_num_tokens": _renamed("draft_tokens", 0),
+    "speculative.n_max": _renamed("draft_tokens", 0),
+    "speculative_num_draft_tokens": _renamed("draft_tokens", 0),
+    "speculative_model": DRAFT_MODEL,
+    "speculative_draft_model_path": DRAFT_MODEL,
     # groups of fields
     "extra_body": INSIDE,
     "generation_config": INSIDE,
@@ -328,6 +343,7 @@ BEGINNINGS = {  # families of fields by prefix, so that later additions to them 
     "xtc_": _sampler(switches=("xtc_probability",)),
     "lora_": ADAPTER,
     "adapter_": ADAPTER,
+    "speculative": DRAFTS,  # vLLM and SGLang name theirs speculative_..., llama.cpp speculative....
 }
 GROUPS = ("options",)  # objects whose fields are checked like the body's (ollama); the harmless ones are ignored
 ADDING = {  # fields of an addition of a model

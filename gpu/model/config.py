@@ -27,7 +27,7 @@ class RopeConfig:
     short_factors: tuple[float, ...] = ()  # longrope: one for each frequency, valid up to original_max_position
     attention_factor: float = 1.0  # factor of cosine and sine
     dim: int | None = None  # leading elements of a head that are rotated; None: all
-    interleaved: bool = False  # pairs are neighbours, not the two halves
+    interleaved: bool = False  # pairs are neighbors, not the two halves
     wide: bool = False  # computed in float32 and rounded once
 
 

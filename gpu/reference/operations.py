@@ -122,7 +122,7 @@ def rotary_table(
 def rotate(x_TNH: torch.Tensor, table: tuple[torch.Tensor, torch.Tensor], rope: RopeConfig) -> torch.Tensor:
     """Apply the rotary embedding to queries or keys.
 
-    Only the leading elements are rotated. Pairs are neighbours, or the two halves of these elements.
+    Only the leading elements are rotated. Pairs are neighbors, or the two halves of these elements.
     """
     cos_T1H, sin_T1H = (one_TH[:, None] for one_TH in table)
     dim = 2 * cos_T1H.shape[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,23 @@ def test_an_adapter_whose_name_the_settings_give_to_another_is_told(models: Path
     assert told == [f"adapters: {models / 'ada' / 'ann'} is not served: ann is {models / 'ada' / 'bob'} by the settings"]
     served, told, *_ = opened(models, applications=same)
     assert (list(served), told) == (["bob"], [])
+
+
+def test_links_are_followed_within_the_folder_and_the_roots_alone(models: Path, tmp_path: Path) -> None:
+    """Each row of the table of links in docs/fine-tunes.md."""
+    here, away = tmp_path / "here", tmp_path / "away"
+    shutil.copytree(models / "ada" / "ann", here / "v3")
+    shutil.copytree(models / "ada" / "bob", away / "far")
+    (here / "files").mkdir()
+    for file in (away / "far").iterdir():
+        (here / "files" / file.name).symlink_to(file)
+    for name, target in (("latest", "v3"), ("out", away / "far"), ("nothing", "gone"), ("itself", "itself")):
+        (here / name).symlink_to(target)
+    (tmp_path / "link").symlink_to(here)
+    served, told, *_ = opened(models, adapters=str(tmp_path / "link"))
+    assert served == {"latest": "base", "v3": "base"}
+    assert [line.partition(":")[0].split()[0] for line in told] == ["files", "out"]
+    assert "is a link that leaves app_roots and the folder of adapters" in told[0]
+    served, told, _, found = opened(models, adapters=str(tmp_path / "link"), app_roots=str(away))
+    assert (sorted(served), told) == (["files", "latest", "out", "v3"], [])
+    assert str(found.checkpoints["latest"].source).endswith("here/v3")

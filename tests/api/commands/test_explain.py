@@ -18,7 +18,7 @@ asked: list[str] = []
 class Session:
     """A server that remembers no request."""
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, holds: str = "") -> Any:
         asked.append(path)
         raise CommandError("there is no such request", 2)
 

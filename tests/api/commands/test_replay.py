@@ -161,7 +161,11 @@ def test_a_state_of_another_release(tape, tmp_path, capsys):
 
 def test_files_that_cannot_be_replayed(tape, tmp_path, capsys):
     path = tmp_path / "log"
-    assert run(capsys, path) == (2, "", f"blockwright: {path}: No such file or directory\n")
+    assert run(capsys, path) == (
+        2,
+        "",
+        f"blockwright: {path}: No such file or directory; name a file of a worker's event_log\n",
+    )
     path.write_bytes(b"another")
     assert run(capsys, path) == (
         2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.api.commands.request_story import phases, report
+from blockwright.api.commands.request_story import draft_lines, phases, report
 from blockwright.tests.claims import claim
 
 HOPS = [{"worker": "w0", "first": 0, "last": 3}, {"worker": "w1", "first": 3, "last": 8}]
@@ -33,6 +33,16 @@ VIEW = {
     "emitted_tokens": 40,
     "events": EVENTS,
 }
+
+
+def test_drafts_are_told_by_source_or_why_there_are_none() -> None:
+    counts = {"rounds": 4, "drafted": 10, "accepted": 6}
+    drafts = {"sources": {"prompt": counts}, "reason": ""}
+    told = "  drafts from the prompt: 10 verified, 6 accepted (60 %), 2.50 tokens a step in 4 steps"
+    assert told in report({**VIEW, "drafts": drafts})
+    assert draft_lines({**drafts, "reason": "so"}) == [told, "  no drafts any more: so"]
+    assert draft_lines({"sources": {}, "reason": "so"}) == ["  no drafts: so"]
+    assert draft_lines({"sources": {}, "reason": ""}) == ["  no drafts so far: no step had any to verify"]
 
 
 @claim("A request explains its route, its waits, its prefill and its failovers without any text", of="observability")

@@ -219,7 +219,7 @@ def refusal(path: Path | str) -> str:
         ({"rms_norm_eps": "small"}, ["rms_norm_eps", "small"]),
         ({"rms_norm_eps": -1}, ["rms_norm_eps is -1", "from 0 to 1"]),
         ({"eos_token_id": "</s>"}, ["eos_token_id"]),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, ["quantised", "gptq"]),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, ["quantized", "gptq"]),
     ],
 )
 def test_refuses_configurations(copy: Callable[..., Path], changes: dict[str, Any], words: list[str]) -> None:
@@ -333,7 +333,7 @@ def test_refuses_tensors(copy: Callable[..., Path]) -> None:
     assert "[64, 112]" in with_({name: tensors[name].T.contiguous()})
     assert "tie_word_embeddings" in with_({"lm_head.weight": None})
     packed = {name: None, name.removesuffix("weight") + "qweight": tensors[name].to(torch.int32)}
-    assert "quantised" in with_(packed)
+    assert "quantized" in with_(packed)
 
 
 def test_refuses_shards(tmp_path: Path) -> None:

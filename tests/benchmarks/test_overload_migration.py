@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockwright.policies.overload.migrating import FreenessReading, MigrationPair, migrated, migration_pairs
+from overload_migration import FreenessReading, MigrationPair, migrated, migration_pairs
 
 FULL = FreenessReading(free=4, running=4)
 

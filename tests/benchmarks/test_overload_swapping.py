@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockwright.policies.overload.swapping import SwappedSequence, SwapQueue
+from overload_swapping import SwappedSequence, SwapQueue
 
 
 def names(found: list[SwappedSequence]) -> list[str]:
