@@ -146,6 +146,10 @@ def _further(settings: Settings, changes: Changes, told: list[str]) -> Iterator[
     except OSError as error:
         told.append(f"adapters: {folder} cannot be listed ({error.strerror}); its adapters are served when it is there")
         return
+    if is_adapter(folder):
+        told.append(
+            f"adapters: {folder} is an adapter itself; name the folder that holds it, or serve it with --app NAME={folder}"
+        )
     for name in names:
         if name.startswith(".") or name in changes.removed or not is_adapter(folder / name):
             continue

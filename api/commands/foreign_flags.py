@@ -69,6 +69,7 @@ _SERVE = {
     "-t": _THREADS, "--num-thread": _THREADS, "--threads-batch": _THREADS, "-tb": _THREADS,
     "--block-size": "--set page_size=N is the number of tokens in a page of KV",
     "--enable-prefix-caching": _CACHE, "--no-enable-prefix-caching": _CACHE, "--disable-radix-cache": _CACHE,
+    "--adapter": _ADAPTER, "--adapter-id": _ADAPTER, "--adapter-path": _ADAPTER, "--lora-adapters": _ADAPTER,
     "--enable-lora": _ADAPTER, "--lora-modules": _ADAPTER, "--lora": _ADAPTER, "--max-loras": _ADAPTER,
     "--lora-paths": _ADAPTER, "--max-lora-rank": _ADAPTER, "--lora-scaled": _ADAPTER,
     "--api-key": "keys are read from a file, where other users do not see them: --api-key-file FILE",

@@ -77,6 +77,9 @@ def test_one_that_cannot_be_served_is_told_and_the_others_are_served(models: Pat
     assert "(--set bases.vague=NAME)" in text
     served, told, *_ = opened(models, applications=both, adapters=str(folder), bases={"vague": "tuned"})
     assert (served["vague"], len(told)) == ("tuned", 3)
+    itself = models / "ada" / "ann"
+    says = f"adapters: {itself} is an adapter itself; name the folder that holds it, or serve it with --app NAME={itself}"
+    assert opened(models, adapters=str(itself))[:2] == ({}, [says])
     assert opened(models, adapters=str(tmp_path / "nothing"))[1] == [
         f"adapters: {tmp_path / 'nothing'} cannot be listed (No such file or directory); its adapters are served when it is "
         "there"
