@@ -46,8 +46,8 @@ the other server, such as `keep_alive` or `cache_prompt`, are ignored and named 
 
 `lora_...` stands for all names that begin like that, and `...lora...` for all other names with that word, such as
 `useLora`. Names with a word such as `cache`, `draft` or `timings` are not meant. A bound on tokens or lengths (`max`,
-`min` or `num` with `tokens`, `length` or `new`) is refused with the names of ours. `prefix`, `images` and `thinking` are refused in
-messages, too, and fields of a request beside the `body` of a batch's line.
+`min` or `num` with `tokens`, `length` or `new`) is refused with the names of ours. `prefix`, `images` and `thinking` are
+refused in messages, too, and fields of a request beside the `body` of a batch's line.
 
 | fields | what the refusal says |
 | --- | --- |"""
