@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Group
 
-from .fitted_table import FittedTable
+from .output import FittedTable
 from .screen import Screenful
 from .tables import default_line
 

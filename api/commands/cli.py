@@ -1,13 +1,14 @@
 """The command line: finds the command, parses, and calls it. The command itself imports everything heavy.
 
-A wrong command, flag or setting is one sentence on stderr and exit code 2, with the nearest existing name. Commands are
-modules of ``api/commands``. Their flags are frozen (a test holds the list); everything else is a setting.
+A wrong command, flag or setting is one sentence on stderr and exit code 2, with the nearest existing name. The flags of
+commands are frozen (a test holds the list); everything else is a setting.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import io
 import os
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...policies.nearest import nearest, suggestion
-from . import COMMANDS, CommandError, CommandModule
+from . import COMMANDS, CommandError, CommandFunctions
 from .foreign_flags import WORDS, hint
 
 if TYPE_CHECKING:
@@ -72,11 +73,13 @@ def flags_of(parser: argparse.ArgumentParser) -> list[str]:
     return found
 
 
-def make_parser(name: str, module: CommandModule) -> Parser:
-    """Return the parser of one command; its description is the module's docstring."""
+def make_parser(name: str, command: CommandFunctions) -> Parser:
+    """Return the parser of one command; its description is the docstring of the function that runs it."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog=f"blockwright {name}", description=module.__doc__, formatter_class=form, allow_abbrev=False)
-    module.add(parser)
+    parser = Parser(
+        prog=f"blockwright {name}", description=inspect.getdoc(command.run), formatter_class=form, allow_abbrev=False
+    )
+    command.declare(parser)
     return parser
 
 
@@ -132,8 +135,8 @@ def _run(words: Sequence[str]) -> int:
         name = "version"
     if name not in COMMANDS:
         return _refuse(_no_command(name, rest), 2)
-    module = COMMANDS[name].load()
-    return module.run(make_parser(name, module).parse_args(rest))
+    command = COMMANDS[name].load()
+    return command.run(make_parser(name, command).parse_args(rest))
 
 
 def _prepare_streams() -> None:

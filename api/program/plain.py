@@ -98,7 +98,7 @@ def _asked(
         except (OSError, ValueError) as error:  # also RemoteDisconnected, which is both
             raise failed(_where(parts), error) from None
         except http.client.BadStatusLine as error:
-            raise unreadable(_where(parts), error.line) from None
+            raise unreadable(_where(parts), str(error.args[0])) from None
         except http.client.HTTPException:  # a header that is too long, or too many of them
             raise unreadable(_where(parts), "") from None
         try:

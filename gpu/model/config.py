@@ -43,11 +43,15 @@ class NormConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingConfig:
-    """Embedding. Tensors: ``weight`` [vocabulary, hidden]."""
+    """Embedding. Tensors: ``weight`` [vocabulary, hidden].
+
+    rounded: the multiplier is rounded to the type that the model computes in before it is used.
+    """
 
     vocabulary: int
     hidden: int
     multiplier: float = 1.0
+    rounded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from functools import cache, partial
 import torch
 import torch.nn.functional as F
 
-from ..model.config import MlpConfig, NormConfig, RopeConfig
+from ..model.config import EmbeddingConfig, MlpConfig, NormConfig, RopeConfig
 from .deltas import Products
 
 
@@ -35,6 +35,11 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 BOTTLENECKS = ACTIVATIONS | {"relu": F.relu}
+
+
+def embedding_multiplier(config: EmbeddingConfig, dtype: torch.dtype) -> float:
+    """Return the factor of an embedding as a model computes with it in that type."""
+    return float(torch.tensor(config.multiplier).to(dtype)) if config.rounded else config.multiplier
 
 
 def normalise(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], role: str, norm: NormConfig) -> torch.Tensor:

@@ -77,6 +77,9 @@ def test_one_that_cannot_be_served_is_told_and_the_others_are_served(models: Pat
     assert "(--set bases.vague=NAME)" in text
     served, told, *_ = opened(models, applications=both, adapters=str(folder), bases={"vague": "tuned"})
     assert (served["vague"], len(told)) == ("tuned", 3)
+    itself = models / "ada" / "ann"
+    says = f"adapters: {itself} is an adapter itself; name the folder that holds it, or serve it with --app NAME={itself}"
+    assert opened(models, adapters=str(itself))[:2] == ({}, [says])
     assert opened(models, adapters=str(tmp_path / "nothing"))[1] == [
         f"adapters: {tmp_path / 'nothing'} cannot be listed (No such file or directory); its adapters are served when it is "
         "there"
@@ -106,6 +109,27 @@ def test_what_was_changed_before_a_restart(models: Path) -> None:
     assert (served, told) == ({}, ["base was removed while the server ran, but the settings name it, so it is served"])
     _, told, *_ = opened(models, Changes(added={"t": added["t"]}), app_roots="")
     assert "is not below a root of app_roots" in told[0], "roots that are narrower than they were hold, too"
+
+
+def test_an_adapter_stays_on_the_weights_that_it_was_put_on(models: Path) -> None:
+    """Also where their id belongs to another model by now, and where the base comes after it in the file."""
+
+    def added(base: str, path: str) -> Changes:
+        adapter = NewApplication("v", str(models / "ada" / "ann"), "b", on_demand=True, base_path=str(models / base))
+        entries = {"v": adapter, "b": NewApplication("b", str(models / path), on_demand=True)}
+        return Changes(entries | {name: NewApplication(name, str(models / name), on_demand=True) for name in ("tuned",)})
+
+    served, told, *_ = opened(models, added("tuned", "tuned"), app_roots=str(models))
+    assert (served["v"], told) == ("b", [])
+    served, told, *_ = opened(models, added("base", "tuned"), app_roots=str(models))
+    assert (served["v"], told) == ("base", []), "the settings serve its weights under another id"
+    lost = added("gone", "tuned")
+    served, told, *_ = opened(models, lost, app_roots=str(models))
+    assert "v" not in served
+    assert told == [
+        f"v is not served: {models / 'ada' / 'ann'} was put on b from {models / 'gone'}, but b is {models / 'tuned'} now; "
+        "serve that base, or add the adapter again"
+    ]
 
 
 def test_an_adapter_is_found_by_the_name_of_its_folder_alone(models: Path) -> None:

@@ -76,13 +76,13 @@ def test_fields_can_be_set_from_outside(tmp_path: Path) -> None:
 def test_bytes_may_have_a_unit_wherever_they_are_given(tmp_path: Path) -> None:
     sizes = {"kv_bytes": "64", "parameters": "1 KiB", "embedding": "1B", "head": "2B", "hidden_bytes": "0.5KiB"}
     text = GOOD.replace("kv_bytes = 64", "\n".join(f'{name} = "{size}"' for name, size in sizes.items()))
-    text += '[links]\nbandwidth = "1GB"\nhost = "2GiB"\n[[models]]\nname = "a"\nshares = "m"\nown = "1KiB"\n'
+    text += '[links]\nbandwidth = "2GiB"\n[[models]]\nname = "a"\nshares = "m"\nown = "1KiB"\n'
     found, _ = read(write(tmp_path, text), ["instances.1.memory=2GiB", "instances.1.memory_chunk=2MiB"])
     base, adapter = found.models
     assert (base.kv_bytes, base.parameters, base.embedding, base.head, base.hidden_bytes) == (64, 1024, 1, 2, 512)
     assert (adapter.kv_bytes, adapter.parameters, adapter.own) == (64, 1024, 1024)
     assert (found.instances[1].memory, found.instances[1].memory_chunk) == (2 << 30, 2 << 20)
-    assert (found.links.bandwidth, found.links.host) == (1e9, 2 << 30)
+    assert found.links.bandwidth == 2 << 30
     with pytest.raises(DescriptionError, match=r"instances\[1\].memory is '2 lots'; give a number of bytes such as 2GiB"):
         read(write(tmp_path, GOOD), ["instances.1.memory=2 lots"])
     with pytest.raises(DescriptionError, match=r"max_rows is '2GiB'; give a whole number"):

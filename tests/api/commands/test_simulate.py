@@ -12,8 +12,7 @@ import pytest
 
 from blockwright.actors.worker.event_log_file import Header, encode_header, entry_encoder
 from blockwright.api.commands.cli import main
-from blockwright.api.commands.simulate_report import WIDTH, cumulative, plot
-from blockwright.api.commands.simulate_sweep import parse_target, verdict
+from blockwright.api.commands.simulate_report import WIDTH, cumulative, parse_target, plot, verdict
 from blockwright.policies.sweep.event_log import Began
 from blockwright.tests.claims import claim
 from blockwright.tests.policies.event_tape import Driver, Tape, make_state
@@ -73,19 +72,6 @@ def test_parameters_that_are_dropped_are_reported(tmp_path: Path, capsys: pytest
     assert found["overload"]["moved_bytes"] > 0
     assert {"i-0", "i-1", "i-0+i-1"} == {one["name"] for one in found["instances"]}
     assert all(one["sweeps"] for one in found["instances"])
-
-
-@pytest.mark.parametrize(("mode", "what"), [("swap", "swapped-in"), ("migrate", "migrated")])
-def test_kv_that_moves_is_reported(mode: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "p.json").write_text('{"coefficients": {"base": 0.03}}')
-    (tmp_path / "c.toml").write_text(DROPPING.replace('"drop"', f'"{mode}"'))
-    log, figures = tmp_path / "log.jsonl", tmp_path / "f.json"
-    code, out, _ = simulate(capsys, tmp_path / "c.toml", "--log", log, "--json", figures)
-    found = json.loads(figures.read_text())
-    jsonschema.validate(found, json.loads((ROOT / "docs" / "schemas" / "simulate.json").read_text()))
-    assert (code, found["failed"], f" {what}" in out) == (0, 0, True)
-    moves = [entry for entry in map(json.loads, log.read_text().splitlines()) if entry["what"] == what]
-    assert len(moves) == [change["what"] for change in found["overload"]["changes"]].count(what) > 0
 
 
 def test_the_course_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

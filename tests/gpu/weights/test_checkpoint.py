@@ -14,6 +14,7 @@ import pytest
 
 from blockwright.gpu.model.config import AttentionConfig, EmbeddingConfig, HeadConfig, MlpConfig, RopeConfig
 from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
+from blockwright.gpu.weights.identity import component_id
 from blockwright.gpu.weights.near_folder import near_folder
 from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.tests.checkpoints import PRESETS, make_checkpoint
@@ -409,3 +410,10 @@ def test_a_tensor_under_another_name_is_named(copy: Callable[..., Path]) -> None
     said = refusal(folder)
     assert "lacks tensor model.layers.1." in said
     assert "but has tower.model.layers.1." in said
+
+
+def test_a_field_that_came_later_leaves_identities_of_stored_models_alone() -> None:
+    contents = {"weight": b"x" * 32}
+    plain, rounded = (EmbeddingConfig(vocabulary=8, hidden=4, multiplier=2.5, rounded=rounded) for rounded in (False, True))
+    assert component_id(Kind.EMBEDDING, plain, contents).hex() == "ee7f2f7f958fba7c8e6d87a51306cf83"
+    assert component_id(Kind.EMBEDDING, rounded, contents) != component_id(Kind.EMBEDDING, plain, contents)
