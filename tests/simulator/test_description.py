@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -89,7 +89,7 @@ def test_bytes_may_have_a_unit_wherever_they_are_given(tmp_path: Path) -> None:
         read(write(tmp_path, GOOD), ["instances.1.max_rows=2GiB"])
 
 
-def fields_of(kind: type, place: str = "") -> Iterator[tuple[str, str]]:
+def fields_of(kind: Any, place: str = "") -> Iterator[tuple[str, str]]:
     """Yield the path of every table in a description, with the name of each of its fields."""
     hints = get_type_hints(kind)
     for one in dataclasses.fields(kind):

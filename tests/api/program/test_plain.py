@@ -143,7 +143,9 @@ async def test_a_port_where_something_else_speaks(sent: bytes, says: str) -> Non
     async with server:
         told = [(await both_refuse(f"http://{here}", "applications"), "/admin/apps")]
         async with Client(f"http://{here}") as client:
-            for work in (client.generate("a").__aiter__().__anext__, client.generate("a").whole, client.models):
+            streamed, whole = client.generate("a").__aiter__(), client.generate("a")
+            works: list[Callable[[], Awaitable[object]]] = [streamed.__anext__, whole.whole, client.models]
+            for work in works:
                 with pytest.raises(RequestError) as raised:
                     await work()
                 told.append((raised.value, "/v1/models" if work == client.models else "/v1/completions"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,12 +48,17 @@ def test_places_that_cannot_be_what_a_setting_names(folder: Path, tmp_path: Path
     def put(text: str) -> str:
         return text.replace("FILE", f"{tmp_path}/file").replace("HERE", str(tmp_path))
 
+    given: dict[str, Any] = {name: put(value)}
     with pytest.raises(SettingsError, match=put(says)):
-        preflight(Settings(applications={"x": str(folder)}, **{name: put(value)}))
+        preflight(Settings(applications={"x": str(folder)}, **given))
 
 
 def test_places_that_may_come_later(folder: Path, tmp_path: Path) -> None:
-    later = {"adapters": f"{tmp_path}/later", "app_roots": f"{tmp_path}/later", "apps_file": f"{tmp_path}/apps.json"}
+    later: dict[str, Any] = {
+        "adapters": f"{tmp_path}/later",
+        "app_roots": f"{tmp_path}/later",
+        "apps_file": f"{tmp_path}/apps.json",
+    }
     preflight(Settings(applications={"x": str(folder)}, **later))
 
 
