@@ -13,14 +13,11 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ...policies.nearest import nearest, suggestion
 from . import COMMANDS, CommandError, CommandFunctions
 from .foreign_flags import WORDS, hint
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsWrite
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 _LIST = "Serves many language models from shared blocks."
@@ -40,7 +37,7 @@ class Parser(argparse.ArgumentParser):
             message = f"there is no argument {unknown!r}; {told}"
         self.exit(2, f"{self.prog}: {message}\n")
 
-    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         """Write help to the output, errors included: argparse ignores a failed write, and a full disk would go unnoticed."""
         if file is not sys.stdout:
             return super()._print_message(message, file)

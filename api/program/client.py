@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, SupportsIndex, Unpack, overload
+from urllib.parse import urlsplit
 
 import aiohttp
-from yarl import URL
 
 from .exchange_errors import (
     DONE,
@@ -266,8 +266,9 @@ class _OpenExchange:
         self, http: aiohttp.ClientSession, method: str, path: str, body: Mapping[str, Any] | None, url: str
     ) -> None:
         self._http, self._method, self._path, self._body = http, method, path, body
-        parts = URL(url)
-        self._where = f"{parts.host}:{parts.port}" if parts.host else "the cluster"
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._where = f"{parts.hostname}:{port}" if parts.hostname else "the cluster"
         self._answer: aiohttp.ClientResponse | None = None
 
     async def __aenter__(self) -> aiohttp.ClientResponse:
