@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from urllib.parse import quote, urlsplit
 
 from .connection import CHANGES, add_url, connected
+from .output import print_json
 
 
 def apps_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,10 +23,10 @@ def apps(arguments: argparse.Namespace) -> int:
     with connected(arguments) as session:
         answer = session.get("/admin/apps", holds="applications")
     if arguments.json:
-        print(json.dumps(answer["applications"], indent=1))
+        print_json(answer["applications"])
         return 0
-    from .app_table import app_tables
     from .screen import show
+    from .tables import app_tables
 
     return show(lambda: answer, app_tables, of=arguments.url, once=True, as_json=False, interval=0.0)
 

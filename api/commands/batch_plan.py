@@ -7,7 +7,6 @@ worker here, by a profile of it or by a guess.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import sys
 from array import array
@@ -114,6 +113,8 @@ class _Served:
 
 def read_requests(path: Path, settings: Settings, info: ModelInfo, bar: Bar) -> BatchRequests:
     """Return the requests of a file; raise CommandError if it cannot be read or has no request that could run."""
+    import asyncio
+
     from ..batches.local_files import BatchFileError, BatchInput
 
     try:

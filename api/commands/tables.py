@@ -1,11 +1,14 @@
-"""Tables of ``ps`` and ``top``: summary and workers first, then the models, busy ones first; requests, tenants, and actors.
+"""Tables of ``ps``, ``top`` and ``apps``: a summary and workers first, then models, requests, tenants, or actors.
 
 Only the presentation is here. ``observe.py`` makes the values, ``screen.py`` the screen.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +22,9 @@ from .output import FittedTable
 from .screen import Screenful
 
 View = Mapping[str, Any]
+AppRow = tuple[str, str, str, str]  # name, state, base, checkpoint
 size = binary_size  # formats bytes with a binary unit
-_ALIKE = 4  # least adapters that make a group
+_ALIKE = 4  # least adapters that share a line
 _LIMIT_COLUMNS = {  # limit -> column
     "requests_per_minute": "REQ/MIN",
     "tokens_per_minute": "TOK/MIN",
@@ -252,6 +256,40 @@ def batch_lines(batches: list[View]) -> list[RenderableType]:
         least=("DENSITY", "KV LEFT", "KV RIGHT"),
     )
     return ["", shown]
+
+
+def app_tables(answer: Mapping[str, Any]) -> Screenful:
+    """Return the models by state. Idle adapters of one folder share a line on a screen that is too short."""
+    found: Mapping[str, Mapping[str, Any]] = answer["applications"]
+    rows = [(name, one["state"], one["base"] or "-", one["checkpoint"]) for name, one in found.items()]
+    states = Counter(state for _, state, _, _ in rows)
+    counted = ", ".join(f"{count} {state}" for state, count in states.items())
+    summary = f"{len(rows)} model{'s' * (len(rows) != 1)}: {counted}"
+    head = Group(summary, default_line(answer.get("default", ""), found), "")
+    single, lines = _folders_of_adapters(rows)
+    return Screenful(head, _app_table(rows), Group(_app_table(single), *lines) if lines else None)
+
+
+def _app_table(rows: Sequence[AppRow]) -> FittedTable:
+    return FittedTable(("APPLICATION", "STATE", "BASE", "CHECKPOINT"), rows, numbers=0, least=("BASE", "STATE"))
+
+
+def _folders_of_adapters(rows: Iterable[AppRow]) -> tuple[list[AppRow], list[str]]:
+    """Return the single models, and a line for adapters that differ in their name alone, which their folders have, too."""
+
+    def kind(row: AppRow) -> tuple[str, str, str]:
+        name, state, base, checkpoint = row
+        folder, last = os.path.split(checkpoint)
+        return (state, base, folder) if base != "-" and last == name else (name, "", "")
+
+    single, lines = list[AppRow](), list[str]()
+    for (state, base, folder), group in itertools.groupby(rows, kind):
+        alike = list(group)
+        if len(alike) < _ALIKE:
+            single += alike
+        else:
+            lines.append(f"{alike[0][0]} ... {alike[-1][0]}: {len(alike)} adapters of {base}; {state}; in {folder}")
+    return single, lines
 
 
 def request_tables(view: Mapping[str, Any]) -> Screenful:

@@ -229,7 +229,7 @@ def test_commands_that_only_ask_a_server_import_nothing_of_a_cluster() -> None:
     """So that ``ps`` and ``apps`` answer in some tenths of a second."""
     code = (
         "import resource, sys\n"
-        "import blockwright.api.commands.app_table\n"  # with an answer, too
+        "import blockwright.api.commands.tables\n"  # with an answer, too
         "from blockwright.api.commands.cli import main\n"
         "for command in (['apps'], ['explain', '--last'], ['apps', 'remove', 'a'], ['ps', '--once']):\n"
         "    assert main([*command, '--url', 'http://127.0.0.1:9']) == 1\n"
