@@ -145,8 +145,7 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
         async with asyncio.timeout_at(begun + seconds) as limit:
             most = request.app[FRONT].settings.batch_bytes + PIECE
             await begin_body(request, most)
-            packed = decoded_reader(request, most)
-            form = await request.multipart() if packed is None else MultipartReader(request.headers, packed)
+            form = MultipartReader(request.headers, decoded_reader(request, most))
             while (part := await form.next()) is not None:
                 if isinstance(part, MultipartReader) or part.name is None or part.name in found:
                     raise bad_request("the form has a part without a name, or one twice; send file and purpose", "file")

@@ -16,6 +16,7 @@ from aiohttp.base_protocol import BaseProtocol
 from ..errors import ApiError, bad_request
 
 PIECE = 1 << 16  # most bytes of a decoded piece, which takes less than a millisecond
+LINES = 1 << 13  # bytes between two turns of the loop for a form, which aiohttp may read line by line
 _GZIP, _ZLIB, _BARE = zlib.MAX_WBITS | 16, zlib.MAX_WBITS, -zlib.MAX_WBITS
 _CODINGS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
 _PLAIN = ("", "identity")
@@ -60,12 +61,12 @@ async def decoded(request: web.BaseRequest) -> AsyncIterator[bytes]:
         decoder.end()
 
 
-def decoded_reader(request: web.BaseRequest, most: int) -> StreamReader | None:
-    """Return a stream that decodes the body as it is read, or None for a body without a coding.
+def decoded_reader(request: web.BaseRequest, most: int) -> StreamReader:
+    """Return a stream of the body, which decodes as it is read and gives the loop a turn after each ``LINES`` bytes.
 
     Reading more than ``most`` bytes raises aiohttp's 413.
     """
-    return _DecodedReader(request, most) if _coding(request) else None
+    return _DecodedReader(request, most)
 
 
 class _Decoder:
@@ -115,10 +116,14 @@ class _DecodedReader(StreamReader):
     def __init__(self, request: web.BaseRequest, most: int) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(BaseProtocol(loop), PIECE, loop=loop)
-        self._decoded, self._most = decoded(request), most
+        self._decoded, self._most, self._rest = decoded(request), most, b""
 
     async def _wait(self, func_name: str) -> None:
-        piece = await anext(self._decoded, b"")
+        if not self._rest:
+            self._rest = await anext(self._decoded, b"")
+        else:
+            await asyncio.sleep(0)
+        piece, self._rest = self._rest[:LINES], self._rest[LINES:]
         if not piece:
             self.feed_eof()
             return

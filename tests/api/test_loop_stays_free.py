@@ -7,6 +7,8 @@ program that has the core is no fault of ours; the best of ten tries counts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import io
 import json
 import time
@@ -19,6 +21,7 @@ import pytest
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.patterns import matches
 from blockwright.tests.api.fake_port import EOS, make_folder, one_by_one
+from blockwright.tests.api.raw import listening
 from blockwright.tests.claims import claim
 
 MOST = 0.1  # seconds
@@ -206,3 +209,39 @@ async def test_adapters() -> None:
                 continue
 
     await check_free(match)
+
+
+FORM_HEAD = (
+    b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+    b"Content-Length: 60000000\r\n"
+)
+FILE = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+GZIP = b"Content-Encoding: gzip\r\n"
+PACKED = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n" + GZIP + b"\r\n"
+UPLOADS: dict[str, Callable[[], bytes]] = {
+    "lines before the form": lambda: FORM_HEAD + b"\r\n" + b"\r\n" * 400_000,
+    "lines after the form": lambda: FORM_HEAD + b"\r\n" + FILE + b"{}\r\n--x--\r\n" + b"\r\n" * 400_000,
+    "empty lines": lambda: FORM_HEAD + b"\r\n" + FILE + b"\n" * 800_000,
+    "short lines": lambda: FORM_HEAD + b"\r\n" + FILE + b"{}\n" * 400_000,
+    "headers of a part": lambda: FORM_HEAD + b"\r\n--x\r\n" + b"a: b\r\n" * 200_000,
+    "a packed form": lambda: FORM_HEAD + GZIP + b"\r\n" + gzip.compress(b"\r\n" * 50_000_000, 1),
+    "a packed body": lambda: PACKED % b"/v1/completions" + gzip.compress(b" " * 150_000_000, 1),
+    "a packed body that no handler reads": lambda: PACKED % b"/nothing" + gzip.compress(b" " * 150_000_000, 1),
+}
+
+
+@claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
+@pytest.mark.parametrize("kind", UPLOADS)
+async def test_uploads_and_packed_bodies(folder: Path, tmp_path: Path, kind: str) -> None:
+    """Bodies that never end: what has arrived of them must be read in pieces."""
+    body = UPLOADS[kind]()
+    async with listening(folder, lambda generation: (), batch_dir=str(tmp_path / "batches")) as server:
+
+        async def post() -> None:
+            async with server.connect() as (reader, writer):
+                writer.write(body)
+                writer.write_eof()
+                with contextlib.suppress(ConnectionError):  # it is closed before all of the body is read
+                    await reader.read()
+
+        await check_free(post)
