@@ -13,6 +13,7 @@ import io
 import json
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ import pytest
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.patterns import matches
-from blockwright.tests.api.fake_port import EOS, make_folder, one_by_one
+from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.sweep.events import PromptScored
+from blockwright.tests.api.fake_port import EOS, make_folder, one_by_one, with_logprobs
 from blockwright.tests.api.raw import listening
 from blockwright.tests.claims import claim
 
@@ -63,6 +66,13 @@ BODIES: dict[str, Callable[[], str]] = {
     ),
     "echoed ids": lambda: json.dumps({"model": "tiny", "echo": True, "max_tokens": 1, "prompt": [5] * 200_000}),
     "bad words": lambda: json.dumps({"model": "tiny", "prompt": "a", "bad_words": ["one two, three" * 70] * 256}),
+    "many tokens": lambda: json.dumps({"model": "tiny", "prompt": "one, two: [three] " * 70_000, "return_token_strs": True}),
+    "an echoed text": lambda: json.dumps(
+        {"model": "tiny", "echo": True, "logprobs": 1, "max_tokens": 1, "prompt": "one, two: [three] " * 70_000}
+    ),
+    "an echo of few ids each": lambda: json.dumps(
+        {"model": "tiny", "echo": True, "max_tokens": 1, "prompt": [[5, 6, 7]] * 1024}
+    ),
     "a long name": lambda: json.dumps({"model": "t" * 5_000_000, "prompt": "a"}),
     "arguments": lambda: json.dumps({"messages": [{"role": "assistant", "tool_calls": [CALL]}], "prompt": "a"}),
     "members": lambda: json.dumps({f"k{i}": 0 for i in range(300_000)}),
@@ -91,6 +101,25 @@ async def test_bodies(serve: Any, kind: str) -> None:
             async with client.post(path, data=io.BytesIO(body), headers=JSON) as answer:
                 assert answer.status in (200, 400, 404, 413), await answer.text()
                 await answer.read()
+
+    await check_free(post)
+
+
+@claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_long_answers(serve: Any, stream: bool) -> None:
+    """An echo of many tokens with their log-probabilities."""
+    count = 60_000
+    entries = [TokenLogprob(-0.5, [(3 + i, -1.0 - i) for i in range(5)], 1)] * (count - 1)
+    client, port = await serve(lambda generation: [PromptScored("gw0", "r", 1, 1, entries), *with_logprobs([70], 5)])
+    port.infos = [replace(port.infos[0], max_length=2 * count)]
+    body = {"prompt": [5] * count, "echo": True, "logprobs": 5, "max_tokens": 1, "stream": stream}
+
+    async def post() -> None:
+        async with client.post("/v1/completions", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            async for _ in answer.content.iter_any():
+                continue
 
     await check_free(post)
 
