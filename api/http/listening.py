@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import resource
 import ssl
 from typing import Any
@@ -17,6 +18,7 @@ from aiohttp.http_exceptions import PayloadEncodingError
 from aiohttp.http_parser import RawRequestMessage
 
 from ...actors.config import Settings, SettingsError
+from ...gpu.regular_file import open_plain
 from ..errors import ApiError, bad_request, error_response, from_http
 from .context import FRONT
 from .expect import EXPECTED, take_out
@@ -201,6 +203,8 @@ def tls(settings: Settings) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
+        for file in (settings.tls_cert, settings.tls_key or settings.tls_cert):
+            os.close(open_plain(file))
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except OSError as error:  # includes SSLError
         pair = f"{settings.tls_cert} and {settings.tls_key}"
