@@ -2,6 +2,10 @@
 
 A probe ticks on the loop beside each. What it compares is processor time of the process between two ticks, for another
 program that has the core is no fault of ours; the best of ten tries counts.
+
+Building a large tokenizer is not among the rows: the ``tokenizers`` library keeps the interpreter lock from beginning to end
+(``from_str``, ``from_buffer``, ``from_file``, and when a pickled one is restored), 0.5 to 1 s for 128,000 tokens.
+docs/operations.md says when that happens.
 """
 
 from __future__ import annotations
