@@ -18,8 +18,9 @@ from .bodies import Messages, read_fields, template_options
 from .chat import render
 from .field_types import Field, Flag, Text, Tokens
 from .fields import TEMPLATE
-from .foreign_fields import DETOKENIZING, TOKENIZING, ForeignFields
+from .foreign_fields import DETOKENIZING, TOKENIZING
 from .json_pieces import written
+from .refused_fields import ForeignFields
 from .request_body import read_body
 
 _MODEL = Field("model", Text(), "A model id from /v1/models; default: the one that is marked there.")
