@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from blockwright.api.settings.options import read_config, read_keys
 
 
 def settings(path: Path, name: str) -> Settings:
-    return Settings(applications={"tiny": "tiny"}, **{name: str(path)})
+    values: dict[str, Any] = {name: str(path)}
+    return Settings(applications={"tiny": "tiny"}, **values)
 
 
 READERS: dict[str, Callable[[Path], object]] = {
