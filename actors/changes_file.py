@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..gpu.regular_file import read_plain
 from ..gpu.whole_file import write_whole
 from ..policies.cluster.adapter_base import WholeModel
 from ..policies.requests.refusal import RequestRefused
@@ -93,7 +94,7 @@ class ChangesFile:
     def _raw(self) -> dict[str, Any]:
         """Return the complete document. Raises OSError, or ValueError if it is not a changes file."""
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = read_plain(self.path)
         except FileNotFoundError:
             return {"version": VERSION, "added": {}, "removed": [], "default": ""}
         found = json.loads(text)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...gpu.regular_file import open_plain
 from .lines import BatchLine, LineAnswer, LineRefused, line_hash, parse_line, result_line
 
 REQUEST_HASH, MODEL_HASH = "request_hash", "model_hash"  # keys of an output's lines, in addition to OpenAI's
@@ -73,7 +74,7 @@ class BatchInput:
         self._models: list[str | None] = []
         self.refused: dict[int, LineRefused] = {}
         try:
-            self._file = path.open("rb")
+            self._file = open(open_plain(path), "rb")  # noqa: SIM115 (closed by ``close``)
         except OSError as error:
             raise BatchFileError(f"{path} cannot be read ({error.strerror}); name a file of JSON lines") from None
         try:

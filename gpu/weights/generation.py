@@ -14,6 +14,7 @@ from ..model.config import GenerationDefaults, ModelConfig, WeightedTokens
 from ..model.fields import LARGEST, Fields
 from .checkpoint_files import CONFIG, GENERATION, CheckpointFiles, read_json
 
+MAX_STOPS, MAX_STOP_LENGTH = 16, 1024  # strings, characters: each costs time for every character of an answer
 APPLIED = (
     *("bad_words_ids", "begin_suppress_tokens", "do_sample", "eos_token_id", "max_length", "max_new_tokens", "min_length"),
     *("min_new_tokens", "min_p", "no_repeat_ngram_size", "repetition_penalty", "sequence_bias", "stop_strings"),
@@ -144,6 +145,8 @@ def _stop_strings(fields: Fields) -> tuple[str, ...]:
     texts = [given] if isinstance(given, str) else given or []
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise fields.wrong("stop_strings", "a string or a list of strings")
+    if len(texts) > MAX_STOPS or max(map(len, texts), default=0) > MAX_STOP_LENGTH:
+        raise fields.wrong("stop_strings", f"at most {MAX_STOPS} strings of at most {MAX_STOP_LENGTH} characters")
     return tuple(text for text in texts if text)
 
 

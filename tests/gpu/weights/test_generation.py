@@ -125,6 +125,8 @@ def test_an_adapters_fields_go_before_its_bases(config: ModelConfig, tmp_path: P
         {"sequence_bias": [[[3], "x"]]},
         {"suppress_tokens": ["a"]},
         {"stop_strings": [3]},
+        {"stop_strings": ["a"] * 17},
+        {"stop_strings": "a" * 1025},
         {"min_p": 2},
         {"min_new_tokens": -1},
         {"no_repeat_ngram_size": 1.5},
