@@ -7,6 +7,7 @@ caller runs the slow parts (loading, long texts) on a thread.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -26,7 +27,6 @@ from ...gpu.weights.checkpoint_files import (
 from ..errors import bad_request
 from .detokenize import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from .tokenizer_build import TokenizerParts, WrongSettings, build_tokenizer
-from .tokenizer_cost import is_quick
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -221,3 +221,33 @@ class TextCodec:
             return int(text[3:5], 16)
         except ValueError:
             return None
+
+
+_REPEATED_GROUP = re.compile(r"(?<!\\)\)[+*{]")  # tried in exponentially many ways
+_UNBOUNDED = re.compile(r"(?<!\\)[+*]|\{\d*,\}")
+_MOST_UNBOUNDED = 2  # in one alternative: each more is another power of the text's length
+_GROWTH = 8  # characters that one match may become
+
+
+def is_quick(part: Any) -> bool:
+    """Return whether a part, with all parts in it, has simple expressions only and makes no text much longer."""
+    if isinstance(part, list):
+        return all(map(is_quick, part))
+    if not isinstance(part, dict):
+        return True
+    pattern = part.get("pattern")
+    expression = pattern.get("Regex") if isinstance(pattern, dict) else None
+    if isinstance(expression, str) and not _is_simple(expression):
+        return False
+    added = [part.get(name) for name in ("content", "prepend", "replacement")]
+    if any(isinstance(text, str) and len(text) > _GROWTH for text in added):
+        return False
+    return all(is_quick(inner) for inner in part.values() if isinstance(inner, dict | list))
+
+
+def _is_simple(expression: str) -> bool:
+    """Return whether an expression repeats no group, and few characters without a bound in each alternative."""
+    plain = re.sub(r"\[(?:\\.|[^\]\\])*\]", "x", expression)  # signs within a class repeat nothing
+    if _REPEATED_GROUP.search(plain):
+        return False
+    return all(len(_UNBOUNDED.findall(one)) <= _MOST_UNBOUNDED for one in plain.split("|"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.api.serve.preflight import of_the_hub, preflight
+from blockwright.api.serve.server import of_the_hub, preflight
 from blockwright.gpu.errors import CheckpointError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blockwright.api.text.tokenizer_cost import is_quick
+from blockwright.api.text.tokenizer import is_quick
 
 QUICK = [
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
