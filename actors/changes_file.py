@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..gpu.whole_file import write_whole
+from ..policies.cluster.adapter_base import WholeModel
 from ..policies.requests.refusal import RequestRefused
 from .app_roots import check_name
 from .config import Settings
@@ -66,12 +67,12 @@ class ChangesFile:
         default = raw["default"] if isinstance(raw["default"], str) else ""
         return Changes(added, frozenset(map(str, raw["removed"])), default, tuple(faults))
 
-    def add(self, new: NewApplication, base: str) -> None:
+    def add(self, new: NewApplication, base: WholeModel | None) -> None:
         """Record an addition or a new version. ``base`` is the model it was put on. Raises OSError if writing fails."""
         raw = self._for_change()
         entry: dict[str, Any] = {"path": new.path}
-        if base:
-            entry["base"] = base
+        if base is not None:
+            entry |= {"base": base.model, "base_path": base.checkpoint}
         if new.defaults:
             entry["defaults"] = json.loads(new.defaults)
         raw["added"][new.name] = entry
@@ -127,11 +128,12 @@ def _entry(name: str, entry: object) -> NewApplication:
     if not isinstance(entry, dict):
         raise ValueError("it is no object")
     path, base, defaults = entry.get("path"), entry.get("base", ""), entry.get("defaults", {})
+    base_path = entry.get("base_path", "")  # an earlier release has not written it
     if not isinstance(path, str) or not os.path.isabs(path):
         raise ValueError(f"path is {path!r}; give a folder from the root on")
-    if not isinstance(base, str):
-        raise ValueError(f"base is {base!r}; give a model id")
+    if not isinstance(base, str) or not isinstance(base_path, str):
+        raise ValueError(f"base is {base!r} and base_path {base_path!r}; give a model id and a folder")
     if not isinstance(defaults, dict):
         raise ValueError("defaults is no object")
     text = json.dumps(defaults, sort_keys=True) if defaults else ""
-    return NewApplication(name, path, base, defaults=text, on_demand=True)
+    return NewApplication(name, path, base, defaults=text, on_demand=True, base_path=base_path)

@@ -38,7 +38,7 @@ from .controller.progress import Progress
 from .controller.scaling import scaling_plan
 from .controller.state import ControllerState
 from .cost_file import check_costs
-from .further_applications import open_further
+from .further_applications import check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.lengths import Lengths
 from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
@@ -294,6 +294,7 @@ async def _open_checkpoints(settings: Settings) -> tuple[Opened, Settings]:
     await asyncio.to_thread(check_costs, settings)
     await asyncio.to_thread(check_tagging, settings)
     await asyncio.to_thread(check_folders, settings)
+    await asyncio.to_thread(check_places, settings)
     opened = await asyncio.to_thread(open_checkpoints, settings)
     file, default = ChangesFile.of(settings), settings.default_model
     if file is not None:

@@ -4,7 +4,7 @@ After InferCept (ICML 2024) and vLLM's swapping. The sweep machine chooses the p
 memory while others run on. It comes back when there is space for all of it, the oldest first. While any sequence is swapped
 out, no new one starts, as in vLLM.
 
-A preempted sequence leaves the sweep machine, and its memory is free at once, which is more favourable than a real copy.
+A preempted sequence leaves the sweep machine, and its memory is free at once, which is more favorable than a real copy.
 Sequences that wait there stay outside with it, so that none overtakes it. Its KV moves over the instance's link to its host,
 each way at full speed, while others run.
 """

@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aiohttp import web
 
-from ...actors.gateway.port import Generation, ModelInfo
+from ...actors.gateway.port import DraftCounts, Generation, ModelInfo
+from ...policies.drafts.options import PREDICTION, DraftOptions
 from ...policies.plan.sampling import SamplingParams
 from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_ownership import sequence_id
@@ -48,6 +49,7 @@ from ..http.metrics import Meter
 from ..http.sse import EventStream
 from ..version import FINGERPRINT
 from .choice import ChoiceText, Echo, TextPiece
+from .drafts import drafts_of
 from .fields import Options
 from .model_defaults import filled, most_tokens
 from .prompt_limits import check_count, check_prompt, truncated
@@ -77,6 +79,7 @@ class GenerateHandler:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     ends: list[int] = field(default_factory=list)  # tokens that end a sequence
     stops: tuple[str, ...] = ()  # strings that end a sequence
+    drafts: DraftOptions | None = None  # of each sequence
     choices: list[ChoiceText] = field(default_factory=list)
 
     async def tokens(self, prompt: str | list[int], *, special: bool) -> list[int]:
@@ -92,16 +95,31 @@ class GenerateHandler:
         """Return the usage so far.
 
         ``cached_tokens``: prompt tokens that the first choice of each prompt found in the prefix cache.
+        ``rejected_prediction_tokens``: tokens of the prediction that were verified as drafts and did not stand.
         """
         prompt = sum(len(tokens) for tokens in self.prompts)
         completion = sum(choice.completion_tokens for choice in self.choices)
         cached = sum(choice.cached for choice in self.choices[:: self.options.n])
+        predicted = self._predicted()
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": predicted.accepted,
+                "rejected_prediction_tokens": predicted.drafted - predicted.accepted,
+            },
         }
+
+    def _predicted(self) -> DraftCounts:
+        """Return the drafts from the prediction, over all choices."""
+        total = DraftCounts()
+        if self.drafts is not None and self.drafts.prediction:
+            for choice in self.choices:
+                one = choice.stream.progress().drafts.get(PREDICTION, total)
+                total = total.plus(one.rounds, one.drafted, one.accepted)
+        return total
 
 
 class AnswerShape:
@@ -195,6 +213,7 @@ class GeneratingEndpoint(Generic[Parsed]):
         call.sampling = await front.aside(partial(sampling_of, options, served)) if long else sampling_of(options, served)
         call.ends = stop_tokens(options, served)
         call.stops = stop_strings(options, served)
+        call.drafts = await drafts_of(front, info, served, options)
         return call
 
 
@@ -239,8 +258,8 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
             if ends is None or choice.index not in ends.ended:
                 choice.stream.cancel()
         if ends is not None:
-            preemptions = sum(choice.stream.progress().preemptions for choice in call.choices)
-            ends.meter.close(complete=len(ends.ended) == len(call.choices), preemptions=preemptions)
+            sequences = [choice.stream.progress() for choice in call.choices]
+            ends.meter.close(complete=len(ends.ended) == len(call.choices), sequences=sequences)
         if charge is not None:
             charge.end(call.usage()["total_tokens"] if ends is not None else 0)
 
@@ -279,6 +298,7 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
             offline=place is not None,
             home=place.home if place is not None else "",
             side=place.side if place is not None else "",
+            drafts=call.drafts,
         )
         for index in range(len(call.prompts) * options.n)
     ]

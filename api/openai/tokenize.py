@@ -19,7 +19,8 @@ from .bodies import Messages, read_fields, template_options
 from .chat import render
 from .field_types import Field, Flag, Text, Tokens
 from .fields import TEMPLATE
-from .foreign_fields import DETOKENIZING, TOKENIZING, ForeignFields
+from .foreign_fields import DETOKENIZING, TOKENIZING
+from .refused_fields import ForeignFields
 from .request_body import read_body
 
 _MODEL = Field("model", Text(), "A model id from /v1/models; default: the one that is marked there.")

@@ -22,6 +22,7 @@ from aiohttp import web
 from ...actors.app_roots import missing_roots
 from ...actors.checkpoints import open_checkpoints
 from ...actors.config import Settings, SettingsError
+from ...actors.further_applications import check_places
 from ...actors.logs import set_up
 from ...actors.resources import cores
 from ...actors.sizing import max_lengths
@@ -286,7 +287,11 @@ def _claimed(batch_dir: str) -> FolderLock | None:
 
 
 def preflight(settings: Settings) -> None:
-    """Check the models; raise SettingsError, CheckpointError. Checkpoints on the hub are unknown at this point."""
+    """Check the models, and the places that settings name; raise SettingsError, CheckpointError.
+
+    Checkpoints on the hub are unknown at this point.
+    """
+    check_places(settings)
     for source in settings.applications.values():
         check_here(source)
     if not any(map(of_the_hub, settings.applications.values())):

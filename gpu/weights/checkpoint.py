@@ -45,7 +45,7 @@ PACKED = (
     "weight_packed",
     "weight_quantized",
     "SCB",
-)  # stored by quantisers in place of a weight
+)  # stored by quantizers in place of a weight
 KINDS: dict[type[ComponentConfig], Kind] = {
     EmbeddingConfig: Kind.EMBEDDING,
     AttentionConfig: Kind.ATTENTION,
@@ -310,7 +310,7 @@ def _judge(fields: Fields) -> Architecture:
     if quantisation is not None:
         method = quantisation.text("quant_method", "unknown method")
         raise CheckpointError(
-            f"{fields.source}: the checkpoint is quantised ({named(method)}), which is not supported; "
+            f"{fields.source}: the checkpoint is quantized ({named(method)}), which is not supported; "
             "use it in float32, bfloat16 or float16"
         )
     return find(fields)
@@ -395,7 +395,7 @@ def _missing(path: Path, name: str, tensors: dict[str, TensorRef]) -> str:
     packed = [other for suffix in PACKED if (other := name.removesuffix("weight") + suffix) in tensors]
     if name.endswith(".weight") and packed:
         return (
-            f"{path} has no tensor {name} but {packed[0]}: the checkpoint is quantised, which is not supported; "
+            f"{path} has no tensor {name} but {packed[0]}: the checkpoint is quantized, which is not supported; "
             "use it in float32, bfloat16 or float16"
         )
     remedy = "download the checkpoint again, or save it again from transformers"

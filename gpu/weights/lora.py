@@ -37,7 +37,7 @@ REMEDIES = {
     "fan_in_fan_out": "no architecture here stores weights so; set it to false",
 }
 MERGE = "merge the adapter into its base and serve the whole checkpoint"
-# Initialisations that leave the base's weights unchanged; the other ones change them, too.
+# Initializations that leave the base's weights unchanged; the other ones change them, too.
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
 PAIR = re.compile(r"(.+)\.lora_([AB])\.weight")
 LAYER = re.compile(r".*?\.[^.]*\.(\d+)\.")

@@ -19,7 +19,7 @@ from ..regular_file import open_regular
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
-# Types that are read only to report that the checkpoint is quantised, or that are never needed.
+# Types that are read only to report that the checkpoint is quantized, or that are never needed.
 OTHER_BYTES = {"F64": 8, "I64": 8, "I32": 4, "I16": 2, "U64": 8, "U32": 4, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 QUANTISED = ("I8", "U8", "I32", "F8_", "F4", "F6_")
 POINTER = b"version "  # beginning of a file that git-lfs has not fetched; as a header's length it would be absurd
@@ -132,7 +132,7 @@ def check_dtype(ref: TensorRef) -> None:
         return
     if ref.dtype.startswith(QUANTISED):
         raise CheckpointError(
-            f"{ref.path}: tensor {ref.name} is quantised ({named(ref.dtype)}), which is not supported; "
+            f"{ref.path}: tensor {ref.name} is quantized ({named(ref.dtype)}), which is not supported; "
             "use the checkpoint in float32, bfloat16 or float16"
         )
     raise CheckpointError(

@@ -101,6 +101,17 @@ async def busy(server: Served, seen: Seen) -> None:
     await asyncio.gather(*tasks)
 
 
+async def drafted(server: Served, seen: Seen) -> None:
+    """Answers of equal tokens, which drafts guess by the text so far and by a prediction."""
+    body = {"model": "m", "prompt": "a" * 12, "add_special_tokens": False}
+    async with server.session.post(f"{server.url}/tokenize", json=body) as answer:
+        tokens = (await answer.json())["tokens"]
+    predicted = {"prediction": {"type": "content", "content": body["prompt"]}}
+    for asked in ({"draft": "prompt"}, predicted):
+        assert await post(server, max_tokens=12, allowed_token_ids=tokens[-1:], draft_tokens=2, **asked) == 200
+    await scrape(server, seen)
+
+
 async def together(server: Served, seen: Seen) -> None:
     """Two sequences that hold the same pages at this moment."""
     state = server.running.port.state
@@ -381,6 +392,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
         await scrape(server, seen)
         assert await post(server, max_tokens=3, stop_token_ids=list(range(3, 300)), min_tokens=2) == 200
         await busy(server, seen)
+        await drafted(server, seen)
         await together(server, seen)
         await expected(server, seen)
         await gone(server)

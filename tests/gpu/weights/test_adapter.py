@@ -165,7 +165,7 @@ def renamed(tensors: dict[str, torch.Tensor], old: str, new: str) -> None:
         (lambda t: t.update({f"{Q}.base_layer.bias": torch.ones(64)}), "replaces a bias that the base .* does not have"),
         (lambda t: t.update({f"{Q}.beft_bias": torch.ones(1, 63)}), r"has shape \[63\] where"),
         (lambda t: t.update({f"{Q}.lora_B.weight": torch.ones(65, 4)}), r"has shape \[65, 4\] where"),
-        (lambda t: t.update({f"{Q}.lora_A.weight": torch.ones(4, 64, dtype=torch.int8)}), "is quantised"),
+        (lambda t: t.update({f"{Q}.lora_A.weight": torch.ones(4, 64, dtype=torch.int8)}), "is quantized"),
         (lambda t: t.update({"base_model.model.lm_head.weight": torch.ones(3, 64)}), r"has shape \[3, 64\] where lm_head"),
     ],
 )
