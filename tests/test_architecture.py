@@ -82,6 +82,7 @@ SMALL_THOUGHTS = {
     "api/serve/port_owner.py": "a client's question to another server",
     "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
     "gpu/sampling/noise.py": "the generator of noise decides which tokens are drawn; its values must never change",
+    "gpu/weights/lora_product.py": "in another file the import of numpy, or of tensors in the check of bits, would make a circle",
     "policies/drafts/length.py": "a pure rule, which a newcomer looks for",
     "policies/drafts/prompt_lookup.py": "a method of the field, which a newcomer looks for",
     "policies/memory/compaction.py": "a term of the field, which a newcomer looks for",
@@ -342,7 +343,7 @@ def test_no_file_is_a_fragment_of_another() -> None:
     sizes = {path: len((ROOT / path).read_text().splitlines()) for path in paths.values() if "__init__" not in path}
     found = {path for path in lone_small_files(importers, sizes) if not path.startswith("api/commands/")}
     assert found == SMALL_THOUGHTS.keys()
-    assert len(SMALL_THOUGHTS) <= 31
+    assert len(SMALL_THOUGHTS) <= 32
 
 
 def test_the_rule_of_fragments_catches_offenders() -> None:

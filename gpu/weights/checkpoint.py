@@ -174,7 +174,7 @@ class Checkpoint:
 
     def _check_terms(self) -> None:
         """Check that the product of each term's two halves is finite, unless this was checked before."""
-        from .finite import check_product  # imports numpy
+        from .lora_product import check_product  # imports numpy
 
         for change, roles in self.deltas.values():
             for term in change.lora:

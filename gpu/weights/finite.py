@@ -11,10 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import CheckpointError
-from ..model.config import TensorRef
-from .identity import pieces
-
 BEYOND = 2.0**64  # its square is more than float32 holds
 _BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 
@@ -38,17 +34,3 @@ def largest(content: memoryview, dtype: str) -> float:
     if dtype == "F16":
         return float(np.uint16(bits).view(np.float16))
     return float(np.uint32(bits << (16 if dtype == "BF16" else 0)).view(np.float32))
-
-
-def check_product(a: TensorRef, b: TensorRef, scale: float) -> None:
-    """Check one term of a LoRA whose halves are finite: their product may be too large. Raises CheckpointError."""
-    most = abs(scale) * _most(a) * _most(b)
-    if not most < BEYOND:
-        raise CheckpointError(
-            f"{a.path}: {a.name} and lora_B together, with alpha by rank {scale:g}, have values of up to {most:.2g}, so "
-            f"large ({BEYOND:.1e} and more) that every answer would be garbage; train the adapter again, or lower its alpha"
-        )
-
-
-def _most(ref: TensorRef) -> float:
-    return max((largest(piece, ref.dtype) for piece in pieces(ref)), default=0.0)
