@@ -82,7 +82,7 @@ SMALL_THOUGHTS = {
     "api/serve/port_owner.py": "a client's question to another server",
     "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
     "gpu/sampling/noise.py": "the generator of noise decides which tokens are drawn; its values must never change",
-    "gpu/weights/lora_product.py": "in another file the import of numpy, or of tensors in the check of bits, would make a circle",
+    "gpu/weights/lora_product.py": "beside the check of bits, which identities need, it would close a circle",
     "policies/drafts/length.py": "a pure rule, which a newcomer looks for",
     "policies/drafts/prompt_lookup.py": "a method of the field, which a newcomer looks for",
     "policies/memory/compaction.py": "a term of the field, which a newcomer looks for",
