@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from rich.console import Console, Group
 
-from blockwright.actors.batches.figures import figures_of
+from blockwright.actors.batches.actor import figures_of
 from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
 from blockwright.api.commands.tables import change_line, milliseconds, overload_lines, ps_tables, top_tables, total_line
 from blockwright.api.http.metrics import Metrics

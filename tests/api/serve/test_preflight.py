@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.api.serve.preflight import of_the_hub, preflight
+from blockwright.api.serve.server import of_the_hub, preflight
 from blockwright.gpu.errors import CheckpointError
 
 

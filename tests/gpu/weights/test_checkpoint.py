@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from blockwright.gpu.model.config import AttentionConfig, EmbeddingConfig, HeadConfig, MlpConfig, RopeConfig
-from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
+from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError, near_folder
 from blockwright.gpu.weights.identity import component_id
-from blockwright.gpu.weights.near_folder import near_folder
 from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.tests.checkpoints import PRESETS, make_checkpoint
 from blockwright.tests.claims import claim
