@@ -48,8 +48,8 @@ class Plan:
 
     size: str = "S"
     dtypes: tuple[str, ...] = ("f32", "bf16")
-    rounds: int = 3
-    tokens: int = 96
+    rounds: int = 2
+    tokens: int = 64
     requests: tuple[int, ...] = (1, 2)
     wrong: tuple[int, ...] = (1, 8, 32)  # requests at a time whose predictions are always wrong
 
