@@ -14,7 +14,7 @@ from blockwright.policies.sweep.page_events import Export, PagesTaken, PageTarge
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
-from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission
+from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, generate, guesses, pipeline, replica, submission
 
 LAYERS = 3
 BASE = chain("base", LAYERS)
