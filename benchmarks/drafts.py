@@ -210,7 +210,7 @@ async def measure(report: Report, plan: Plan, folder: Path) -> None:
                 await in_vain(report, plan, server, f"{plan.size}/{dtype}/c{requests}/wrong", requests)
 
 
-@harness.claim("With drafts, answers that were predicted come faster, near the ideal of the kernels", of="speed")
+@harness.claim("With drafts, answers that were predicted come faster, near the ideal of the kernels", of="drafts")
 def main(options: Options) -> None:
     plan = Plan.chosen(options.quick)
     settings = {"model": plan.size, "prompt": PROMPT, "answer": plan.tokens, "rounds": plan.rounds}

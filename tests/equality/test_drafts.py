@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ async def ask(server: Served, fields: dict[str, Any]) -> Any:
     return content["choices"]
 
 
-@claim("Drafts change no token, whatever the fields of a request are", of="http-api")
+@claim("Drafts change no token, whatever the fields of a request are", of="drafts")
 @pytest.mark.parametrize("backend", ["native", pytest.param("torch", marks=pytest.mark.nightly)])
 async def test_answers_with_drafts_are_those_without(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
@@ -128,7 +129,7 @@ async def test_answers_with_drafts_are_those_without(
                     now, before = ([choice["token_ids"] for choice in choices] for choices in (now, before))
                 assert now == before, (fields, guesses.tokens)
             seen.append((await server.counters("drafted_tokens"), await server.counters("accepted_tokens")))
-    rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(seen[:-1], seen[1:], strict=True)]
+    rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(seen)]
     assert rates[0] > 0.8, rates
     assert 0.3 < rates[1] < 0.9, rates
     assert rates[3] < 0.1, rates

@@ -64,7 +64,7 @@ async def test_kill_9_of_a_worker_while_32_streams_run(replicas: Server, expecte
         assert (await client.ready())["w0"]["counters"]["generated_tokens"] > 0, "it serves again"
 
 
-@claim("A request with drafts survives kill -9 of its worker, token for token", of="faults")
+@claim("A request with drafts survives kill -9 of its worker, token for token", of="drafts")
 async def test_kill_9_of_a_worker_in_the_middle_of_drafts(replicas: Server) -> None:
     count = 16
     async with Client(replicas) as client:
