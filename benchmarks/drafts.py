@@ -3,8 +3,8 @@
     python benchmarks/drafts.py [--quick] [--json PATH]
 
 One worker on all cores, one or two requests at a time, greedy. ``prediction`` steers acceptance: each of its tokens is the
-one of the answer without drafts with probability 0.5, 0.8 or 0.95, else another. Requests without drafts (``off``), with 1, 2,
-4 and 8 drafts a round (``g1`` to ``g8``) and with as many as the policy takes (``policy``) take turns on one server.
+one of the answer without drafts with probability 0.5, 0.8 or 0.95, else another. Requests without drafts (``off``), with
+1, 2, 4 and 8 drafts a round (``g1`` to ``g8``) and with as many as the policy takes (``policy``) take turns on one server.
 
 ``of_ideal``: the measured speed-up divided by ``E T(1) / T(g + 1)``, where E is the number of tokens of a round as recorded
 and T(n) the shortest time of the kernels for n positions of each request, measured in the same round. ``of_best``: the
