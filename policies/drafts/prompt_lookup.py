@@ -27,10 +27,11 @@ class TokenIndex:
             last[text[place]] = place
         self.size = max(self.size, end)
 
-    def find(self, text: Sequence[int], after: Sequence[int], end: int) -> int:
+    def find(self, text: Sequence[int], after: Sequence[int], end: int, near: int = -1) -> int:
         """Return the place in ``text`` whose preceding tokens agree best with the ones of ``after`` before ``end``.
 
-        Of equally good places the latest is returned; -1: there is none. The end of the indexed text is no place.
+        Of equally good places the one nearest to ``near`` is returned, without it the latest; -1: there is none. The end
+        of the indexed text is no place.
         """
         best, length = -1, 0
         place = self._last.get(after[end - 1], -1) if end else -1
@@ -38,16 +39,17 @@ class TokenIndex:
             if place < 0:
                 break
             if place + 1 < self.size:
-                same = _agreement(text, place, after, end - 1)
-                if same > length:
+                same = agreement(text, place, after, end - 1)
+                nearer = same == length and near >= 0 and abs(place + 1 - near) < abs(best - near)
+                if same > length or nearer:
                     best, length = place + 1, same
-                    if same == LONGEST:
+                    if same == LONGEST and near < 0:
                         break
             place = self._previous[place]
         return best
 
 
-def _agreement(text: Sequence[int], at: int, after: Sequence[int], end: int) -> int:
+def agreement(text: Sequence[int], at: int, after: Sequence[int], end: int) -> int:
     """Return how many tokens agree backwards from these two places, at most ``LONGEST``; the first ones do."""
     most = min(LONGEST, at + 1, end + 1)
     same = 1

@@ -8,7 +8,9 @@ from ..plain import Plain, from_plain, to_plain
 from .acceptance import Acceptance
 from .length import FIRST_PAUSE, LONGEST_PAUSE, MISSED, best_length
 from .options import LARGEST, PREDICTION, PROMPT, DraftOptions
-from .prompt_lookup import TokenIndex, continuation
+from .prompt_lookup import TokenIndex, agreement, continuation
+
+NEAR = 8  # tokens of a prediction within which a single equal token says where the answer goes on
 
 
 class RowDrafts:
@@ -26,7 +28,8 @@ class RowDrafts:
         self._probes = False  # the last pause was the policy's: one draft shows whether it still is right
         self._acceptance = {source: Acceptance(prior) for source, prior in priors.items()}
         self._own, self._predicted = TokenIndex(), TokenIndex()
-        self._cursor = 0  # place in the prediction that the answer is at, if it has followed it so far
+        self._cursor = 0  # place in the prediction that the answer is at; its length: the answer has left it
+        self._missed = 0  # tokens since the last that was the predicted one
         self._read = prompt_length  # tokens of the sequence that the cursor has seen
 
     def draft(self, tokens: Sequence[int], length: int, most: int, others: int, cost: Callable[[int], int]) -> list[int]:
@@ -68,7 +71,8 @@ class RowDrafts:
         copy = RowDrafts(self.options, self._read, self.application, priors)
         copy._acceptance = {source: seen.fork(priors[source]) for source, seen in self._acceptance.items()}
         copy.pause, copy.source, copy._misses = self.pause, self.source, self._misses
-        copy._rest, copy._probes, copy._cursor = self._rest, self._probes, self._cursor
+        copy._rest, copy._probes = self._rest, self._probes
+        copy._cursor, copy._missed = self._cursor, self._missed
         return copy
 
     def snapshot(self) -> dict[str, Plain]:
@@ -77,19 +81,22 @@ class RowDrafts:
             "application": self.application,
             "acceptance": {source: seen.snapshot() for source, seen in self._acceptance.items()},
             "source": self.source,
-            "counts": [self.pause, self._misses, self._rest, int(self._probes), self._cursor, self._read],
-        }
+            "counts": [
+                self.pause, self._misses, self._rest, int(self._probes), self._cursor, self._missed, self._read,
+            ],
+        }  # fmt: skip
 
     @classmethod
     def restore(cls, data: dict[str, Plain], priors: dict[str, Acceptance]) -> RowDrafts:
         options = from_plain(DraftOptions, data["options"])
-        pause, misses, rest, probes, cursor, read = data["counts"]
+        pause, misses, rest, probes, cursor, missed, read = data["counts"]
         drafts = cls(options, read, data["application"], priors)
         drafts._acceptance = {
             source: Acceptance.restore(seen, priors[source]) for source, seen in data["acceptance"].items()
         }
         drafts.source, drafts.pause, drafts._misses = data["source"], pause, misses
-        drafts._rest, drafts._probes, drafts._cursor = rest, bool(probes), cursor
+        drafts._rest, drafts._probes = rest, bool(probes)
+        drafts._cursor, drafts._missed = cursor, missed
         return drafts
 
     # lookup ----------------------------------------------------------------------------------------------------------
@@ -97,7 +104,7 @@ class RowDrafts:
     def _look_up(self, tokens: Sequence[int], length: int, most: int) -> list[int]:
         if predicted := self.options.prediction:
             place = self._place(tokens, length)
-            if 0 <= place < len(predicted):
+            if place < len(predicted):
                 self.source = PREDICTION
                 return predicted[place : place + most]
         if self.options.prompt:
@@ -108,19 +115,24 @@ class RowDrafts:
         return []
 
     def _place(self, tokens: Sequence[int], length: int) -> int:
-        """Return the place in the prediction that follows the known tokens; -1: they have left it.
+        """Return the place in the prediction that follows the known tokens; its length: they have left it.
 
-        A token that differs from the predicted one is taken for a replacement, unless the prediction has it elsewhere.
+        A token that differs from the predicted one is taken for a replacement. If the next one differs, too, the answer
+        goes on where its last two tokens are, or the last one nearby: otherwise a common token would lead astray.
         """
         predicted = self.options.prediction
         self._predicted.extend(predicted, len(predicted))
         for end, token in enumerate(tokens[self._read : length], self._read + 1):
             at = self._cursor
-            if 0 <= at < len(predicted) and predicted[at] == token:
-                self._cursor = at + 1
+            self._cursor = min(at + 1, len(predicted))
+            if at < len(predicted) and predicted[at] == token:
+                self._missed = 0
                 continue
-            self._cursor = self._predicted.find(predicted, tokens, end)
-            if self._cursor < 0 <= at < len(predicted):
-                self._cursor = at + 1
+            self._missed += 1
+            if self._missed > 1:
+                place = self._predicted.find(predicted, tokens, end, self._cursor)
+                near = abs(place - self._cursor) <= NEAR
+                if place >= 0 and (near or agreement(predicted, place - 1, tokens, end - 1) > 1):
+                    self._cursor = place
         self._read = length
         return self._cursor

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..plan.fit import PLAIN
 from ..plan.sweep_plan import WriteTokens
 from .batch_builder import BatchBuilder
 from .columns import Place, Status
@@ -78,9 +79,7 @@ class Drafting:
     def _cost(self, batch: BatchBuilder, s: int, others: int) -> Callable[[int], int]:
         """Return the nanoseconds of the sweep by the number of drafts of ``s``. Other rows count as rows like it."""
         config, local, start = self._parts.config, self._rows.route[s], self._rows.planned[s]
-        if config.costs is None:
-            return lambda _: 1  # unknown: every draft that may stand is worth it
-        load = SweepLoad(config.costs, self._parts.routes)
+        load = SweepLoad(config.costs or PLAIN, self._parts.routes)
         taken = config.sweep_tokens - batch.budget
         beside, here = taken + others, local.next_worker is None
         if beside:

@@ -31,6 +31,26 @@ def test_a_prediction_is_followed_left_and_found_again() -> None:
     assert drafts.pause == 1
 
 
+def test_a_common_token_does_not_lead_astray() -> None:
+    """The prediction has every token in several places, as a text has its spaces."""
+    text = [5, 6, 7, 5, 8, 9, 5, 10, 11, 5, 12, 13, 5, 14, 15]
+    for place in range(len(text) - 1):
+        drafts, answer = row(DraftOptions(prediction=text)), [*text[:place], 5 + 9 * (text[place] == 5), *text[place + 1 :]]
+        assert drafted(drafts, [1, 2, 3, *answer[: place + 1]], most=3) == text[place + 1 : place + 4], place
+
+
+def test_a_prediction_is_found_again_after_tokens_that_it_lacks_and_tokens_that_the_answer_lacks() -> None:
+    text = [5, 6, 7, 5, 8, 9, 5, 10, 11, 5, 12, 13, 5, 14, 15]
+    for answer, then in (
+        ([*text[:4], 70, 71, 72, 73, *text[4:6]], text[6:9]),
+        ([*text[:4], 5, *text[4:6]], text[6:9]),
+        ([*text[:3], *text[7:9]], text[9:12]),
+        ([*text[7:9], *text[4:6]], text[6:9]),  # in another order
+        ([*text, 70, *text[4:6]], text[6:9]),  # from its end back
+    ):
+        assert drafted(row(DraftOptions(prediction=text)), [1, 2, 3, *answer], most=3) == then, answer
+
+
 def test_the_answer_so_far_counts_after_a_failover() -> None:
     assert drafted(row(DraftOptions(prediction=[10, 11, 12, 13])), [1, 2, 3, 10, 11]) == [12, 13]
 
