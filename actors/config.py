@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from ..policies.cluster.provisioning import MODES
+from ..policies.drafts.choice import settings_fault
 from ..policies.model.tiers import family_of
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.requests.account import SIDES, is_offline_account
@@ -122,6 +123,12 @@ class Settings:
     max_rows: Annotated[int, "sequences a worker runs at a time; others wait", Group("Batching")] = 256
     sweep_tokens: Annotated[int, "most tokens in one step (a sweep)"] = 512
     chunk_size: Annotated[int, "most prompt tokens of one sequence in one step"] = 256
+    drafts: Annotated[
+        Texts,
+        "model id: source of drafts for requests that name none: off, prompt or auto; * for models without an entry",
+        Group("Drafts"),
+    ] = field(default_factory=dict)
+    draft_tokens: Annotated[int, "tokens drafted in a step, at most 16; 0: as many as pay"] = 0
     max_model_len: Annotated[
         int,
         "most tokens of prompt and answer together; 0: what the checkpoint says, at most 8192",
@@ -315,6 +322,8 @@ class Settings:
         self._check_overload()
         self._check_logs()
         self._check_front()
+        if fault := settings_fault(self.drafts, self.draft_tokens, None if self._more_may_come else self.applications):
+            raise SettingsError(fault)
         for name in _SECONDS:
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} is {getattr(self, name)}; give a positive number of seconds")

@@ -29,11 +29,19 @@ class PromptTokensDetails(TypedDict):
     cached_tokens: int
 
 
+class CompletionTokensDetails(TypedDict):
+    """Tokens of the request's ``prediction`` that were verified as drafts: the accepted ones became tokens of the answer."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class Usage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class PromptLogprob(TypedDict):
@@ -238,6 +246,28 @@ class DrainedAnswer(TypedDict):
     queue: dict[str, int]
 
 
+class DraftCount(TypedDict):
+    """The drafts of one source: rounds, tokens verified in them, and tokens that stood."""
+
+    rounds: int
+    drafted: int
+    accepted: int
+
+
+class RequestDrafts(TypedDict):
+    """The drafts of a request.
+
+    ``tokens``: drafts of a round; 0: as many as pay. ``sources``: counts by source. ``reason``: why it has none now, or
+    empty.
+    """
+
+    prompt: bool
+    prediction_tokens: int
+    tokens: int
+    sources: dict[str, DraftCount]
+    reason: str
+
+
 class RequestAnswer(TypedDict):
     """The history of a request; times are in seconds since it arrived."""
 
@@ -256,6 +286,7 @@ class RequestAnswer(TypedDict):
     place: int
     queued: int
     starts_in: float | None
+    drafts: RequestDrafts
 
 
 class ListedRequest(TypedDict):

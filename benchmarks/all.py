@@ -52,6 +52,7 @@ LONG = {
     "simulation": 120,
     "fidelity": 1200,
     "on_demand": 240,
+    "drafts": 900,
     "large": 1800,
     "scheduling": 2700,
     "scheduling_live": 960,

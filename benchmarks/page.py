@@ -18,6 +18,7 @@ from pathlib import Path
 import contended
 import controller
 import deltas
+import drafts
 import fidelity
 import forecast
 import harness
@@ -41,6 +42,7 @@ import tenants
 from harness import BESIDE, OURS, ROOT, Bar
 from kernels_products import FLOAT32, TORCH
 from models import CONFIG_DTYPES, SIZES, shapes
+from page_drafts import of_drafts
 from page_messages import of_actors, of_links, of_nodes, of_tokens
 from page_offline import of_offline
 from page_offline_live import of_offline_live
@@ -58,8 +60,8 @@ WIDTH = 120  # characters of a line of the page
 HEAD = """# Performance
 
 `python benchmarks/page.py` generates this page from the files in `benchmarks/results/`; do not edit it. `make bench`
-repeats all but the last sixteen sections in under half an hour (for those use `make bench ONLY="forecast predictors
-simulation fidelity tenants large on_demand scheduling scheduling_live overload overload_live pipelines offline
+repeats all but the last seventeen sections in under half an hour (for those use `make bench ONLY="forecast predictors
+simulation fidelity tenants drafts large on_demand scheduling scheduling_live overload overload_live pipelines offline
 offline_order offline_live offline_online"`) and reports what changed by more than the spread of the runs; `STORE=1`
 replaces the files and the page. Each file names its commit, machine and versions.
 
@@ -299,6 +301,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Result], str]]] = {
     "simulation": ("Simulated clusters", of_simulation),
     "fidelity": ("Simulated beside real clusters", of_fidelity),
     "tenants": ("Tenants", of_tenants),
+    "drafts": ("Drafts", of_drafts),
     "large": ("Larger models", of_large),
     "on_demand": ("Adapters on demand", of_on_demand),
     "scheduling": ("Dispatch", of_scheduling),
@@ -354,6 +357,8 @@ def bars_of(name: str, result: Result) -> list[Bar]:
             return fidelity.bars()
         case "scheduling_live":
             return scheduling_live.Plan().bars()
+        case "drafts":
+            return drafts.bars(drafts.Plan())
         case "tenants":
             return tenants.bars(tenants.Plan())
         case "nodes":

@@ -26,6 +26,7 @@ from .memory import Arena
 from .model.config import ComponentSpec
 from .parameters import ResidentParameters
 from .sampling.sampler import sample, score_prompt
+from .sampling.verification import DrawnPositions, standing
 from .tables import Tables
 
 PARAMETERS = "parameters"
@@ -70,6 +71,7 @@ class Sweep:
     offset_N: np.ndarray  # first token of each batch row in the hidden states
     tokens: dict[int, int] = field(default_factory=dict)  # by batch row
     logprobs: dict[int, TokenLogprob | None] = field(default_factory=dict)
+    verified: dict[int, tuple[list[int], list[TokenLogprob]]] = field(default_factory=dict)  # further ones of verified rows
     scores: dict[int, list[TokenLogprob]] = field(default_factory=dict)  # by batch row
     kernel_seconds: float = 0.0
 
@@ -331,6 +333,8 @@ class Executor:
             scores=[sweep.scores[n] for n in plan.score],
             seconds=time.perf_counter() - began,
             kernel_seconds=sweep.kernel_seconds,
+            verified=[sweep.verified[n][0] for n in plan.verify],
+            verified_logprobs=[sweep.verified[n][1] for n in plan.verify],
         )
 
     def _check(self, sweep: Sweep) -> None:
@@ -382,6 +386,9 @@ class Executor:
         """
         if not batch:
             return
+        if sweep.plan.verify:
+            self._sample_positions(sweep, run, batch, met)
+            return
         row_N, count_N = sweep.row_N[batch], sweep.count_N[batch]
         position_N = sweep.start_N[batch] + count_N
         hidden_ND = self._hidden.pick(run.width, sweep.offset_N[batch] + count_N - 1)
@@ -391,6 +398,32 @@ class Executor:
         sweep.kernel_seconds += time.perf_counter() - began
         sweep.tokens.update(zip(batch, tokens, strict=True))
         sweep.logprobs.update(zip(batch, logprobs, strict=True))
+        self._append(row_N, position_N, tokens)
+
+    def _sample_positions(self, sweep: Sweep, run: ComposedRun, batch: list[int], met: dict[int, int]) -> None:
+        """Draw as ``_sample`` does, but after each position of rows with drafts, up to the first draft that differs."""
+        drawn = DrawnPositions(sweep.plan, batch, set(sweep.plan.verify))
+        row_T = sweep.row_N[drawn.batch_T]
+        position_T = sweep.start_N[drawn.batch_T] + drawn.place_T + 1
+        hidden_TD = self._hidden.pick(run.width, sweep.offset_N[drawn.batch_T] + drawn.place_T)
+        began = time.perf_counter()
+        numbers = _numbers([met[n] for n in drawn.batch_T.tolist()] if met else [])
+        logits_TV = self.backend.logits(run.head, hidden_TD, numbers)
+        tokens, logprobs = sample(logits_TV, row_T.tolist(), position_T.tolist(), self.tables, self.backend.argmax)
+        sweep.kernel_seconds += time.perf_counter() - began
+        last_N = drawn.first_N.copy()  # index of the last token of each row that counts
+        for i, (n, first, count) in enumerate(zip(batch, drawn.first_N.tolist(), drawn.count_N.tolist(), strict=True)):
+            sweep.tokens[n], sweep.logprobs[n] = tokens[first], logprobs[first]
+            if n in sweep.plan.verify:
+                begin, end = int(sweep.start_N[n]) + 1, int(sweep.start_N[n]) + count
+                counting = standing(tokens[first : first + count], self.tables.tokens[int(sweep.row_N[n]), begin:end])
+                last_N[i] += counting - 1
+                more = slice(first + 1, first + counting)
+                sweep.verified[n] = tokens[more], [entry for entry in logprobs[more] if entry is not None]
+        self._append(row_T[last_N], position_T[last_N], [tokens[i] for i in last_N.tolist()])
+
+    def _append(self, row_N: np.ndarray, position_N: np.ndarray, tokens: list[int]) -> None:
+        """Write drawn tokens to the table, where the next plan reads them."""
         inside_N = position_N < self.tables.max_length  # the token that fills a sequence is reported, but never read
         # read by the next plan, which needs a valid id even if nothing was drawn
         read_N = np.maximum(np.asarray(tokens, dtype=np.int32), 0)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 LIBRARY = "blockwright_policies__mypyc"  # shared by the compiled modules
-ROOMS = ("memory", "model", "plan", "prediction", "sweep")
+ROOMS = ("drafts", "memory", "model", "plan", "prediction", "sweep")
 SUFFIX = EXTENSION_SUFFIXES[0]
 
 

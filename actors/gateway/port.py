@@ -7,10 +7,11 @@ With ``peers.py`` it is all that ``api/`` imports from ``actors/gateway``. Stand
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ...policies.drafts.options import DraftOptions
 from ...policies.plan.coefficients import Coefficients
 from ...policies.plan.sampling import SamplingParams
 from ...policies.prediction.lengths import Accuracy
@@ -41,6 +42,7 @@ class Generation:
     offline: bool = False  # a batch request, which no client waits for: it runs on spare capacity, by ``credits`` only
     home: str = ""  # offline: the intended worker; another one if it is gone
     side: str = ""  # offline: "left" or "right" of the dual scanner, whose pages are counted apart
+    drafts: DraftOptions | None = None  # None: no drafts; an offline request never has any
 
     @property
     def account(self) -> str:
@@ -68,6 +70,29 @@ asked, the log-probabilities of all prompt tokens but the first.
 
 
 @dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """The drafts of one source: rounds, tokens verified in them, and tokens that stood."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def plus(self, rounds: int, drafted: int, accepted: int) -> DraftCounts:
+        return DraftCounts(self.rounds + rounds, self.drafted + drafted, self.accepted + accepted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftView:
+    """The drafts of a request as in ``GET /v1/requests/{id}``."""
+
+    prompt: bool = False  # it asks for drafts from its own text
+    prediction_tokens: int = 0
+    tokens: int = 0  # drafts of each round; 0: as many as pay
+    sources: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts by source, over all attempts
+    reason: str = ""  # why it has none now
+
+
+@dataclass(frozen=True, slots=True)
 class StreamProgress:
     """The progress of a sequence."""
 
@@ -78,6 +103,7 @@ class StreamProgress:
     cached: int = 0  # of these, found and not computed in the first attempt
     queue_seconds: float | None = None  # from its arrival to its first plan
     preemptions: int = 0
+    drafts: Mapping[str, DraftCounts] = field(default_factory=dict)  # by source, over all attempts
 
 
 @dataclass(slots=True)
@@ -202,6 +228,7 @@ class NewApplication:
     wait: float = 60.0  # seconds to wait for readiness; loading goes on after that
     defaults: str = ""  # as in ``ModelInfo``
     on_demand: bool = False  # added by the server itself: loaded when requests ask for it
+    base_path: str = ""  # the folder of ``base`` before a restart: another model of that id is no base for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +335,7 @@ class RequestView:
     place: int = 0  # among the ``queued`` requests that no worker has planned yet, from 1; 0 once it is planned
     queued: int = 0
     starts_in: float | None = None  # seconds until it begins, by the recent rate; None: unknown, or it has begun
+    drafts: DraftView = DraftView()
 
 
 @dataclass(frozen=True, slots=True)

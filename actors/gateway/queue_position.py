@@ -39,6 +39,7 @@ class QueuePositions:
             cached=record.seen(record.cached),
             queue_seconds=None if record.begun is None else record.begun - record.arrival,
             preemptions=record.preemptions,
+            drafts=record.drafts,
         )
 
     def census(self) -> dict[str, Census]:

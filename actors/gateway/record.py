@@ -20,9 +20,11 @@ from ...policies.requests.queue import Key
 from ...policies.requests.routing_table import RoutingTable
 from ...policies.requests.turned_away import TurnedAway, turned_away
 from ...policies.requests.urgency import offline_urgency
-from ...policies.sweep.events import PromptScored, Submission, TokensEmitted
+from ...policies.sweep.events import DraftsVerified, PromptScored, Submission, TokensEmitted
+from ..worker.messages import DraftRounds
 from .decision import Decision
-from .port import Generation, RequestView
+from .drafts import draft_view
+from .port import DraftCounts, Generation, RequestView
 
 MAX_EVENTS = 128  # events kept for one request; beyond them only the end is added
 
@@ -53,6 +55,7 @@ class RequestRecord:
     requeued: bool = False  # its home has preempted it and not restarted it: its KV is gone
     begun: float | None = None  # start of the first reported plan
     preemptions: int = 0
+    drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
     deaths: Deaths = field(default_factory=Deaths)
     scores: list[TokenLogprob] = field(default_factory=list)  # log-probabilities of the prompt received so far
     avoid: str = ""  # route id not to take before ``avoid_until``
@@ -228,6 +231,12 @@ class RequestRecord:
         self.requeued = True
         self.note(now, "preempted")
 
+    def verified(self, news: DraftsVerified | DraftRounds) -> None:
+        """Count a round of drafts, or several that were reported together."""
+        rounds = news.rounds if isinstance(news, DraftRounds) else 1
+        counts = self.drafts.get(news.source, DraftCounts())
+        self.drafts[news.source] = counts.plus(rounds, news.drafted, news.accepted)
+
     def submission(self, gateway: str, page_size: int, timeout: float) -> Submission:
         """Return the next attempt as its home gets it, except for the route, which is not known yet.
 
@@ -255,6 +264,7 @@ class RequestRecord:
             salt=generation.salt,
             trace=generation.trace,
             expected=self.expected,
+            drafts=None if self.offline else generation.drafts,
         )
 
     def score(self, news: PromptScored) -> PromptScored | None:
@@ -300,4 +310,5 @@ class RequestRecord:
             arrival=self.arrival,
             tenant=self.generation.tenant,
             model=self.model,
+            drafts=draft_view(self.generation, self.drafts),
         )

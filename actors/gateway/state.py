@@ -20,9 +20,17 @@ from ...policies.requests.queue import WaitingQueue
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_timeout import RequestTimeout
 from ...policies.requests.routing_table import RoutingTable
-from ...policies.sweep.events import GivenBack, Preempted, Progressed, PromptScored, RoutesChanged, TokensEmitted
+from ...policies.sweep.events import (
+    DraftsVerified,
+    GivenBack,
+    Preempted,
+    Progressed,
+    PromptScored,
+    RoutesChanged,
+    TokensEmitted,
+)
 from ..dispatcher.messages import Chosen
-from ..worker.messages import Exported, GatewayNews, Submission, SweepReport
+from ..worker.messages import DraftRounds, Exported, GatewayNews, Submission, SweepReport
 from . import messages as m
 from .admission import refusal
 from .application_usage import ApplicationUsage
@@ -365,6 +373,8 @@ class GatewayState:
             match news:
                 case Preempted():
                     record.preempted(now)
+                case DraftsVerified() | DraftRounds():
+                    record.verified(news)
                 case TokensEmitted():
                     record.plan_seen(now, report.seconds)
                     self._emitted(record, news, now)

@@ -1,4 +1,4 @@
-"""News held back for a slow gateway: tokens of one request are joined.
+"""News held back for a slow gateway: tokens of one request are joined, and its rounds of drafts are added up.
 
 A slow gateway gets fewer and larger reports, and their number no longer grows with the number of sweeps.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...policies.sweep.events import TokensEmitted
-from .messages import GatewayNews
+from ...policies.sweep.events import DraftsVerified, TokensEmitted
+from .messages import DraftRounds, GatewayNews
 
 
 def joined(first: TokensEmitted, then: TokensEmitted) -> TokensEmitted:
@@ -18,21 +18,40 @@ def joined(first: TokensEmitted, then: TokensEmitted) -> TokensEmitted:
 
 
 class HeldNews:
-    """News for one gateway. The order within a request is kept, the order between requests is not."""
+    """News for one gateway. The order within a request is kept, the order between requests is not.
+
+    Only the rounds of drafts come before all other news: a gateway does not count what follows a request's end.
+    """
 
     def __init__(self) -> None:
-        self.news: list[GatewayNews] = []
+        self._news: list[GatewayNews] = []
         self._last: dict[str, int] = {}  # request -> index of its last news
+        self._rounds: dict[tuple[str, int, str], DraftRounds] = {}  # by request, attempt and source
+
+    @property
+    def news(self) -> list[GatewayNews]:
+        return [*self._rounds.values(), *self._news]
 
     def add(self, news: Iterable[GatewayNews]) -> None:
         for one in news:
+            if isinstance(one, DraftsVerified | DraftRounds):
+                self._count(one)
+                continue
             at = self._last.get(one.request)
-            last = None if at is None else self.news[at]
+            last = None if at is None else self._news[at]
             if at is not None and isinstance(last, TokensEmitted) and isinstance(one, TokensEmitted) and _follows(last, one):
-                self.news[at] = joined(last, one)
+                self._news[at] = joined(last, one)
             else:
-                self._last[one.request] = len(self.news)
-                self.news.append(one)
+                self._last[one.request] = len(self._news)
+                self._news.append(one)
+
+    def _count(self, one: DraftsVerified | DraftRounds) -> None:
+        """Add a round of drafts to those of the same attempt and source."""
+        key, rounds = (one.request, one.attempt, one.source), one.rounds if isinstance(one, DraftRounds) else 1
+        held = self._rounds.get(key) or DraftRounds(one.gateway, *key, rounds=0, drafted=0, accepted=0)
+        self._rounds[key] = replace(
+            held, rounds=held.rounds + rounds, drafted=held.drafted + one.drafted, accepted=held.accepted + one.accepted
+        )
 
 
 def _follows(last: TokensEmitted, one: TokensEmitted) -> bool:

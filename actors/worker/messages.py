@@ -13,6 +13,7 @@ from ...policies.memory.packed_tensor import TensorPiece
 from ...policies.plan.coefficients import Coefficients
 from ...policies.sweep.config import SweepConfig
 from ...policies.sweep.events import (
+    DraftsVerified,
     GivenBack,
     PeerMessage,
     Preempted,
@@ -26,6 +27,7 @@ from ...policies.sweep.page_events import Exported
 
 __all__ = [
     "BlockLoaded",
+    "DraftRounds",
     "Exported",
     "GatewayNews",
     "LoadBlock",
@@ -41,8 +43,21 @@ __all__ = [
 ]
 
 
-GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | Exported
-"""The sweep machine's effects, as they are."""
+@dataclass(frozen=True, slots=True)
+class DraftRounds:
+    """The rounds of drafts of one attempt and source that were held back for a slow gateway, added up."""
+
+    gateway: str
+    request: str
+    attempt: int
+    source: str
+    rounds: int
+    drafted: int
+    accepted: int
+
+
+GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | Exported | DraftRounds
+"""The sweep machine's effects, as they are; only rounds of drafts may be added up."""
 
 
 @dataclass(frozen=True, slots=True)

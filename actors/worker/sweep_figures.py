@@ -44,10 +44,11 @@ class SweepFigures:
     def swept(self, plan: SweepPlan, result: SweepResult, state: SweepState) -> list[CostsLearned]:
         """Record a plan that has run. Return the costs that the state machine should learn, if they are new.
 
-        Only a machine that forms microbatches or fills sweeps with offline rows uses costs.
+        Only a machine that forms microbatches, fills sweeps with offline rows, or drafts uses costs.
         """
         self._note(plan, result)
-        costs = self.costs if state.parts.queue.offline or state.parts.looks_ahead else None
+        parts = state.parts
+        costs = self.costs if parts.queue.offline or parts.looks_ahead or len(parts.drafts) else None
         return [] if costs is None or costs == state.config.costs else [CostsLearned(costs)]
 
     def _note(self, plan: SweepPlan, result: SweepResult) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import CommandError
-from .zoo_folder import refusals
+from .zoo import zoo_refusals
 
 if TYPE_CHECKING:
     from ...actors.profiling.tier_plan import TierPlan
@@ -17,75 +17,69 @@ if TYPE_CHECKING:
 _FOLDER = "checkpoint folder, hub id, or ZOO/chains/NAME of a zoo"
 
 
-class Export:
-    """Writes one tier of a family as an ordinary checkpoint folder.
+def family_export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help=_FOLDER)
+    parser.add_argument("--tier", type=int, required=True, metavar="K", help="the tier's number of layers")
+    parser.add_argument("out", metavar="OUT", help="the new folder")
+
+
+def family_export(arguments: argparse.Namespace) -> int:
+    """Write one tier of a family as an ordinary checkpoint folder.
 
     transformers opens it, too: config.json, weights, tokenizer and generation
     defaults. If the folder lists no exits, the tier has the whole model's head.
     """
+    from ...gpu.weights.export import export
+    from ...policies.binary_size import binary_size
+    from ...zoo.source import open_source
 
-    @staticmethod
-    def add(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("folder", metavar="FOLDER", help=_FOLDER)
-        parser.add_argument("--tier", type=int, required=True, metavar="K", help="the tier's number of layers")
-        parser.add_argument("out", metavar="OUT", help="the new folder")
-
-    @staticmethod
-    def run(arguments: argparse.Namespace) -> int:
-        from ...gpu.weights.export import export
-        from ...policies.binary_size import binary_size
-        from ...zoo.source import open_source
-
-        with refusals():
-            family = open_source(arguments.folder)
-            if not family.exits:
-                print(f"{arguments.folder} lists no exits: the tier has the head of the whole model", file=sys.stderr)
-                family = family.with_shared_exits([arguments.tier], "--tier")
-            tier = family.at_exit(arguments.tier)
-            try:
-                out = export(tier, Path(arguments.out).expanduser())
-            except OSError as error:
-                raise CommandError(f"{arguments.out} cannot be written ({error.strerror}); name another folder") from None
-        print(f"{out}: {tier.tier} of {family.config.layers} layers, {binary_size(tier.nbytes)}")
-        return 0
+    with zoo_refusals():
+        family = open_source(arguments.folder)
+        if not family.exits:
+            print(f"{arguments.folder} lists no exits: the tier has the head of the whole model", file=sys.stderr)
+            family = family.with_shared_exits([arguments.tier], "--tier")
+        tier = family.at_exit(arguments.tier)
+        try:
+            out = export(tier, Path(arguments.out).expanduser())
+        except OSError as error:
+            raise CommandError(f"{arguments.out} cannot be written ({error.strerror}); name another folder") from None
+    print(f"{out}: {tier.tier} of {family.config.layers} layers, {binary_size(tier.nbytes)}")
+    return 0
 
 
-class Plan:
-    """Measures which tiers a model should have to be as fast as smaller models.
+def family_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help=_FOLDER)
+    parser.add_argument("--models", metavar="FOLDER", nargs="+", default=[], help="smaller models to be as fast as")
+
+
+def family_plan(arguments: argparse.Namespace) -> int:
+    """Measure which tiers a model should have to be as fast as smaller models.
 
     It times a prompt of 1,024 tokens at each depth of the model, or at depths
     around the answer, and in each smaller model, all in turns on this machine. The
     tier for a model is the least depth that takes at least as long.
     """
+    from ...actors.config import Settings
+    from ...actors.profiling.tier_plan import plan_tiers
+    from ...actors.resources import cores, free_memory
+    from ...actors.sizing import serving_dtype
+    from ...gpu.errors import BackendError
+    from ...gpu.select import open_backend
+    from ...zoo.source import open_source
 
-    @staticmethod
-    def add(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("folder", metavar="FOLDER", help=_FOLDER)
-        parser.add_argument("--models", metavar="FOLDER", nargs="+", default=[], help="smaller models to be as fast as")
-
-    @staticmethod
-    def run(arguments: argparse.Namespace) -> int:
-        from ...actors.config import Settings
-        from ...actors.profiling.tier_plan import plan_tiers
-        from ...actors.resources import cores, free_memory
-        from ...actors.sizing import serving_dtype
-        from ...gpu.errors import BackendError
-        from ...gpu.select import open_backend
-        from ...zoo.source import open_source
-
-        sources = [arguments.folder, *arguments.models]
-        with refusals():
-            big, *models = map(open_source, sources)
-            configs = {str(i): one.config for i, one in enumerate((big, *models))}
-            dtype = serving_dtype(Settings(), configs)
-            try:
-                numerics = open_backend("auto", dtype, 1).numerics
-                found = plan_tiers(lambda: open_backend("auto", dtype, cores()), big, models, free_memory(), _tell)
-            except BackendError as error:
-                raise CommandError(str(error), 2) from None
-        print(f"a prompt of {found.tokens:,} tokens, {numerics}, {cores()} threads; the fastest of 5 turns each\n")
-        print("\n".join(plan_lines(arguments.models, found)))
-        return 0
+    sources = [arguments.folder, *arguments.models]
+    with zoo_refusals():
+        big, *models = map(open_source, sources)
+        configs = {str(i): one.config for i, one in enumerate((big, *models))}
+        dtype = serving_dtype(Settings(), configs)
+        try:
+            numerics = open_backend("auto", dtype, 1).numerics
+            found = plan_tiers(lambda: open_backend("auto", dtype, cores()), big, models, free_memory(), _tell)
+        except BackendError as error:
+            raise CommandError(str(error), 2) from None
+    print(f"a prompt of {found.tokens:,} tokens, {numerics}, {cores()} threads; the fastest of 5 turns each\n")
+    print("\n".join(plan_lines(arguments.models, found)))
+    return 0
 
 
 def plan_lines(models: Sequence[str], found: TierPlan) -> list[str]:

@@ -33,7 +33,7 @@ _CACHE = "equal prefixes of prompts are always cached; --set prefix_cache=no tur
 _ADAPTER = "an adapter is a model like any other: --app NAME=FOLDER beside its base"
 _TOOLS = "tools are not supported yet"
 _JSON = "structured output is not supported yet"
-_FLOAT = "quantised weights and KV are not supported yet; serve the checkpoint in float32, bfloat16 or float16"
+_FLOAT = "quantized weights and KV are not supported yet; serve the checkpoint in float32, bfloat16 or float16"
 _MODEL = "the checkpoint is given without a flag: blockwright serve PATH_OR_HUB_ID"
 _NAME = "the model id is the folder's name, or NAME of --app NAME=PATH"
 _LAYERS = "--set pipeline=N spreads a model over N workers, some layers on each"
@@ -42,7 +42,9 @@ _REPLICAS = "--workers N are as many replicas"
 _STEP = "--set sweep_tokens=N says how many tokens one step computes"
 _CHUNK = "prompts are always computed in chunks; --set chunk_size=N says how large they are"
 _THREADS = "--set threads=N says how many cores each worker uses"
-_SPECULATIVE = "speculative decoding is not supported yet"
+_DRAFTS = "--set 'drafts.*=auto' drafts tokens by the text so far"
+_DRAFT_MODEL = "drafts by another model are not built yet; --set 'drafts.*=auto' drafts by the text so far"
+_DRAFT_TOKENS = "--set draft_tokens=N fixes the tokens drafted in a step"
 _TEXT_ONLY = "only text is read and generated"
 _TEMPLATE = "the chat template is the checkpoint's own"
 _SAMPLING = "sampling belongs to each request, as a field of its body; what it leaves out is the checkpoint's default"
@@ -67,6 +69,7 @@ _SERVE = {
     "-t": _THREADS, "--num-thread": _THREADS, "--threads-batch": _THREADS, "-tb": _THREADS,
     "--block-size": "--set page_size=N is the number of tokens in a page of KV",
     "--enable-prefix-caching": _CACHE, "--no-enable-prefix-caching": _CACHE, "--disable-radix-cache": _CACHE,
+    "--adapter": _ADAPTER, "--adapter-id": _ADAPTER, "--adapter-path": _ADAPTER, "--lora-adapters": _ADAPTER,
     "--enable-lora": _ADAPTER, "--lora-modules": _ADAPTER, "--lora": _ADAPTER, "--max-loras": _ADAPTER,
     "--lora-paths": _ADAPTER, "--max-lora-rank": _ADAPTER, "--lora-scaled": _ADAPTER,
     "--api-key": "keys are read from a file, where other users do not see them: --api-key-file FILE",
@@ -96,8 +99,10 @@ _SERVE = {
     "--grammar": _JSON, "--json-schema": _JSON,
     "--reasoning-parser": "reasoning is not parsed: an answer is the text that the model writes",
     "--reasoning-format": "reasoning is not parsed: an answer is the text that the model writes",
-    "--speculative-config": _SPECULATIVE, "--speculative-algorithm": _SPECULATIVE,
-    "--model-draft": _SPECULATIVE, "-md": _SPECULATIVE,
+    "--speculative-config": _DRAFTS, "--speculative-algorithm": _DRAFTS, "--spec-type": _DRAFTS,
+    "--num-speculative-tokens": _DRAFT_TOKENS, "--speculative-num-draft-tokens": _DRAFT_TOKENS,
+    "--draft-max": _DRAFT_TOKENS, "--draft": _DRAFT_TOKENS,
+    "--model-draft": _DRAFT_MODEL, "-md": _DRAFT_MODEL, "--speculative-draft-model-path": _DRAFT_MODEL,
     "--embedding": _TEXT_ONLY, "--embeddings": _TEXT_ONLY, "--is-embedding": _TEXT_ONLY, "--mmproj": _TEXT_ONLY,
     "--limit-mm-per-prompt": _TEXT_ONLY, "--reranking": _TEXT_ONLY,
     "--enforce-eager": "there are no CUDA graphs; leave the flag out",

@@ -262,13 +262,16 @@ class Catalog:
             return ""
         return found.checkpoint if found is not None else ""
 
-    async def encode(self, model: ServedModel, text: str, *, special: bool) -> list[int]:
-        """Return the tokens of a text; raise a 400 for a text above the length limit, which bounds memory."""
+    async def encode(self, model: ServedModel, text: str, *, special: bool, name: str = "prompt") -> list[int]:
+        """Return the tokens of a text; raise a 400 for a text above the length limit, which bounds memory.
+
+        ``name``: the field that has the text.
+        """
         if len(text) > self._longest:
-            message = f"the prompt has {len(text)} characters, more than the limit of {self._longest}; shorten it"
-            raise ApiError(400, message, param="prompt", code="context_length_exceeded")
+            message = f"the {name} has {len(text)} characters, more than the limit of {self._longest}; shorten it"
+            raise ApiError(400, message, param=name, code="context_length_exceeded")
         if model.codec.missing:
-            raise ApiError(400, model.codec.missing, param="prompt")
+            raise ApiError(400, model.codec.missing, param=name)
         return await self._with_text(model, model.codec.encode, text, special=special)
 
     async def offsets(self, model: ServedModel, text: str, *, special: bool) -> list[int]:

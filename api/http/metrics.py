@@ -15,15 +15,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from ...actors.gateway.peers import Family, TenantUse
-from ...actors.gateway.port import Census, DispatchFigures, LengthFigures, MoveFigures, StreamProgress
+from ...actors.gateway.port import Census, DispatchFigures, DraftCounts, LengthFigures, MoveFigures, StreamProgress
 from ...actors.histogram import Histogram
 from ...policies.requests.account import account_of
 from ...runtime.base.node_view import Measure
 from .batch_metrics import batch_families
 from .cluster_metrics import cluster_families
-from .dispatch_metrics import dispatch_families
-from .metric_sum import plain, summed
-from .runtime_metrics import runtime_families
+from .draft_metrics import added, draft_families
+from .metric_families import dispatch_families, plain, runtime_families, summed
 from .tenants import tenant_families
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -132,6 +131,7 @@ class Tally:
         self.active = self.unfinished = 0  # requests
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
         self.cache_queries = self.cache_hits = self.preemptions = 0
+        self.drafts: Mapping[str, DraftCounts] = {}  # by source
         self.success: dict[str, int] = {"stop": 0, "length": 0}
         self.histograms = {name: Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
         self.between = self.histograms["vllm:inter_token_latency_seconds"]
@@ -224,11 +224,13 @@ class Meter:
                 said.append(f"then {(self._count - 1) / (self._last - self._first):.1f} tokens/s")
         return said
 
-    def close(self, *, complete: bool, preemptions: int = 0) -> None:
-        """End the count of a request. ``preemptions``: the total of all its sequences."""
+    def close(self, *, complete: bool, sequences: Iterable[StreamProgress] = ()) -> None:
+        """End the count of a request. ``sequences``: the progress of each of its sequences at the end."""
         tally, now = self._tally, self._clock()
         tally.active -= 1
-        tally.preemptions += preemptions
+        for progress in sequences:
+            tally.preemptions += progress.preemptions
+            tally.drafts = added(tally.drafts, progress.drafts)
         if not complete:
             tally.unfinished += 1
             return
@@ -389,6 +391,7 @@ class Metrics:
         yield answers
         yield from _estimates(self._lengths())
         yield from dispatch_families(self._dispatching())
+        yield from draft_families({model: tally.drafts for model, tally in self._tallies.items()})
         yield from batch_families(self.batches())
         text = "Requests that moved to another worker, by what happened to their KV; abandoned: moves that failed."
         moves = CounterMetricFamily("blockwright:moves", text, labels=["outcome"])

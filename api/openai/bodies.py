@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ..checks import Body, shown, unicode_text
 from ..errors import bad_request
+from .content import CONTENT, read_content
 from .field_types import Field, Ignored, Schema, Text, is_token
 from .fields import (
     CHAT_OPTIONS,
@@ -26,8 +27,9 @@ from .fields import (
     Options,
     TemplateOptions,
 )
-from .foreign_fields import GENERATING, NOTHING, ForeignField, ForeignFields
+from .foreign_fields import GENERATING, NOTHING, ForeignField
 from .json_size import MOST, check_size
+from .refused_fields import ForeignFields
 
 MAX_SEQUENCES = 1024  # most choices of one request
 LONGEST_ROLE = 64  # characters
@@ -188,7 +190,13 @@ class Prompts:
         }
 
 
-NOT_IN_MESSAGES = ("function_call", "audio")  # refused in messages, unless empty
+NOT_IN_MESSAGES = {  # refused in messages, unless empty, with the remedy
+    **dict.fromkeys(("function_call", "audio"), "leave it out"),
+    **dict.fromkeys(("image", "images", "video", "videos", "audios", "files"), "only text is read: leave it out"),
+    **dict.fromkeys(("partial", "prefix"), "send continue_final_message in the body"),
+    "thinking": "it is called reasoning_content here: send reasoning_content",
+    "tools": "tools are not supported yet: leave it out",
+}
 OF_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", *NOT_IN_MESSAGES}
 REASONING = ("reasoning_content", "reasoning")  # two names of an assistant's reasoning
 OF_PART = {"type", "text"}
@@ -203,16 +211,11 @@ class Messages:
         return [_message(message, f"{name}[{i}]") for i, message in enumerate(value)]
 
     def schema(self) -> Schema:
-        part = {
-            "type": "object",
-            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-            "required": ["type", "text"],
-        }
         message = {
             "type": "object",
             "properties": {
                 "role": {"type": "string", "minLength": 1, "maxLength": LONGEST_ROLE},
-                "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "minItems": 1, "items": part}]},
+                "content": {"anyOf": [{"type": ["string", "null"]}, *CONTENT[1:]]},
                 "name": {"type": ["string", "null"]},
                 "tool_calls": {"type": ["array", "null"], "items": {"type": "object"}},
                 "tool_call_id": {"type": ["string", "null"]},
@@ -268,16 +271,16 @@ def _message(message: Any, at: str) -> dict[str, Any]:
         form = f"a string of 1 to {LONGEST_ROLE} characters, such as system, user, assistant or tool"
         raise bad_request(f"{at}.role is {shown(role)}; give {form}", f"{at}.role")
     unicode_text(role, f"{at}.role")
-    for name in NOT_IN_MESSAGES:
+    for name, remedy in NOT_IN_MESSAGES.items():
         if message.get(name):
             raise bad_request(
-                f"{at}.{name} is not supported by this server; leave it out", f"{at}.{name}", "unsupported_parameter"
+                f"{at}.{name} is not supported by this server; {remedy}", f"{at}.{name}", "unsupported_parameter"
             )
     made = {"role": role, **_of_tools(message, role, at), **(_reasoning(message, at) if role == "assistant" else {})}
     content = message.get("content")
     # an assistant's message may lack content then
     silent = content is None and ("tool_calls" in made or "reasoning_content" in made)
-    made["content"] = "" if silent else _content(content, f"{at}.content")
+    made["content"] = "" if silent else read_content(content, f"{at}.content")
     author = message.get("name")
     return made if author is None else made | {"name": Text().read(author, f"{at}.name")}
 
@@ -328,24 +331,3 @@ def _call(call: Any, at: str) -> Values:
         "type": "function",
         "function": {"name": function["name"], "arguments": arguments},
     }
-
-
-def _content(content: Any, at: str) -> str | list[dict[str, str]]:
-    if isinstance(content, str):
-        return unicode_text(content, at)
-    if not isinstance(content, list) or not content:
-        found = "null or missing" if content is None else shown(content)
-        raise bad_request(f"{at} is {found}; give a string or a list of text parts", at, "invalid_type")
-    parts = []
-    for i, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
-            found = shown(part if kind is None else kind)
-            raise bad_request(
-                f"{at}[{i}] is {found}; this server takes text parts only", f"{at}[{i}]", "unsupported_parameter"
-            )
-        text = part.get("text")
-        if not isinstance(text, str):
-            raise bad_request(f"{at}[{i}].text is {shown(text)}; give a string", f"{at}[{i}].text", "invalid_type")
-        parts.append({"type": "text", "text": unicode_text(text, f"{at}[{i}].text")})
-    return parts

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
+from ...policies.drafts.options import LARGEST as MOST_DRAFTS
 from ...policies.requests.urgency import TIERS, urgency
+from .draft_fields import DraftMode, Prediction
 from .field_types import (
     Anything,
     Biases,
@@ -123,6 +125,18 @@ class Options:
     service_tier: str | None = given(
         OneOf(tuple(TIERS)),
         "priority and fast run before your other requests, flex after everybody's; the answer has the tier used.",
+    )
+    draft: str | None = given(
+        DraftMode(),
+        "Source of drafts, which change no token: prompt, auto (the best there is) or off; default: the setting.",
+    )
+    draft_tokens: int | None = given(
+        Integer(0, MOST_DRAFTS), "Tokens drafted in a step; 0: as many as pay; default: the setting draft_tokens."
+    )
+    prediction: str = given(
+        Prediction(),
+        'A text like the answer, {"type": "content", "content": TEXT}; its tokens are drafts, unless draft is off.',
+        "",
     )
     request_id: str | None = given(Text(128), "A name for /v1/requests, like the header x-request-id.")
     ignored: tuple[str, ...] = ()  # unknown fields
@@ -266,7 +280,6 @@ CHAT_OPTIONS = (
     *TEMPLATE,
     *_ACCEPTED,
     Field("parallel_tool_calls", Anything(), "Accepted; there are no tools."),
-    Field("prediction", Anything(), "Accepted without effect."),
     Field("reasoning_effort", Ignored(_EFFORTS, ("none",)), "No effect; named in x-ignored-fields."),
     Field("verbosity", Ignored(("low", "medium", "high"), ("medium",)), "No effect; named in x-ignored-fields."),
     *NOT_SERVED,

@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aiohttp import web
 
-from ...actors.gateway.port import Generation, ModelInfo
+from ...actors.gateway.port import DraftCounts, Generation, ModelInfo
+from ...policies.drafts.options import PREDICTION, DraftOptions
 from ...policies.plan.sampling import SamplingParams
 from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_ownership import sequence_id
@@ -48,13 +49,16 @@ from ..http.metrics import Meter
 from ..http.sse import EventStream
 from ..version import FINGERPRINT
 from .choice import ChoiceText, Echo, TextPiece
+from .drafts import drafts_of
 from .fields import Options
+from .json_pieces import written
 from .model_defaults import filled, most_tokens
 from .prompt_limits import check_count, check_prompt, truncated
 from .request_body import read_body
 from .sampling import for_prompt, sampling_of, stop_strings, stop_tokens
 
 log = logging.getLogger(__name__)
+_MANY = 1024  # tokens of an answer; to write this number with its probabilities takes some milliseconds
 _LONG_WORDS = 2048  # characters of all bad words, which are tokenized in some milliseconds
 
 
@@ -77,6 +81,7 @@ class GenerateHandler:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     ends: list[int] = field(default_factory=list)  # tokens that end a sequence
     stops: tuple[str, ...] = ()  # strings that end a sequence
+    drafts: DraftOptions | None = None  # of each sequence
     choices: list[ChoiceText] = field(default_factory=list)
 
     async def tokens(self, prompt: str | list[int], *, special: bool) -> list[int]:
@@ -92,16 +97,31 @@ class GenerateHandler:
         """Return the usage so far.
 
         ``cached_tokens``: prompt tokens that the first choice of each prompt found in the prefix cache.
+        ``rejected_prediction_tokens``: tokens of the prediction that were verified as drafts and did not stand.
         """
         prompt = sum(len(tokens) for tokens in self.prompts)
         completion = sum(choice.completion_tokens for choice in self.choices)
         cached = sum(choice.cached for choice in self.choices[:: self.options.n])
+        predicted = self._predicted()
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": predicted.accepted,
+                "rejected_prediction_tokens": predicted.drafted - predicted.accepted,
+            },
         }
+
+    def _predicted(self) -> DraftCounts:
+        """Return the drafts from the prediction, over all choices."""
+        total = DraftCounts()
+        if self.drafts is not None and self.drafts.prediction:
+            for choice in self.choices:
+                one = choice.stream.progress().drafts.get(PREDICTION, total)
+                total = total.plus(one.rounds, one.drafted, one.accepted)
+        return total
 
 
 class AnswerShape:
@@ -195,6 +215,7 @@ class GeneratingEndpoint(Generic[Parsed]):
         call.sampling = await front.aside(partial(sampling_of, options, served)) if long else sampling_of(options, served)
         call.ends = stop_tokens(options, served)
         call.stops = stop_strings(options, served)
+        call.drafts = await drafts_of(front, info, served, options)
         return call
 
 
@@ -239,8 +260,8 @@ async def _running(call: GenerateHandler) -> AsyncIterator[_Ends]:
             if ends is None or choice.index not in ends.ended:
                 choice.stream.cancel()
         if ends is not None:
-            preemptions = sum(choice.stream.progress().preemptions for choice in call.choices)
-            ends.meter.close(complete=len(ends.ended) == len(call.choices), preemptions=preemptions)
+            sequences = [choice.stream.progress() for choice in call.choices]
+            ends.meter.close(complete=len(ends.ended) == len(call.choices), sequences=sequences)
         if charge is not None:
             charge.end(call.usage()["total_tokens"] if ends is not None else 0)
 
@@ -279,6 +300,7 @@ def _sequences(call: GenerateHandler) -> list[Generation]:
             offline=place is not None,
             home=place.home if place is not None else "",
             side=place.side if place is not None else "",
+            drafts=call.drafts,
         )
         for index in range(len(call.prompts) * options.n)
     ]
@@ -308,7 +330,17 @@ async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
         await _consume(choice, ends, pieces[choice.index].join)
 
     await _each(call.choices, collect)
-    return json.dumps(shape.whole(pieces)).encode()
+
+    def answer() -> bytes:
+        return written(shape.whole(pieces)).encode()
+
+    size = sum(map(_size, call.choices, pieces))
+    return answer() if size < _MANY else await call.front.aside(answer)
+
+
+def _size(choice: ChoiceText, piece: TextPiece) -> int:
+    """Return the number of entries, about one for a token, that the JSON of a piece has besides its text."""
+    return len(piece.tokens) + len(piece.shown_prompt) + len(choice.prompt_logprobs)
 
 
 async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> web.StreamResponse:
@@ -317,7 +349,8 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
 
         async def forward(choice: ChoiceText) -> None:
             async def send(piece: TextPiece) -> None:
-                events = shape.events(choice, piece)
+                make = partial(shape.events, choice, piece)
+                events = make() if _size(choice, piece) < _MANY else await call.front.aside(make)
                 if events:
                     await out.write(events)
 

@@ -38,6 +38,9 @@ class CommonOptions(TypedDict, total=False):
     truncate_prompt_tokens: int | None
     add_special_tokens: bool | None
     cache_salt: str | None
+    draft: Literal["off", "prompt", "auto"] | None
+    draft_tokens: int | None
+    prediction: Mapping[str, Any] | None
     priority: int | None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None
     request_id: str | None
@@ -69,7 +72,6 @@ class ConversationOptions(CommonOptions, total=False):
     reasoning_effort: str | None
     verbosity: str | None
     parallel_tool_calls: bool | None
-    prediction: Mapping[str, Any] | None
 
 
 # fields that are set in another way

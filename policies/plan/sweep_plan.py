@@ -91,6 +91,7 @@ class FlightRow:
     start: int
     count: int
     sample: bool  # whether a token is drawn at the route's end
+    drafts: list[int] = field(default_factory=list)  # the tokens behind the first, if they are drafts to be verified
 
 
 @dataclass(slots=True)
@@ -140,12 +141,19 @@ class SweepPlan:
     departures: list[Departure] = field(default_factory=list)
     sample: list[int] = field(default_factory=list)  # batch rows after which a token is drawn here
     score: list[int] = field(default_factory=list)  # batch rows whose prompt tokens' log-probabilities are wanted
+    # batch rows of ``sample`` whose tokens after the first are drafts: a token is drawn after each position
+    verify: list[int] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
     imports: list[PageImport] = field(default_factory=list)  # written before the first step
 
     @property
     def tokens(self) -> int:
         return sum(self.count)
+
+    @property
+    def drawn(self) -> int:
+        """The number of tokens that are drawn here, also behind drafts."""
+        return len(self.sample) + sum([self.count[i] - 1 for i in self.verify])
 
 
 @dataclass(slots=True)
@@ -162,7 +170,9 @@ class SweepResult:
     """The results of a plan.
 
     ``tokens[j]`` belongs to ``plan.sample[j]``; it is ``NOT_FINITE`` if its logits were not numbers. ``scores[j]`` belongs
-    to ``plan.score[j]``: an entry for each of its positions that a prompt token follows, about that token.
+    to ``plan.score[j]``: an entry for each of its positions that a prompt token follows, about that token. ``verified[j]``
+    belongs to ``plan.verify[j]``: the tokens after the one in ``tokens``. All but the last of the row's tokens are the
+    drafts that stood; the last one may be ``NOT_FINITE``.
     """
 
     number: int
@@ -171,3 +181,5 @@ class SweepResult:
     scores: list[list[TokenLogprob]] = field(default_factory=list)
     seconds: float = 0.0  # of the whole sweep on the device thread
     kernel_seconds: float = 0.0  # part of it inside runs and sampling
+    verified: list[list[int]] = field(default_factory=list)
+    verified_logprobs: list[list[TokenLogprob]] = field(default_factory=list)  # of these tokens, if requested

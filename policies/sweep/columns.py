@@ -16,6 +16,7 @@ from ..requests.urgency import FIRST_OFFLINE, shared_class
 from .events import Submission
 
 FOREVER = float("inf")
+NEVER_DRAFTED = 1 << 60
 
 
 class Status(IntEnum):
@@ -39,7 +40,7 @@ class Place(IntEnum):
 
 _PLAIN = (
     "status", "place", "row", "length", "computed", "planned", "known", "open", "paged", "hashed", "cached", "requeue",
-    "deadline", "charged",
+    "deadline", "charged", "plain_until", "drafted",
 )  # fmt: skip
 _DERIVED = ("ready", "limit", "stop", "priority", "tenant", "delta", "cost_compute", "cost_memory")
 COLUMNS = (*_PLAIN, *_DERIVED, "tokens", "hashes", "pages", "submission", "route")
@@ -68,13 +69,16 @@ class Columns:
         self.open: list[int] = []  # number of open plans and flights that name the sequence
         self.pages: list[list[list[int]]] = []  # for each span of the route: handles; the first ``paged`` are its own
         self.paged: list[int] = []  # number of pages, the same on every span
-        self.ready: list[int] = []  # if LOCAL and RUNNING: decode positions below it need no page and are not the last
+        # if LOCAL and RUNNING: decode positions below it need no page, are not the last, and are drawn without drafts
+        self.ready: list[int] = []
         self.limit: list[int] = []  # most tokens, prompt and answer
         self.stop: list[list[int]] = []  # tokens that end it
         self.cached: list[int] = []  # positions found in the prefix cache at its start
         self.requeue: list[int] = []  # 1: LEAVING because preempted; it returns to the queue
         self.priority: list[int] = []  # its priority: lower runs earlier
         self.tenant: list[str] = []  # account for its pages and its fair share
+        self.plain_until: list[int] = []  # positions below it are drawn without drafts; ``NEVER_DRAFTED``: all
+        self.drafted: list[int] = []  # drafts that an open plan verifies
         self.charged: list[int] = []  # leading positions its account has paid for, computed or from the cache
         self.delta: list[int] = []  # number of its route's deltas (``LocalRoutes``); 0: none
         self.cost_compute: list[int] = []  # bytes of parameters that one token passes on this worker
@@ -161,6 +165,7 @@ class Columns:
         if self.status[s] != Status.RUNNING or self.place[s] != Place.LOCAL:
             return 0
         last = self.submission[s].max_length - 1
+        last = min(last, self.plain_until[s])
         return min(last, self.paged[s] * self.page_size) if self.pages[s] else last
 
     # copies ----------------------------------------------------------------------------------------------------------
@@ -257,6 +262,7 @@ class Columns:
         assert (self.row[s] >= 0) >= running, f"sequence {s} runs without a row"
         assert running or self.status[s] == Status.LEAVING or self.row[s] < 0, f"sequence {s} has a row and does not run"
         assert self.open[s] >= 0, f"sequence {s} is in fewer plans than none"
+        assert not self.drafted[s] or self.open[s] == 1, f"sequence {s} is verified by a plan and named by another"
         assert running <= self.charged[s] <= max(self.length[s], self.computed[s]), f"sequence {s} runs unpaid, or paid more"
         if self.place[s] != Place.GUEST:
             forward = Place.LOCAL if route.next_worker is None else Place.FORWARD

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..drafts.options import DraftOptions
 from ..memory.packed_tensor import Shortage, TensorPlace, WantedComponent
 from ..model.chain import Chain, Route
 from ..plan.coefficients import Coefficients
@@ -52,6 +53,7 @@ class Submission:
     salt: bytes = b""
     trace: str = ""  # W3C traceparent of the request
     expected: int = 0  # estimated tokens of the answer when the request came; 0: unknown
+    drafts: DraftOptions | None = None  # None: tokens are drawn one by one
 
     @property
     def scored(self) -> bool:
@@ -210,6 +212,8 @@ class FlightDone:
     tokens: list[int]  # one for each row with ``sample``
     logprobs: list[TokenLogprob | None]
     scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and the scores of its prompt tokens
+    # of rows with drafts: place in ``rows``, the further tokens and their log-probabilities, as in ``SweepResult``
+    verified: list[tuple[int, list[int], list[TokenLogprob]]] = field(default_factory=list)
 
 
 PeerMessage = (
@@ -294,6 +298,18 @@ class Preempted:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftsVerified:
+    """Effect: report a round of drafts: ``drafted`` tokens of ``source`` were verified, ``accepted`` of them stood."""
+
+    gateway: str
+    request: str
+    attempt: int
+    source: str  # one of ``SOURCES`` in ``policies/drafts/options.py``
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     """Effect: send a message to another worker."""
 
@@ -339,6 +355,7 @@ Effect = (
     | Progressed
     | GivenBack
     | Preempted
+    | DraftsVerified
     | Send
     | SendPages
     | MoveSlots

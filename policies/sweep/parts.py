@@ -14,6 +14,7 @@ from ..plan.coefficients import Coefficients
 from ..plan.sweep_plan import Edit
 from .columns import Place, Status
 from .config import SweepConfig
+from .draft_table import DraftTable
 from .events import ComponentsPlaced, Effect
 from .fair_share import FairShare
 from .leases import LeaseTable
@@ -27,7 +28,7 @@ from .sequence_queue import SequenceQueue
 
 COUNTERS = (
     "prompt_tokens", "cached_tokens", "generated_tokens", "computed_tokens", "preemptions", "refused", "expired",
-    "offline_tokens", "offline_yielded",
+    "offline_tokens", "offline_yielded", "drafted_tokens", "accepted_tokens",
     "moved_slots", "exported_pages", "exported_bytes", "imported_pages", "imported_bytes", "refused_pages",
 )  # fmt: skip
 
@@ -119,6 +120,7 @@ class Parts:
         self.page_pins = PagePins()
         self.return_timeouts = ReturnTimeouts()
         self.pending_pages = PendingPages()
+        self.drafts = DraftTable()
         self.routes = LocalRoutes(config.worker, config.numerics)
         self.outgoing = Outgoing()
 
@@ -155,6 +157,7 @@ class Parts:
         """
         if self.routes.ended:
             living = {self.rows.tenant[s] for s in self.rows.live()}
+            self.drafts.forget(self.routes.ended - living)
             idle = [name for name in sorted(self.routes.ended) if name not in living and self.memory.forget(name)]
             self.routes.ended.difference_update([name for name in idle if self.queue.forget(name)])
 
@@ -163,6 +166,7 @@ class Parts:
         copy.rows, copy.queue = self.rows.fork(), self.queue.fork()
         copy.memory, copy.leases, copy.return_timeouts = self.memory.fork(), self.leases.fork(), self.return_timeouts.fork()
         copy.page_transfers, copy.page_pins = self.page_transfers.fork(), self.page_pins.fork()
+        copy.drafts = self.drafts.fork()
         copy.pending_pages, copy.routes, copy.outgoing = self.pending_pages.fork(), self.routes.fork(), self.outgoing.fork()
         return copy
 
@@ -178,6 +182,7 @@ class Parts:
             "page_pins": self.page_pins.snapshot(),
             "return_timeouts": self.return_timeouts.snapshot(),
             "pending_pages": self.pending_pages.snapshot(),
+            "drafts": self.drafts.snapshot(),
             "routes": self.routes.snapshot(),
             "outgoing": self.outgoing.snapshot(),
         }
@@ -194,6 +199,7 @@ class Parts:
         parts.page_pins = PagePins.restore(data["page_pins"])
         parts.return_timeouts = ReturnTimeouts.restore(data["return_timeouts"])
         parts.pending_pages = PendingPages.restore(data["pending_pages"])
+        parts.drafts = DraftTable.restore(data["drafts"])
         parts.routes = LocalRoutes.restore(data["routes"])
         parts.outgoing = Outgoing.restore(data["outgoing"])
         return parts
@@ -214,6 +220,7 @@ class Parts:
         self.leases.check(set(live))
         self.page_transfers.check()
         self.page_pins.check()
+        self.drafts.check({s: rows.plain_until[s] for s in live})
         self.return_timeouts.check({s for s in live if rows.is_guest(s)})
         running = [s for s in rows.with_status(Status.RUNNING) if not rows.is_guest(s)]
         waiting = [(rows.key(s), rows.tenant[s]) for s in rows.with_status(Status.WAITING)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from .backfill import Backfill
 from .batch_builder import BatchBuilder
 from .columns import Place, Status
+from .drafting import Drafting
 from .fitting import Fitting
 from .microbatch_scheduler import LATER, NOW
 from .parts import Parts
@@ -29,12 +30,13 @@ class Planner:
         self._parts, self._sequences, self._pipeline, self._pinning = parts, sequences, pipeline, pinning
         self._rows, self._fitting = parts.rows, Fitting(parts)
         self._picker = RowPicker(parts, sequences, pipeline, pinning)
+        self._drafting = Drafting(parts, self._picker)
         self._backfill = Backfill(parts, sequences, pipeline, self._fitting, self._picker)
         self._now = 0.0  # time of the plan being made
 
     def waits_for_open_plans(self) -> bool:
-        """Return whether no plan is made while another is open: everything that could run is offline."""
-        return self._backfill.is_alone()
+        """Return whether no plan is made while another is open: everything that could run is offline, or a row drafts."""
+        return self._backfill.is_alone() or (len(self._parts.drafts) > 0 and self._drafting.waits())
 
     def pick(self, now: float) -> BatchBuilder:
         """Pick the rows of the next plan; the state already counts on it."""
@@ -74,6 +76,7 @@ class Planner:
             if batch.flights and (tokens > batch.budget or not batch.guests.isdisjoint(guests)):
                 break  # one chunk of a prompt in a plan: each attends to what the one before has written
             leases.take_flight()
+            self._drafting.take(flight, guests)
             batch.add_flight(flight, guests, tokens)
 
     # running sequences
@@ -99,17 +102,20 @@ class Planner:
             s, start, size = running[at], rows.planned[running[at]], len(running)
             waits = start >= rows.known[s] or start >= rows.limit[s] - 1  # it waits for its last token
             if rows.place[s] == Place.LOCAL:
+                drafts = start >= rows.plain_until[s]
+                waits = waits or (drafts and rows.open[s] > 0)  # for the end of its round
                 paged = not waits and batch.budget > 0 and self._picker.grow(batch, s, start + 1)
-                at = _place_after(running, at, s, size) + (not paged)  # with its page, the loop picks it
+                at = _place_after(running, at, s, size)  # with its page and no drafts, the loop picks it
+                at += not paged or (drafts and self._drafting.pick(batch, s, queue.online - at - 1))
                 continue
             if not waits and not self._parts.leases.is_away(s):
                 if (turn := self._picker.microbatches.of(s)) == NOW:
-                    self._picker.leave(batch, s)
+                    self._drafting.leave(batch, s)
                 elif turn == LATER:
                     later.append(s)
             at = _place_after(running, at, s, size) + 1
         for s in later:
-            self._picker.leave(batch, s)
+            self._drafting.leave(batch, s)
         batch.decodes = len(batch.picked)
         if len({rows.tenant[s] for s in prompts}) > 1:
             prompts.sort(key=self._picker.rank)

@@ -13,7 +13,7 @@ from itertools import islice
 from ..model.lineage import next_hash, root_hash
 from ..model.runs import Border, LocalRoute
 from ..plan.sweep_plan import TokenLogprob
-from .columns import COLUMNS, Columns, Place, Status
+from .columns import COLUMNS, NEVER_DRAFTED, Columns, Place, Status
 from .events import Submission, TokensEmitted
 
 
@@ -33,7 +33,8 @@ class RowTable(Columns):
         self.submission[s] = submission
         self.status[s], self.row[s] = Status.WAITING, -1
         self.computed[s] = self.planned[s] = self.open[s] = self.paged[s] = self.cached[s] = 0
-        self.ready[s] = self.requeue[s] = self.charged[s] = 0
+        self.ready[s] = self.requeue[s] = self.charged[s] = self.drafted[s] = 0
+        self.plain_until[s] = NEVER_DRAFTED
         self.length[s] = self.known[s] = len(submission.tokens)
         self.tokens[s] = submission.tokens.copy()
         self.hashes[s] = submission.page_hashes.copy() if self._prefix_cache else []
@@ -166,6 +167,24 @@ class RowTable(Columns):
             self.known[s] += 1
             return True
         return False
+
+    def draft_from(self, s: int, position: int) -> None:
+        """Draw the tokens after positions from ``position`` on with drafts; ``NEVER_DRAFTED``: without."""
+        self.plain_until[s] = position
+        self.ready[s] = self._ready(s)
+
+    def plan_drafts(self, s: int, drafts: int) -> None:
+        """Plan the next position and ``drafts`` drafted ones, after each of which a token is drawn."""
+        self.open[s] += 1
+        self.planned[s] += drafts + 1
+        self.known[s] += drafts + 1
+        self.drafted[s] = drafts
+
+    def end_drafts(self, s: int) -> None:
+        """Forget the drafts that did not stand, after the tokens of their plan have been recorded."""
+        self.drafted[s] = 0
+        if self.status[s] == Status.RUNNING:
+            self.planned[s], self.known[s] = self.computed[s], self.length[s]
 
     def plan_decodes(
         self,
@@ -328,7 +347,7 @@ class RowTable(Columns):
             listed.append(handle)
             self.paged[s] = count = count + 1
             if self.place[s] == Place.LOCAL:
-                self.ready[s] = min(self.limit[s] - 1, count * self.page_size)
+                self.ready[s] = min(self.limit[s] - 1, count * self.page_size, self.plain_until[s])
 
     def list_page(self, s: int, handles: Sequence[int]) -> None:
         """List ``handles``, one for each span, as its next page."""
@@ -340,4 +359,4 @@ class RowTable(Columns):
             listed.append(handle)
         self.paged[s] = count = count + 1
         if self.place[s] == Place.LOCAL:
-            self.ready[s] = min(self.limit[s] - 1, count * self.page_size)
+            self.ready[s] = min(self.limit[s] - 1, count * self.page_size, self.plain_until[s])

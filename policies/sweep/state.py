@@ -22,7 +22,7 @@ from ..cluster.scaling import RouteQueue
 from ..plain import Plain
 from ..plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
 from . import forecast, route_queues
-from .columns import Status
+from .columns import NEVER_DRAFTED, Status
 from .config import SweepConfig
 from .events import (
     Cancelled,
@@ -191,7 +191,8 @@ class SweepState:
         plan.arrivals += [Arrival(flight, []) for flight in parts.leases.take_void()]
         if sequences:
             plan.edits = parts.outgoing.take_edits()
-        self._plans.add(plan, sequences, batch.plain and len(plan.sample) == len(sequences), batch.starved or batch.squeezed)
+        plain = batch.plain and len(plan.sample) == len(sequences)
+        self._plans.add(plan, sequences, batch.guessed(plan, sequences), plain, batch.starved or batch.squeezed)
         parts.outgoing.plan_made()
         return plan
 
@@ -217,6 +218,7 @@ class SweepState:
         if not ended.plain:
             decoded = [token if count == 1 else -1 for token, count in zip(tokens, ended.count, strict=True)]
         scores = dict(zip(ended.score, result.scores, strict=True)) if ended.score else {}
+        verified = _verified(ended, result) if ended.verify else {}
         ends = [start + count for start, count in zip(ended.start, ended.count, strict=True)]
         returns = Returns(self.parts)
         at = untold = 0
@@ -229,6 +231,10 @@ class SweepState:
             self._sequences.decoded(at - before, emitted, full)
             if at == len(batch):
                 break
+            if at in verified:
+                self._commit_drafts(ended, at, *verified[at], returns, now)
+                at += 1
+                continue
             drawn = [] if tokens[at] == -1 else [tokens[at]]
             self._commit_row(ended, at, drawn, logprobs[at] if logprobs else None, scores.get(at), returns, now)
             at += 1
@@ -255,17 +261,36 @@ class SweepState:
                 returns.add(s, start, count, tokens, logprob, scores)
         elif scores is not None:
             sequences.score(s, start, scores)
-        sequences.advance(s, start, start + count, tokens, [] if logprob is None else [logprob])
+        sure = 1 if i in plan.guessed else count  # the host that verifies the others tells only their home how many stood
+        sequences.advance(s, start, start + sure, tokens, [] if logprob is None else [logprob])
         rows.close(s)
         if rows.is_guest(s):
             self._pipeline.passed(s, now)
         sequences.settle(s)
 
+    def _commit_drafts(
+        self, plan: OpenPlan, i: int, tokens: list[int], logprobs: list[TokenLogprob], returns: Returns, now: float
+    ) -> None:
+        """Commit a row that was verified here."""
+        rows, sequences, s, start = self.parts.rows, self._sequences, plan.sequences[i], plan.start[i]
+        if rows.is_guest(s):
+            if rows.status[s] == Status.RUNNING:
+                returns.add_verified(s, start, plan.count[i], tokens, logprobs)
+            sequences.advance(s, start, start + len(tokens), tokens, [])
+            rows.close(s)
+            self._pipeline.passed(s, now)
+        else:
+            sequences.verify(s, start, tokens, logprobs)
+            rows.close(s)
+        sequences.settle(s)
+
     # forecasts -------------------------------------------------------------------------------------------------------
 
     def without_device(self) -> None:
-        """Make plans without table edits from now on, as no device runs them."""
+        """Make plans without table edits and drafts from now on, as no device runs them."""
         self.parts.outgoing.leave_edits()
+        for s in self.parts.drafts.stop():
+            self.parts.rows.draft_from(s, NEVER_DRAFTED)
 
     def repeat(self, plan: SweepPlan) -> int:
         """Return how many sweeps from the open ``plan`` on have the same rows, while memory lasts and if no event comes."""
@@ -384,6 +409,22 @@ class SweepState:
 def digest_of(snapshot: dict[str, Plain]) -> bytes:
     """Return the digest of a snapshot's state. The order of dicts counts, because queues are kept in it."""
     return hashlib.blake2b(repr(snapshot).encode(), digest_size=16).digest()
+
+
+def _verified(plan: OpenPlan, result: SweepResult) -> dict[int, tuple[list[int], list[TokenLogprob]]]:
+    """Return the tokens of each verified batch row with their log-probabilities, if requested.
+
+    Without verified tokens, as in forecasts, a row has the one that it draws in any case.
+    """
+    drawn = zip(result.tokens, result.logprobs or [None] * len(result.tokens), strict=True)
+    first = dict(zip(plan.sample, drawn, strict=True))
+    more = result.verified or [[] for _ in plan.verify]
+    entries = result.verified_logprobs or [[] for _ in plan.verify]
+    found = {}
+    for i, tokens, logprobs in zip(plan.verify, more, entries, strict=True):
+        token, logprob = first[i]
+        found[i] = [token, *tokens], [] if logprob is None else [logprob, *logprobs]
+    return found
 
 
 def _spread(places: list[int], values: list[T], empty: T, batch: list[int]) -> list[T]:

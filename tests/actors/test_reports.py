@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from blockwright.actors.worker.held_news import HeldNews
+from blockwright.actors.worker.messages import DraftRounds
 from blockwright.actors.worker.reports import TOGETHER, WINDOW, Reports, by_worker
-from blockwright.policies.sweep.events import LeaseReturned, Preempted, Progressed, Send, TokensEmitted
+from blockwright.policies.sweep.events import DraftsVerified, LeaseReturned, Preempted, Progressed, Send, TokensEmitted
 
 GATEWAY = "head/gateway"
 
@@ -86,3 +87,17 @@ def test_news_of_a_request_are_joined_where_they_follow_each_other() -> None:
     assert held.news[2:] == [preempted, emitted("r0", 7, [4]), *[emitted("r0", 8, [5], attempt=2)] * 2]
     held.add([emitted("r1", 11, [0])])
     assert held.news[-1] == emitted("r1", 11, [0]), "what comes behind an end is not joined to it"
+
+
+def test_rounds_of_drafts_are_added_up_and_come_before_the_end_of_their_request() -> None:
+    held = HeldNews()
+    for position in (4, 7):
+        held.add([DraftsVerified(GATEWAY, "r0", 1, "prompt", 5, 2), emitted("r0", position, [1, 2, 3])])
+    held.add([DraftRounds(GATEWAY, "r0", 1, "prompt", 3, 6, 1), DraftsVerified(GATEWAY, "r0", 1, "prediction", 4, 4)])
+    held.add([DraftsVerified(GATEWAY, "r0", 2, "prompt", 1, 0), emitted("r0", 10, [9], finish="stop")])
+    assert held.news == [
+        DraftRounds(GATEWAY, "r0", 1, "prompt", 5, 16, 5),
+        DraftRounds(GATEWAY, "r0", 1, "prediction", 1, 4, 4),
+        DraftRounds(GATEWAY, "r0", 2, "prompt", 1, 1, 0),
+        emitted("r0", 4, [1, 2, 3, 1, 2, 3, 9], finish="stop"),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blockwright.actors.worker.sweep_figures import SweepFigures
+from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.fit import REFIT
@@ -12,7 +13,7 @@ from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import CostsLearned
 from blockwright.policies.sweep.state import SweepState
-from blockwright.tests.policies.sweep_world import World, chain, pipeline, submission
+from blockwright.tests.policies.sweep_world import World, chain, pipeline, replica, submission
 
 IDLE = SweepState(SweepConfig(worker="w0", numerics="", budget=0))
 PLAN = SweepPlan(1, row=[0, 1], start=[5, 9], count=[1, 1], sample=[0, 1])
@@ -60,3 +61,15 @@ def test_a_home_of_pipelines_is_told_what_is_learned() -> None:
     home.apply(told[-1][0], 0.0)
     assert figures.swept(PLAN, SweepResult(1, [7, 7], seconds=0.02), home) == []
     assert home.config.costs == figures.costs
+
+
+def test_a_worker_that_drafts_is_told_what_is_learned() -> None:
+    """Otherwise every draft would seem to cost nothing, and the longest would be the best."""
+    target = chain("base")
+    world = World(["w0"], [target], [replica("w0", target)])
+    home, figures = world.workers["w0"].state, SweepFigures()
+    world.submit(submission("plain", [1, 2, 3], 9, "base@w0"))
+    assert [figures.swept(PLAN, SweepResult(1, [7, 7], seconds=0.02), home) for _ in range(REFIT)] == [[]] * REFIT
+    world.submit(submission("r0", [1, 2, 3], 9, "base@w0", drafts=DraftOptions(prompt=True)))
+    told = [figures.swept(PLAN, SweepResult(1, [7, 7], seconds=0.02), home) for _ in range(REFIT + 1)]
+    assert told[-1] == [CostsLearned(figures.costs)]  # type: ignore[arg-type]

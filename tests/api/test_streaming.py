@@ -13,7 +13,10 @@ from blockwright.tests.claims import claim
 from blockwright.tests.waiting import PATIENCE
 
 URL = "/v1/completions"
-FRESH = {"prompt_tokens_details": {"cached_tokens": 0}}  # nothing of the prompt was cached
+FRESH = {  # nothing of the prompt was cached, nothing of the answer predicted
+    "prompt_tokens_details": {"cached_tokens": 0},
+    "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
+}
 CHAT = "/v1/chat/completions"
 BEATS = {"keep_alive": 0.005}
 HELLO = [{"role": "user", "content": "hi"}]

@@ -29,6 +29,7 @@ CAPABILITIES = {
     "offline": "Offline batches",
     "parameter-dropping": "Parameter dropping in a burst",
     "prediction": "Prediction, dispatch and autoscaling",
+    "drafts": "Drafts",
     "speed": "Speed",
     "command-line": "Command line",
     "observability": "Observability",

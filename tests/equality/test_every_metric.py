@@ -15,7 +15,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from blockwright.actors.batches.figures import figures_of
+from blockwright.actors.batches.actor import figures_of
 from blockwright.actors.controller.messages import LoadFailed, LoadRefused
 from blockwright.actors.controller.overload_messages import BreakOffRestore, MemoryLacks, RestoreParameters, TrimParameters
 from blockwright.actors.controller.overload_view import overload_view
@@ -99,6 +99,17 @@ async def busy(server: Served, seen: Seen) -> None:
         await scrape(server, seen)
         await asyncio.sleep(0.02)  # let it work between two looks
     await asyncio.gather(*tasks)
+
+
+async def drafted(server: Served, seen: Seen) -> None:
+    """Answers of equal tokens, which drafts guess by the text so far and by a prediction."""
+    body = {"model": "m", "prompt": "a" * 12, "add_special_tokens": False}
+    async with server.session.post(f"{server.url}/tokenize", json=body) as answer:
+        tokens = (await answer.json())["tokens"]
+    predicted = {"prediction": {"type": "content", "content": body["prompt"]}}
+    for asked in ({"draft": "prompt"}, predicted):
+        assert await post(server, max_tokens=12, allowed_token_ids=tokens[-1:], draft_tokens=2, **asked) == 200
+    await scrape(server, seen)
 
 
 async def together(server: Served, seen: Seen) -> None:
@@ -381,6 +392,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
         await scrape(server, seen)
         assert await post(server, max_tokens=3, stop_token_ids=list(range(3, 300)), min_tokens=2) == 200
         await busy(server, seen)
+        await drafted(server, seen)
         await together(server, seen)
         await expected(server, seen)
         await gone(server)

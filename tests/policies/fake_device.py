@@ -167,8 +167,14 @@ class FakeDevice:
             end = plan.start[i] + plan.count[i]
             tokens = self.tokens[plan.row[i]]
             application = self.state.parts.rows.route[sequences[i]].route.application
-            broken = end >= self.overflows.get(self.state.parts.rows.submission[sequences[i]].request, 1 << 62)
-            token = NOT_FINITE if broken else next_token(application, tuple(tokens[:end]))
-            tokens[end:] = [max(token, 0)]
-            result.tokens.append(token)
+            overflow = self.overflows.get(self.state.parts.rows.submission[sequences[i]].request, 1 << 62)
+            drawn: list[int] = []
+            for at in range(plan.start[i] + 1 if i in plan.verify else end, end + 1):
+                drawn.append(NOT_FINITE if at >= overflow else next_token(application, tuple(tokens[:at])))
+                if at == end or drawn[-1] != tokens[at]:
+                    tokens[at:] = [max(drawn[-1], 0)]
+                    break
+            result.tokens.append(drawn[0])
+            if i in plan.verify:
+                result.verified.append(drawn[1:])
         return result

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
@@ -77,6 +78,15 @@ def submission(
         "stop_tokens": stop or [], "sampling": SamplingParams(temperature=0.0), **more,
     }  # fmt: skip
     return Submission(**values)  # type: ignore[arg-type]
+
+
+def guesses(answer: list[int], chance: random.Random) -> DraftOptions | None:
+    """Return drafts at random: none, of the prompt, of a prediction of which each token in 1, 2 or 8 or none is wrong."""
+    wrong = chance.choice([0, 1, 2, 8, 1 << 30])
+    if not wrong:
+        return None
+    text = [token if chance.randrange(wrong) else token + 1 for token in answer]
+    return DraftOptions(chance.random() < 0.5, chance.choice([0, 1, 3, 8]), text if chance.random() < 0.7 else [])
 
 
 @dataclass

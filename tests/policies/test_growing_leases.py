@@ -19,7 +19,7 @@ from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
 from .fake_device import CHUNK
-from .sweep_world import World, chain, generate, pipeline, replica, submission
+from .sweep_world import World, chain, generate, guesses, pipeline, replica, submission
 
 BASE, OTHER = chain("base", layers=3), chain("other", layers=3, own_from=4)
 WORKERS = ["w0", "w1", "w2"]
@@ -57,7 +57,8 @@ class Crowd:
         stop = [chance.randrange(50) for _ in range(chance.choice((0, 4)))]
         fields = {"arrival": chance.random(), "priority": chance.choice((0, 0, 1)), "tenant": chance.choice("ab")}
         self.expected[name] = generate(route.application, prompt, limit, stop)
-        self.world.submit(submission(name, prompt, limit, route.id, stop=stop, **fields))
+        drafts = guesses(self.expected[name], random.Random(f"{name}/{prompt}"))
+        self.world.submit(submission(name, prompt, limit, route.id, stop=stop, drafts=drafts, **fields))
 
     def play(self) -> None:
         coming = [f"r{i}" for i in range(REQUESTS)]

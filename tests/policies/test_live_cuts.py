@@ -15,7 +15,7 @@ from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
-from .sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission
+from .sweep_world import FakeWorker, World, chain, generate, guesses, pipeline, replica, submission
 
 LAYERS, NEW = 3, 4
 BASE = chain("base", LAYERS)
@@ -72,8 +72,10 @@ class Shadow:
     def submit(self, request: str) -> None:
         prompt = [self.chance.randrange(2)] * self.chance.randint(0, 12) + [self.chance.randrange(40) for _ in range(6)]
         route = self.chance.choice(routes_of(BASE))
+        limit = len(prompt) + NEW
+        drafts = guesses(generate("base", prompt, limit, []), random.Random(f"{request}/{prompt}"))
         for each in self.worlds:
-            each.submit(submission(request, prompt, len(prompt) + NEW, route.id, arrival=float(request[1:])))
+            each.submit(submission(request, prompt, limit, route.id, arrival=float(request[1:]), drafts=drafts))
         self.prompts[request] = prompt
 
     def cancel(self, request: str) -> None:

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from blockwright.tests.claims import claim
 
 from .fake_device import CHUNK
-from .sweep_world import World, chain, generate, pipeline, replica, submission
+from .sweep_world import World, chain, generate, guesses, pipeline, replica, submission
 
 BASE = chain("base")
 
 
 def fill(world: World, seed: int, count: int, routes: list[str], *, new: int, longest: int = 20) -> dict[str, list[int]]:
     """``count`` sequences with random prompts, of which many begin alike; by name, what each must yield."""
-    chance = random.Random(seed)
+    chance, drafts = random.Random(seed), random.Random(f"{seed}/drafts")
     expected = {}
     for i in range(count):
         route = chance.choice(routes)
@@ -27,7 +27,7 @@ def fill(world: World, seed: int, count: int, routes: list[str], *, new: int, lo
         ]
         limit = len(prompt) + new
         expected[f"r{i}"] = generate(route.partition("@")[0], prompt, limit, [])
-        more = {"priority": chance.choice([0, 0, 1])}
+        more = {"priority": chance.choice([0, 0, 1]), "drafts": guesses(expected[f"r{i}"], drafts)}
         world.submit(submission(f"r{i}", prompt, limit, route, arrival=float(i), **more))
     return expected
 

@@ -229,14 +229,15 @@ class SimulatedExecutor:
             for i in arrival.batch:
                 hidden[i], came = came[: plan.count[i]], came[plan.count[i] :]
             assert not (arrival.batch and came), "a flight carries more tokens than its rows"
-        drawn: dict[int, int] = {}
+        drawn: dict[int, list[int]] = {}
         for step in plan.steps:
             self._step(plan, step, hidden, drawn)
         for index, departure in enumerate(plan.departures):
             self._departed[plan.number, index] = b"".join(HIDDEN.pack(*h) for i in departure.batch for h in hidden[i])
-        return SweepResult(plan.number, [drawn[i] for i in plan.sample])
+        verified = [drawn[i][1:] for i in plan.verify]
+        return SweepResult(plan.number, [drawn[i][0] for i in plan.sample], verified=verified)
 
-    def _step(self, plan: SweepPlan, step: Step, hidden: dict[int, list[Hidden]], drawn: dict[int, int]) -> None:
+    def _step(self, plan: SweepPlan, step: Step, hidden: dict[int, list[Hidden]], drawn: dict[int, list[int]]) -> None:
         components, layer = self._runs[step.run]
         for component in components:
             if component.kind is Kind.EMBEDDING:
@@ -250,9 +251,19 @@ class SimulatedExecutor:
             layer += component.kv is not None
             if component.kind is Kind.HEAD:
                 for i in set(plan.sample) & set(step.batch):
-                    lineage, _, history = hidden[i][-1]
-                    drawn[i] = sampled(lineage, history)
-                    self._tokens.setdefault(plan.row[i], [])[plan.start[i] + plan.count[i] :] = [drawn[i]]
+                    drawn[i] = self._draw(plan, i, hidden[i])
+
+    def _draw(self, plan: SweepPlan, i: int, hidden: list[Hidden]) -> list[int]:
+        """Return the token drawn after a batch row, or, if it holds drafts, after each position until one differs."""
+        tokens, end = self._tokens.setdefault(plan.row[i], []), plan.start[i] + plan.count[i]
+        drawn: list[int] = []
+        for at in range(plan.start[i] + 1 if i in plan.verify else end, end + 1):
+            lineage, _, history = hidden[at - plan.start[i] - 1]
+            drawn.append(sampled(lineage, history))
+            if at == end or drawn[-1] != tokens[at]:
+                tokens[at:] = [drawn[-1]]
+                break
+        return drawn
 
     def _embed(self, row: int, start: int, count: int) -> list[Hidden]:
         tokens, history, made = self._tokens[row], ROOT, []

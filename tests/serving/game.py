@@ -28,6 +28,7 @@ from blockwright.actors.gateway.actor import Gateway
 from blockwright.actors.gateway.port import Generation
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.worker.actor import Worker
+from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.requests.refusal import RequestRefused
 from blockwright.runtime import RuntimeFault
@@ -55,6 +56,8 @@ FAULTS = 1  # besides, of any kind, on everything between two nodes
 AMONG_GATEWAYS = {"up", "down", "holds", "admit", "end", "answer to admit", "choose", "answer to choose"}
 RARE = {"replay", "unload", "answer to unload", "unfit", "answer to unfit", "up", "down", "cancel", "LeaseRevoked"}
 CROWDED = {"LeaseRevoked", "GrowthWanted", "GrowthGranted"}  # kinds that come where long sequences cross full workers
+DRAFTED = 0.5  # of the requests ask for drafts
+RIGHT = (1.0, 0.9, 0.6, 0.0)  # chances that a token of a prediction is right
 GREEDY = SamplingParams(temperature=0.0)
 
 
@@ -79,6 +82,7 @@ class Request:
     leaves: int  # cancelled after so many tokens; 0: never
     salt: bytes = b""
     priority: int = 0
+    drafts: DraftOptions | None = None
     got: list[int] = field(default_factory=list)
     life: Any = None  # identity of the gateway's node once sent
     since: float = 0.0
@@ -180,7 +184,8 @@ class Game:
         leaves = random.randint(1, most) if random.random() < leaving else 0
         gateway = gateway or random.choice((HEAD, *plan.gateways))
         salt, priority = random.choice((b"", b"", b"", b"salt")), random.choice((0, 0, 1))
-        return Request(f"r{number}", gateway, at, application, prompt, expected, stop, most, leaves, salt, priority)
+        drafts = drafts_of(expected, Random(f"{self.seed}/drafts {number}"))  # the other draws are those without drafts
+        return Request(f"r{number}", gateway, at, application, prompt, expected, stop, most, leaves, salt, priority, drafts)
 
     # clients, in the processes of gateways
 
@@ -206,6 +211,7 @@ class Game:
         return Generation(
             id=request.id, application=request.application, prompt=request.prompt, max_tokens=request.most,
             stop_tokens=request.stop, sampling=GREEDY, salt=request.salt, priority=request.priority, tenant="tenant",
+            drafts=request.drafts,
         )  # fmt: skip
 
     async def _converse(self, gateway: Gateway, request: Request) -> None:
@@ -385,6 +391,19 @@ class Game:
                 lines += [f"{at:.3f} {event} {detail}" for at, event, detail in record.events]
         lines += [f"{worker.node.id}: {held_by(worker)}" for worker in self.house.workers.values()]
         return "\n".join(lines)
+
+
+def drafts_of(expected: list[int], random: Random) -> DraftOptions | None:
+    """Return drafts at random: of the prompt, of a prediction with some wrong tokens, or both, of any length; or none."""
+    if random.random() >= DRAFTED:
+        return None
+    right, tokens = random.choice(RIGHT), random.choice((0, 0, 1, 3, 8, 16))
+    predicted = [token if random.random() < right else (token + 1) % VOCABULARY for token in expected]
+    if random.random() < 0.3:  # the answer has tokens that the prediction lacks, or the other way round
+        at = random.randrange(len(predicted))
+        predicted[at : at + random.randint(0, 2)] = [random.randrange(VOCABULARY) for _ in range(random.randint(0, 2))]
+    prompt = random.random() < 0.5
+    return DraftOptions(prompt, tokens, predicted if not prompt or random.random() < 0.5 else [])
 
 
 def held_by(worker: Worker) -> str:

@@ -22,6 +22,7 @@ from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import until
 
 pytestmark = pytest.mark.system
+DRAFTED = ("drafted_tokens", "accepted_tokens")
 PROMPTS = itertools.count(100)  # seeds of prompts that no cache holds
 
 
@@ -34,6 +35,11 @@ async def deaths(client: Client, answers: Sequence[Answer]) -> list[dict[str, fl
     views = [await client.request(answer.name) for answer in answers]
     events = [event for view in views if view for event in view["events"]]
     return [event for event in events if event["event"] == "worker_died" or event.get("reason") == "host-lost"]
+
+
+def drafting(index: int) -> dict[str, Any]:
+    """Return request ``index`` of a load with drafts; its answer has few different tokens, so that some drafts stand."""
+    return body(index, 40, draft="prompt", draft_tokens=index % 5, allowed_token_ids=list(range(20, 24)))
 
 
 @claim("A request survives kill -9 of its worker, token for token", of="faults", headline=True)
@@ -56,6 +62,28 @@ async def test_kill_9_of_a_worker_while_32_streams_run(replicas: Server, expecte
         await client.finished()
         check(answers, expected[:8])
         assert (await client.ready())["w0"]["counters"]["generated_tokens"] > 0, "it serves again"
+
+
+@claim("A request with drafts survives kill -9 of its worker, token for token", of="drafts")
+async def test_kill_9_of_a_worker_in_the_middle_of_drafts(replicas: Server) -> None:
+    count = 16
+    async with Client(replicas) as client:
+        await client.ready()
+        asked = [drafting(index) for index in range(count)]
+        calm = [client.begin({**request, "draft": "off"}) for request in asked]
+        await client.finished()
+        before = await client.ready()
+        with slow(replicas):
+            answers = [client.begin(request) for request in asked]
+            await until(lambda: begun(answers))
+            assert not any(answer.finish for answer in answers)
+            await client.kill("w0")
+        await client.finished()
+        check(answers, [answer.tokens for answer in calm])
+        assert 0 < len([answer for answer in answers if await deaths(client, [answer])]) < count
+        after = await client.ready()
+        drafted, accepted = (after["w1"]["counters"][n] - before["w1"]["counters"].get(n, 0) for n in DRAFTED)
+        assert 0 < accepted < drafted
 
 
 @claim("Requests that wait at a survivor move to the replacement of a dead worker", of="faults")

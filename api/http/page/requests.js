@@ -13,7 +13,9 @@ async function story(id) {
     const detail = Object.entries(more).map(([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : value}`);
     return `${at.toFixed(3).padStart(9)} s  ${name}${detail.length ? `: ${detail.join(", ")}` : ""}`;
   });
-  $("story").textContent = [`${view.id}: ${view.state}, attempt ${view.attempt}`, ...lines].join("\n");
+  const drafts = Object.entries(view.drafts.sources).map(([source, { rounds, drafted, accepted }]) =>
+    `drafts from the ${source}: ${drafted} verified, ${accepted} accepted, ${(1 + accepted / rounds).toFixed(2)} tokens a step`);
+  $("story").textContent = [`${view.id}: ${view.state}, attempt ${view.attempt}`, ...lines, ...drafts].join("\n");
   $("story").hidden = false;
 }
 

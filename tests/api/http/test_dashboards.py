@@ -41,7 +41,20 @@ CLUSTER = {
     "saved_bytes": 2,
 }
 SERIES = re.compile(r"[a-zA-Z_][\w:]*(?=[{\[)])|(?<![\w:])blockwright:\w+")
-FUNCTIONS = {"rate", "sum", "max", "by", "histogram_quantile", "le", "model_name", "engine", "use", "reason", "outcome"}
+FUNCTIONS = {
+    "rate",
+    "sum",
+    "max",
+    "by",
+    "histogram_quantile",
+    "le",
+    "model_name",
+    "engine",
+    "use",
+    "reason",
+    "outcome",
+    "source",
+}
 
 
 def scrape() -> dict[str, list[dict[str, str]]]:

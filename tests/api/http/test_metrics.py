@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from blockwright.actors.gateway.port import Census, StreamProgress
+from blockwright.actors.gateway.port import Census, DraftCounts, StreamProgress
 from blockwright.actors.worker.sweep_figures import SweepFigures
 from blockwright.api.http.metrics import KEEP, REASONS, Metrics
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
@@ -119,7 +119,8 @@ def test_times_are_per_token() -> None:
         meter.tokens(count)
     now[0] = 4.0
     meter.finished("stop", 3)
-    meter.close(complete=True, preemptions=2)
+    drafts = {"prompt": DraftCounts(rounds=2, drafted=9, accepted=4)}
+    meter.close(complete=True, sequences=[StreamProgress(preemptions=1, drafts=drafts)] * 2)
     assert metrics.active == 0
     seen = samples(metrics.render({}).decode())
     assert seen["vllm:request_queue_time_seconds_sum", "m"] == 0.25
@@ -127,6 +128,8 @@ def test_times_are_per_token() -> None:
     assert seen["vllm:request_decode_time_seconds_sum", "m"] == 1.0
     assert seen["vllm:request_inference_time_seconds_sum", "m"] == 1.75
     assert seen["vllm:num_preemptions_total", "m"] == 2
+    drafted = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    assert [seen[f"vllm:spec_decode_{name}_total", "m,prompt"] for name in drafted] == [4, 18, 8]
     assert [seen[f"vllm:{name}_total", "m"] for name in CACHE] == [2, 3, 2]
     assert seen["vllm:time_to_first_token_seconds_sum", "m"] == 1.0
     assert seen["vllm:inter_token_latency_seconds_sum", "m"] == 1.0

@@ -12,7 +12,10 @@ from blockwright.tests.api.fake_port import EOS, MAX_LENGTH, events, make_folder
 from blockwright.tests.claims import claim
 
 URL = "/v1/completions"
-FRESH = {"prompt_tokens_details": {"cached_tokens": 0}}  # nothing of the prompt was cached
+FRESH = {  # nothing of the prompt was cached, nothing of the answer predicted
+    "prompt_tokens_details": {"cached_tokens": 0},
+    "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
+}
 
 
 @claim("`/v1/completions` and `/v1/chat/completions` answer whole and streamed with usage", of="http-api")

@@ -145,7 +145,7 @@ def more(heads: dict[str, torch.Tensor]) -> None:
             r"tensor low.head.weight has shape \[384, 63\] where the model asks for \[384, 64\]; save a head",
         ),
         (without_norm, r"lacks tensor low.norm.weight \(there are: low.head.weight\); save the head with it"),
-        (quantised, r"low.head.weight is quantised \(I8\), which is not supported"),
+        (quantised, r"low.head.weight is quantized \(I8\), which is not supported"),
         (more, r"tensor other.norm.weight belongs to no head of exits.json; name its head there, or remove it"),
     ],
 )

@@ -14,7 +14,7 @@ from blockwright.policies.sweep.page_events import Export, PagesTaken, PageTarge
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
-from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, generate, pipeline, replica, submission
+from blockwright.tests.policies.sweep_world import FakeWorker, World, chain, generate, guesses, pipeline, replica, submission
 
 LAYERS = 3
 BASE = chain("base", LAYERS)
@@ -288,9 +288,9 @@ class Unrest:
         stem = PROMPT if self.chance.random() < 0.5 else [self.chance.randrange(50) for _ in range(12)]
         prompt = stem[: self.chance.randint(1, 16)]
         self.requests[name] = prompt
-        self.where.submit(
-            submission(name, prompt, len(prompt) + 12, self.chance.choice(list(self.where.routes)), arrival=1.0)
-        )
+        limit, route = len(prompt) + 12, self.chance.choice(list(self.where.routes))
+        drafts = guesses(generate("base", prompt, limit, []), random.Random(f"{name}/{prompt}"))
+        self.where.submit(submission(name, prompt, limit, route, arrival=1.0, drafts=drafts))
 
 
 @pytest.mark.parametrize("part", parts(PARTS, DAILY))

@@ -14,7 +14,7 @@ from blockwright.policies.sweep.page_events import HoldPages, Unhold
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
-from blockwright.tests.policies.sweep_world import World, chain, generate, pipeline, replica, submission
+from blockwright.tests.policies.sweep_world import World, chain, generate, guesses, pipeline, replica, submission
 
 BASE = chain("base", 3)
 REPLICAS, PIPELINE = [replica("w0", BASE), replica("w1", BASE)], pipeline(["w0", "w1"], BASE)
@@ -249,8 +249,9 @@ class Play:
         stem = PROMPT if self.chance.random() < 0.5 else [self.chance.randrange(50) for _ in range(12)]
         prompt = self.prompts[name] = stem[: self.chance.randint(1, 16)]
         routes = [PIPELINE, BACK] if self.dropped else REPLICAS
+        drafts = guesses(generate("base", prompt, len(prompt) + 14, []), random.Random(f"{name}/{prompt}"))
         sub = submission(name, prompt, len(prompt) + 14, self.chance.choice(routes).id, arrival=len(self.prompts) / 8,
-                         tenant=self.chance.choice("xy"))  # fmt: skip
+                         tenant=self.chance.choice("xy"), drafts=drafts)  # fmt: skip
         self.where.submit(sub)
 
     def _switch(self) -> None:

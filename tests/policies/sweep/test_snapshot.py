@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockwright.policies import COMPILED
+from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.memory.packed_tensor import PackedTensor, WantedComponent
 from blockwright.policies.model.chain import Chain, Route
 from blockwright.policies.model.lineage import page_hashes
@@ -34,11 +35,13 @@ looks_inside = pytest.mark.skipif(COMPILED, reason="compiled objects cannot be l
 SAID = "_effects"  # what was told already is no part of the state
 FORKED = (("attribute", "_shared"), ("attribute", "_lent"))  # whether a fork reads it too: costs a copy, changes nothing
 MEMO = ("attribute", "_paths")  # what is looked at less closely next time: tests/policies/model/test_local_paths.py
+# indexes of text are made anew from it; the acceptance that a sequence begins with is that of its application, shown there
+MADE = (("attribute", "_own"), ("attribute", "_predicted"), ("attribute", "prior"))
 OWNED = ("attribute", "_owned")  # the same of each block of a list
 SHARED = (("attribute", "tokens"), ("attribute", "hashes"), ("attribute", "pages"))  # beyond its count a list is a fork's
 PARTS = (
     "rows", "queue", "memory", "leases", "page_transfers", "page_pins", "return_timeouts", "pending_pages", "routes",
-    "outgoing", "_plans",
+    "drafts", "outgoing", "_plans",
 )  # fmt: skip
 
 
@@ -64,7 +67,9 @@ def busy(moves: int = 60, seed: int = 1) -> World:
     for i in range(10):
         prompt = list(range(12)) if i % 3 else [chance.randrange(40) for _ in range(chance.randint(1, 20))]
         priority = offline_urgency() if i % 5 == 4 else i % 2
-        more = {"arrival": float(i), "tenant": "ab"[i % 2], "timeout": 100.0 * (i % 2), "priority": priority}
+        more: dict[str, object] = {"arrival": float(i), "tenant": "ab"[i % 2], "timeout": 100.0 * (i % 2)}
+        more["priority"] = priority
+        more["drafts"] = DraftOptions(prompt=True, tokens=2, prediction=[5, 6, 7]) if i % 3 else None
         made.submit(submission(f"r{i}", prompt, len(prompt) + 12, routes[i % 2].id, stop=[3], **more))
     made.serve([one for one in made.update.chains if one.application != "a"], routes)
     for number in range(moves):
@@ -189,7 +194,12 @@ def test_any_change_of_any_part_shows(part: str, moves: int) -> None:
         state.check()
         root = state if part == "_plans" else state.parts
         for path in places(getattr(root, part), (("attribute", part),)):
-            if path[-1] in FORKED or MEMO in path or (path[-2] == OWNED and path[-1] != "new"):
+            if (
+                path[-1] in FORKED
+                or MEMO in path
+                or not {*MADE}.isdisjoint(path)
+                or (path[-2] == OWNED and path[-1] != "new")
+            ):
                 continue
             if part == "rows" and path[1] in SHARED and path[-1] == "new":
                 continue

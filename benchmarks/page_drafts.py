@@ -1,0 +1,39 @@
+"""The section on drafts in docs/performance.md."""
+
+from __future__ import annotations
+
+import drafts
+from stored import Result, table
+
+
+def of_drafts(result: Result) -> str:
+    """Return the words and the tables of a result of ``drafts.py``."""
+    columns = (drafts.OFF, *(f"g{g}" for g in drafts.FIXED), drafts.POLICY)
+    rows = []
+    for case in dict.fromkeys(case.rpartition("/")[0] for case in result.cases("tokens_per_round")):
+        size, dtype, requests, right = case.split("/")
+        cells = [result.text(f"{case}/{column}", "out_tok_per_s") for column in columns]
+        for at, g in enumerate(drafts.FIXED, 1):
+            cells[at] += f" ({result.text(f'{case}/g{g}', 'of_ideal')})"
+        best = result.text(f"{case}/{drafts.POLICY}", "of_best")
+        rows.append((f"{size} {dtype}", requests[1:], right[1:], *cells, best))
+    head = ("", "requests", "right", "off", *(f"{g}" for g in drafts.FIXED), "policy", "policy / best")
+    vain = "; ".join(
+        f"{' '.join(case.split('/')[:2])}, {case.split('/')[2][1:]} requests: {result.text(case, 'of_off')}"
+        for case in result.cases("of_off")
+    )
+    steps = "; ".join(
+        f"{' '.join(case.split('/')[:2])}, {case.rpartition('/T')[2]}: {result.text(case, 'min_ms')}"
+        for case in result.cases("min_ms")
+        if case.rpartition("/T")[2] in ("1", "2", "3", "5", "9")
+    )
+    return f"""Answers whose `prediction` has each token right with a given probability, greedy, over HTTP, one worker on all
+cores. Tokens per second without drafts, with 1, 2, 4 and 8 drafts in a step, and with as many as the policy takes. In
+brackets, the speed-up divided by the ideal, which is the recorded tokens of a round times the kernels' time for one
+position, divided by their time for all positions of the round (bar {drafts.IDEAL:g}); on the right, the policy relative to
+the best of the other columns (bar {drafts.BEST:g}).
+
+{table(head, rows)}
+
+With predictions that are always wrong, the policy's tokens per second relative to those without drafts (bar
+{drafts.NEVER:g}): {vain}. Milliseconds of the kernels by positions: {steps}."""

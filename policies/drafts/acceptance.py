@@ -1,0 +1,62 @@
+"""The acceptance of drafts, as seen: how often the draft at each place of a round stood, if the ones before it did.
+
+Whole numbers, so that every machine and every replay counts alike. Old rounds count less: all counts are halved when one
+is full.
+"""
+
+from __future__ import annotations
+
+from ..plain import Plain
+from .options import LARGEST
+
+FULL = 256  # rounds after which counts are halved
+PRIOR = 8  # rounds that the acceptance of others is worth in the one of a sequence
+UNIT = 1 << 16  # one, in fixed point
+
+
+class Acceptance:
+    """The acceptance of one source of drafts, for a sequence or for an application. ``prior``: what it begins with."""
+
+    def __init__(self, prior: Acceptance | None = None) -> None:
+        self.prior = prior
+        self.reached = [0] * LARGEST  # rounds that verified a draft at this place, after all before it had stood
+        self.stood = [0] * LARGEST  # rounds in which it stood, too
+
+    def fork(self, prior: Acceptance | None) -> Acceptance:
+        copy = Acceptance(prior)
+        copy.reached, copy.stood = self.reached.copy(), self.stood.copy()
+        return copy
+
+    def snapshot(self) -> dict[str, Plain]:
+        return {"reached": self.reached.copy(), "stood": self.stood.copy()}
+
+    @classmethod
+    def restore(cls, data: dict[str, Plain], prior: Acceptance | None) -> Acceptance:
+        seen = cls(prior)
+        seen.reached, seen.stood = list(data["reached"]), list(data["stood"])
+        return seen
+
+    def record(self, drafted: int, accepted: int) -> None:
+        """Record a round."""
+        if self.reached[0] >= FULL:
+            self.reached = [count >> 1 for count in self.reached]
+            self.stood = [count >> 1 for count in self.stood]
+        for place in range(min(drafted, accepted + 1)):
+            self.reached[place] += 1
+            self.stood[place] += place < accepted
+
+    def chance(self, place: int) -> int:
+        """Return the chance in ``UNIT`` that the draft at ``place`` stands if the ones before it do.
+
+        Without any round it is a half.
+        """
+        before = self.prior.chance(place) if self.prior is not None else UNIT >> 1
+        return (PRIOR * before + UNIT * self.stood[place]) // (PRIOR + self.reached[place])
+
+    def expected(self, drafts: int) -> int:
+        """Return the mean number of tokens in ``UNIT`` that a round of ``drafts`` drafts yields: one and the accepted."""
+        total = stands = UNIT
+        for place in range(drafts):
+            stands = stands * self.chance(place) // UNIT
+            total += stands
+        return total

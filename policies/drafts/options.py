@@ -1,0 +1,24 @@
+"""The drafts that a request asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+LARGEST = 16  # drafts of a round; more are never worth a sweep, since each must follow an accepted one
+
+PREDICTION = "prediction"  # source of drafts: the text that the request predicts
+PROMPT = "prompt"  # source of drafts: n-grams of the request's own tokens
+SOURCES = (PREDICTION, PROMPT)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """The sources of a request's drafts and their number.
+
+    ``tokens`` fixes the drafts of a round (at most ``LARGEST``); 0 leaves it to the policy (``length.py``).
+    ``prediction`` holds the tokens of the predicted answer.
+    """
+
+    prompt: bool = False  # drafts are looked up in the request's own tokens
+    tokens: int = 0
+    prediction: list[int] = field(default_factory=list)

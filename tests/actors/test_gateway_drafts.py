@@ -1,0 +1,69 @@
+"""A request's drafts at the gateway: what each attempt asks for, what is counted, and the reason if there are none."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.gateway.drafts import NOT_ASKED, OFFLINE
+from blockwright.actors.gateway.messages import Heard, Submit
+from blockwright.actors.gateway.port import DraftCounts, DraftView
+from blockwright.actors.gateway.queue_position import QueuePositions
+from blockwright.actors.worker.messages import DraftRounds
+from blockwright.policies.drafts.options import DraftOptions
+from blockwright.policies.sweep.events import DraftsVerified
+from blockwright.policies.sweep.offline_capacity import OfflineCapacity
+from blockwright.tests.actors.fake_fleet import GATEWAY, route
+from blockwright.tests.actors.gateway_bench import Bench, emitted, given_back, progressed
+
+WANTED = DraftOptions(prompt=True, tokens=4, prediction=[7, 8])
+
+
+def drafts_of(effects: list) -> list[DraftOptions | None]:
+    """The drafts of each attempt that starts."""
+    return [effect.submission.drafts for effect in effects if isinstance(effect, Submit)]
+
+
+def verified(attempt: int, source: str, drafted: int, accepted: int) -> DraftsVerified:
+    return DraftsVerified(GATEWAY, "r", attempt, source, drafted, accepted)
+
+
+def test_every_attempt_asks_for_the_drafts_and_all_are_counted() -> None:
+    bench = Bench("w0", "w1")
+    assert drafts_of(bench.generate(drafts=WANTED)) == [WANTED]
+    bench.report("w0", progressed("r", 1, 5), verified(1, "prompt", 4, 1), emitted("r", 1, 5, [9, 9]))
+    bench.report("w0", verified(1, "prompt", 4, 4), verified(1, "prediction", 2, 0))
+    record = bench.state.active["r"]
+    effects = bench.die("w0")
+    assert drafts_of(effects) == [WANTED], "the one after a death, too"
+    bench.report("w1", verified(1, "prompt", 4, 4), DraftRounds(GATEWAY, "r", 2, "prediction", 3, 6, 2))
+    assert drafts_of(bench.report("w1", given_back("r", 2, "full"))) == [WANTED]
+    bench.report("w0", verified(3, "prompt", 1, 1), emitted("r", 3, 7, [9, 9], finish="length"), incarnation=2)
+    counts = {"prompt": DraftCounts(3, 9, 6), "prediction": DraftCounts(4, 8, 2)}
+    assert bench.state.describe("r").drafts == DraftView(prompt=True, prediction_tokens=2, tokens=4, sources=counts)
+    assert QueuePositions(bench.state.active, bench.state.table).progress(record, 0.0).drafts == counts
+
+
+def test_the_reason_is_told_if_there_are_none() -> None:
+    bench = Bench("w0", "w1", routes=[route("w0", "w1")])
+    assert drafts_of(bench.generate("a")) == [None]
+    assert bench.state.describe("a").drafts == DraftView(reason=NOT_ASKED)
+    assert drafts_of(bench.generate("b", drafts=WANTED)) == [WANTED]
+    assert bench.state.describe("b").drafts.reason == ""
+
+
+def test_lines_of_batches_have_none() -> None:
+    bench = Bench("w0")
+    bench.generate("a", offline=True, home="w0", drafts=WANTED)
+    assert drafts_of(bench(Heard("w0", 1, 0, [OfflineCapacity(("m",), 1, 100, 200)]))) == [None]
+    assert bench.state.describe("a").drafts.reason == OFFLINE
+
+
+def test_settings_that_cannot_be() -> None:
+    with pytest.raises(SettingsError, match=r"drafts.b names no application; there are: a"):
+        Settings(applications={"a": "/a"}, drafts={"b": "auto"})
+    with pytest.raises(SettingsError, match=r"drafts.\* is 'tier:2', but drafts by a tier or by another model"):
+        Settings(applications={"a": "/a"}, drafts={"*": "tier:2"})
+    with pytest.raises(SettingsError, match=r"draft_tokens is 99; give 0 \(chosen as it pays\) to 16"):
+        Settings(draft_tokens=99)
+    assert Settings(applications={"a": "/a"}, adapters="/x", drafts={"b": "prompt", "*": "off"}).drafts["b"] == "prompt"
