@@ -24,7 +24,6 @@ from ..policies.cluster.adapter_base import WholeModel
 from ..policies.requests.refusal import Refusal, RequestRefused
 from ..runtime.actor.actor import Actor
 from ..runtime.actor.endpoint import endpoint
-from ..runtime.actor.ref import Ref
 from ..runtime.base.errors import ActorDied, DeadlineExceeded, RemoteError
 from ..zoo.source import open_source
 from .app_roots import check_name, folder_below
@@ -224,7 +223,7 @@ class Applications(Actor):
 
     async def _begin(
         self,
-        controller: Ref,
+        controller: Controller,
         new: NewApplication,
         checkpoint: Checkpoint,
         application: Application,
@@ -237,14 +236,16 @@ class Applications(Actor):
         self._watch(name)
         return name
 
-    async def _undo(self, controller: Ref, new: NewApplication, before: Mapping[str, WholeModel]) -> None:
+    async def _undo(self, controller: Controller, new: NewApplication, before: Mapping[str, WholeModel]) -> None:
         """Remove what an addition has begun if a part of it failed, unless it replaces a model."""
         if new.name in before or new.replace:
             return
         with contextlib.suppress(RemoteError):  # nothing of it is left
             await controller.retire(new.name, 0.0)
 
-    async def _end_tiers(self, controller: Ref, before: Mapping[str, WholeModel], now: Collection[str], family: str) -> None:
+    async def _end_tiers(
+        self, controller: Controller, before: Mapping[str, WholeModel], now: Collection[str], family: str
+    ) -> None:
         """Remove the tiers of a replaced family that the new version lacks."""
         for one in before.values():
             if one.family == family and one.model not in now:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..gpu.errors import CheckpointError
 from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
@@ -121,7 +122,7 @@ def open_further(settings: Settings, opened: Opened, changes: Changes) -> tuple[
             defaults |= dict.fromkeys(found, new.defaults)
             bases |= {new.name: base} if base else {}
     lazy = frozenset(checkpoints.keys() - opened.checkpoints.keys())
-    more = {"bases": bases, "defaults": defaults, "on_demand": lazy, "families": families}
+    more: dict[str, Any] = {"bases": bases, "defaults": defaults, "on_demand": lazy, "families": families}
     return replace(opened, checkpoints=checkpoints, **more), told
 
 

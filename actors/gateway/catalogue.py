@@ -7,6 +7,7 @@ table, to which the catalogue passes the controller's publications.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from ...policies.model.tiers import no_tier
 from ...policies.nearest import suggestion
@@ -51,7 +52,7 @@ class Catalogue:
         table, chain, configured = self._table, self._table.chains.get(application), self.configured.get(model)
         if configured is None:
             assert chain is not None, "a model is neither configured nor published"
-            more = {"adapter": chain.adapter, "family": chain.family}
+            more: dict[str, Any] = {"adapter": chain.adapter, "family": chain.family}
             configured = ModelInfo(model, chain.checkpoint, chain.context, chain.created, False, **more)
         virtual = chain.virtual if chain is not None else configured.virtual
         return ModelInfo(
