@@ -54,7 +54,7 @@ def _tell_refusal(name: str, task: asyncio.Task[ApplicationView | RefusedChange]
 
 
 def _check_tiers(new: NewApplication, tiers: Sequence[Application], before: Mapping[str, WholeModel]) -> None:
-    """Raise RequestRefused if the id of a tier to add is that of a served model outside the family."""
+    """Raise RequestRefused if a served model outside the family has the id of a tier to add."""
     for tier in tiers:
         known = before.get(tier.served_as)
         if known is not None and known.family != new.name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -43,6 +44,9 @@ class Opened:
 def open_checkpoints(settings: Settings) -> Opened:
     """Open what the settings name, whole models first. Raises CheckpointError or SettingsError: one sentence."""
     wholly = {name: open_source(path) for name, path in settings.applications.items() if not is_adapter(path)}
+    for name in settings.exits:
+        if name not in settings.applications and not (settings.app_roots or settings.apps_file):
+            raise SettingsError(f"exits.{name} names no application; there are: {', '.join(settings.applications)}")
     opened, families = with_tiers(wholly, settings)
     for name in settings.bases:
         if name in opened:
@@ -100,6 +104,15 @@ def _check_named_tiers(settings: Settings, opened: Mapping[str, Checkpoint], fam
                 raise SettingsError(f"{setting} names {name!r}, which is not served; {there}")
 
 
+def _exit_layers(settings: Settings, name: str) -> list[int]:
+    """Return the layers that the setting ``exits`` gives an application. Raises SettingsError."""
+    text = settings.exits.get(name, "")
+    parts = [part.strip() for part in text.split(",")]
+    if name in settings.exits and not all(re.fullmatch("[0-9]{1,9}", part) for part in parts):
+        raise SettingsError(f"exits.{name} is {text!r}; give numbers of layers separated by commas, as 8,16")
+    return [int(part) for part in parts if part]
+
+
 def with_tiers(opened: Mapping[str, Checkpoint], settings: Settings) -> tuple[dict[str, Checkpoint], dict[str, str]]:
     """Return the checkpoints and, behind each family, its lower tiers; and the family of each tier, by model id.
 
@@ -107,7 +120,7 @@ def with_tiers(opened: Mapping[str, Checkpoint], settings: Settings) -> tuple[di
     """
     found, families = dict[str, Checkpoint](), dict[str, str]()
     for name, checkpoint in opened.items():
-        if (asked := settings.exit_layers(name)) and checkpoint.deltas:
+        if (asked := _exit_layers(settings, name)) and checkpoint.deltas:
             raise SettingsError(f"exits.{name} is given, but {name} is an adapter; give the exits of its base")
         family = checkpoint.with_shared_exits(asked, f"exits.{name}") if asked else checkpoint
         found[name] = family

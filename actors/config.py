@@ -8,7 +8,6 @@ seconds.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -88,9 +87,7 @@ class Settings:
         str,
         "file that keeps additions and removals at run time for the next start; empty: one in adapters, if that is set",
     ] = ""
-    exits: Annotated[
-        Texts, "application: layers of the lower tiers to serve beside it, as 8,16, for a family without exits.json"
-    ] = field(default_factory=dict)
+    exits: Annotated[Texts, "application: layers of lower tiers, as 8,16, without exits.json"] = field(default_factory=dict)
     on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
     workers: Annotated[int, "worker processes", Group("Workers")] = 1
     threads: Annotated[int, "kernel threads per worker; 0: cores (of the container) divided by workers, at least 1"] = 0
@@ -266,10 +263,6 @@ class Settings:
     ] = ""
     request_log_size: Annotated[int, "bytes (or 64MiB) per gateway's request log; older requests are deleted"] = 64 << 20
 
-    def exit_layers(self, name: str) -> list[int]:
-        """Return the layers that ``exits`` gives an application."""
-        return [int(part) for part in self.exits.get(name, "").split(",") if part.strip()]
-
     def may_serve(self, name: str) -> bool:
         """Return whether an application has this id, or may have a tier of this id."""
         return name in self.applications or family_of(name) in self.applications
@@ -407,12 +400,6 @@ class Settings:
                         f"bases.{name} = {base!r}: {one} is not an application; there are: {_listed(self.applications)}"
                     )
 
-        for name, layers in self.exits.items():
-            if name not in self.applications and not self._more_may_come:
-                raise SettingsError(f"exits.{name} names no application; there are: {_listed(self.applications)}")
-            if not re.fullmatch(r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", layers):
-                raise SettingsError(f"exits.{name} is {layers!r}; give numbers of layers separated by commas, as 8,16")
-
     def _check_logs(self) -> None:
         for name in ("event_log_size", "request_log_size"):
             if getattr(self, name) < LEAST_LOG:
@@ -422,9 +409,8 @@ class Settings:
 
     def _check_front(self) -> None:
         if self.device != "cpu":
-            raise SettingsError(
-                f"device is {self.device!r}, but there is no GPU back end yet; choose cpu, which is the default"
-            )
+            why = "but there is no GPU back end yet; choose cpu, which is the default"
+            raise SettingsError(f"device is {self.device!r}, {why}")
         if bool(self.tls_cert) != bool(self.tls_key):
             missing = "tls_key" if self.tls_cert else "tls_cert"
             raise SettingsError(f"{missing} is missing; https needs tls_cert and tls_key")
@@ -466,10 +452,8 @@ class Settings:
         for tenant, models in self.tenant_models.items():
             for model in models.split(","):
                 if not (self.may_serve(model.strip()) or self._more_may_come):
-                    served = _listed(self.applications)
-                    raise SettingsError(
-                        f"tenant_models.{tenant} names {model.strip()!r}, which is not served; there are: {served}"
-                    )
+                    there = f"which is not served; there are: {_listed(self.applications)}"
+                    raise SettingsError(f"tenant_models.{tenant} names {model.strip()!r}, {there}")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blockwright.actors.checkpoints import hash_applications, open_checkpoints
-from blockwright.actors.config import Settings
+from blockwright.actors.config import Settings, SettingsError
+from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.model.config import TensorRef
 from blockwright.gpu.weights import checkpoint as weights
 from blockwright.gpu.weights.identity import hash_tensor
@@ -34,3 +37,37 @@ def test_a_base_is_hashed_once_for_all_its_adapters(tmp_path: Path, monkeypatch:
     for name, folder in folders.items():
         alone = Settings(applications={"base": str(base), name: str(folder)}, max_model_len=64)
         assert hash_applications(open_checkpoints(alone), alone)[1] == together[name]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"exits": {"x": "1"}}, "exits.x names no application; there are: m"),
+        ({"exits": {"m": "1;2"}}, "exits.m is '1;2'; give numbers of layers separated by commas, as 8,16"),
+        ({"exits": {"m": ""}}, "exits.m is ''; give numbers of layers separated by commas, as 8,16"),
+        ({"exits": {"m": "2,1"}}, "exits.m: exit 2 is after 1 layer, but follows one after 2; sort the exits"),
+        ({"exits": {"m": "3"}}, "exits.m: the exit is after 3 layers, which are all of the model"),
+        (
+            {"exits": {"m": "1"}, "default_model": "m:2"},
+            "default_model names 'm:2', which is not served; m has the tiers",
+        ),
+        ({"tenant_weights": {"m:1": 2}}, "tenant_weights names 'm:1', which is not served; m has no tiers"),
+        ({"exits": {"m": "1"}, "applications": {"m:1": ""}}, "m:1 is a tier of the family m, and another application; give"),
+    ],
+)
+def test_exits_that_the_settings_cannot_mean(checkpoint: Callable[..., Path], more: dict[str, Any], says: str) -> None:
+    path = str(checkpoint("llama"))
+    applications = {"m": path, **dict.fromkeys(more.pop("applications", {}), path)}
+    with pytest.raises((SettingsError, CheckpointError)) as raised:
+        open_checkpoints(Settings(applications=applications, **more))
+    assert says in str(raised.value)
+
+
+def test_tiers_inherit_the_defaults_of_their_family(checkpoint: Callable[..., Path]) -> None:
+    settings = Settings(
+        applications={"m": str(checkpoint("llama"))}, exits={"m": "1,2"}, application_defaults={"m": '{"seed": 1}'}
+    )
+    opened = open_checkpoints(settings)
+    assert [*opened.checkpoints] == ["m", "m:1", "m:2"]
+    assert opened.families == {"m:1": "m", "m:2": "m"}
+    assert set(opened.defaults.values()) == {'{"seed": 1}'}
