@@ -133,6 +133,6 @@ class RowDrafts:
                 place = self._predicted.find(predicted, tokens, end, self._cursor)
                 near = abs(place - self._cursor) <= NEAR
                 if place >= 0 and (near or agreement(predicted, place - 1, tokens, end - 1) > 1):
-                    self._cursor = place
+                    self._cursor, self._missed = place, 0  # if the next one differs there, it is a replacement there
         self._read = length
         return self._cursor
