@@ -102,7 +102,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# The scripts are checked apart from the package: they are run by path and import their neighbours by bare name.
+# The scripts are checked apart from the package: they are run by path and import their neighbors by bare name.
 types: setup
 	$(BIN)/mypy
 	MYPYPATH=examples:benchmarks $(BIN)/mypy examples/*.py benchmarks/*.py

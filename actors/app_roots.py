@@ -51,7 +51,7 @@ def folder_below(roots: str, path: str) -> Path:
             f"{_listed(allowed)}"
         )
     if escaped:
-        raise _refused(f"{escaped} is a link that leaves the roots of app_roots; put the file itself there")
+        raise _refused(f"{escaped} is a link that leaves app_roots and the folder of adapters; put the file itself there")
     return folder
 
 

@@ -70,7 +70,7 @@ class Applications(Actor):
         self._writing = asyncio.Lock()
         self._removed: set[str] = set()  # adapters of the folder that must not be found there any more
         self._adding: dict[NewApplication, asyncio.Task[ApplicationView | RefusedChange]] = {}
-        self._bases: dict[NewApplication, str] = {}  # for adapters being added: the id of the model that they are put on
+        self._bases: dict[NewApplication, WholeModel | None] = {}  # of the additions that go on: the model each is put on
 
     async def on_start(self) -> None:
         if self._file is not None:
@@ -90,12 +90,13 @@ class Applications(Actor):
         if task is None:
             task = asyncio.create_task(self._add(new), context=contextvars.Context())  # without the caller's deadline
             self._adding[new] = task
-            task.add_done_callback(lambda _: (self._adding.pop(new), self._bases.pop(new, "")))
+            task.add_done_callback(lambda _: (self._adding.pop(new), self._bases.pop(new, None)))
         done, _ = await asyncio.wait({task}, timeout=min(wait, LONGEST_WAIT))
         if done:
             return task.result()
         task.add_done_callback(partial(_tell_refusal, new.name))
-        return ApplicationView(new.name, new.path, False, 0, 0, 0, self._bases.get(new, ""))
+        base = self._bases.get(new)
+        return ApplicationView(new.name, new.path, False, 0, 0, 0, base.model if base is not None else "")
 
     @endpoint(concurrent=True)
     async def find(self, name: str) -> bool | RefusedChange:
@@ -107,7 +108,9 @@ class Applications(Actor):
         if not isinstance(answer, RefusedChange):
             return True
         log.warning("adapter %s cannot be served: %s", name, answer.message)
-        why = answer.message.replace(new.path, name)  # the requesting client must not see paths
+        why = answer.message.replace(new.path, name)  # the requesting client must not see paths, nor other models' names
+        if answer.param == "base":
+            why = f"its base is not known; the operator of the server can name it (setting bases.{name})"
         return RefusedChange(Refusal.UNKNOWN_MODEL, f"model {name!r} cannot be served: {why}", "model")
 
     @endpoint(concurrent=True)
@@ -189,7 +192,7 @@ class Applications(Actor):
             return RefusedChange(Refusal.CONFLICT, f"model {new.name!r} was removed while it was added", "name")
         if not new.on_demand:  # an adapter found in the folder will be found there again
             self._removed.discard(new.name)
-            put_on = self._bases.get(new, "")
+            put_on = self._bases.get(new)
             await self._keep(lambda file: file.add(new, put_on))
         if new.replace:  # the replaced one is served by the controller, so the controller knows when it ends
             for held in self._held:
@@ -207,7 +210,7 @@ class Applications(Actor):
         settings, limits = self._settings, self._limits
         roots = roots_of(settings)
         base = base_of(new, roots, wholes)
-        self._bases[new] = base.model if base is not None else ""
+        self._bases[new] = base
         folder = folder_below(roots, new.path)
         held = next((c for c in self._held.values() if base and located(c) == base.checkpoint and c.source == c.path), None)
         checkpoint = open_adapter(folder, held) if held else open_source(folder, base.checkpoint if base else "")
@@ -215,6 +218,6 @@ class Applications(Actor):
         specs = checkpoint.specs(settings.page_size, limits.dtype)
         folder_below(roots, str(checkpoint.source))  # checked again: it may have become a link while it was read
         span = settings.pipelines.get(new.name, settings.pipeline)
-        name = stored_base(checkpoint, wholes) if base is None and checkpoint.deltas else self._bases[new]
+        name = base.model if base is not None else stored_base(checkpoint, wholes) if checkpoint.deltas else ""
         made = application_of(new.name, checkpoint, specs, length, span, name)
         return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()), **_own(new))

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..gpu.regular_file import read_plain
 from ..gpu.whole_file import write_whole
+from ..policies.cluster.adapter_base import WholeModel
 from ..policies.requests.refusal import RequestRefused
 from .app_roots import check_name
 from .config import Settings
@@ -66,12 +68,12 @@ class ChangesFile:
         default = raw["default"] if isinstance(raw["default"], str) else ""
         return Changes(added, frozenset(map(str, raw["removed"])), default, tuple(faults))
 
-    def add(self, new: NewApplication, base: str) -> None:
+    def add(self, new: NewApplication, base: WholeModel | None) -> None:
         """Record an addition or a new version. ``base`` is the model it was put on. Raises OSError if writing fails."""
         raw = self._for_change()
         entry: dict[str, Any] = {"path": new.path}
-        if base:
-            entry["base"] = base
+        if base is not None:
+            entry |= {"base": base.model, "base_path": base.checkpoint}
         if new.defaults:
             entry["defaults"] = json.loads(new.defaults)
         raw["added"][new.name] = entry
@@ -92,7 +94,7 @@ class ChangesFile:
     def _raw(self) -> dict[str, Any]:
         """Return the complete document. Raises OSError, or ValueError if it is not a changes file."""
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = read_plain(self.path)
         except FileNotFoundError:
             return {"version": VERSION, "added": {}, "removed": [], "default": ""}
         found = json.loads(text)
@@ -127,11 +129,12 @@ def _entry(name: str, entry: object) -> NewApplication:
     if not isinstance(entry, dict):
         raise ValueError("it is no object")
     path, base, defaults = entry.get("path"), entry.get("base", ""), entry.get("defaults", {})
+    base_path = entry.get("base_path", "")  # an earlier release has not written it
     if not isinstance(path, str) or not os.path.isabs(path):
         raise ValueError(f"path is {path!r}; give a folder from the root on")
-    if not isinstance(base, str):
-        raise ValueError(f"base is {base!r}; give a model id")
+    if not isinstance(base, str) or not isinstance(base_path, str):
+        raise ValueError(f"base is {base!r} and base_path {base_path!r}; give a model id and a folder")
     if not isinstance(defaults, dict):
         raise ValueError("defaults is no object")
     text = json.dumps(defaults, sort_keys=True) if defaults else ""
-    return NewApplication(name, path, base, defaults=text, on_demand=True)
+    return NewApplication(name, path, base, defaults=text, on_demand=True, base_path=base_path)

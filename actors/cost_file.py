@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
+from ..gpu.regular_file import read_plain
 from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.machines import LinkTimes
 from .config import Settings, SettingsError
@@ -14,7 +14,7 @@ NUMBER = 4  # bytes of each number of a hidden state
 
 def read_costs(path: str) -> Coefficients | None:
     """Read a cost table; None for no path. Raises OSError, and ValueError if it is not such a file."""
-    return Coefficients.from_table(json.loads(Path(path).read_text())) if path else None
+    return Coefficients.from_table(json.loads(read_plain(path))) if path else None
 
 
 def read_links(path: str) -> LinkTimes | None:
@@ -22,7 +22,7 @@ def read_links(path: str) -> LinkTimes | None:
 
     Returns None if the file has none. Raises the same errors as ``read_costs``.
     """
-    table = json.loads(Path(path).read_text()) if path else {}
+    table = json.loads(read_plain(path)) if path else {}
     try:
         link = table["links"]["shared-memory"] if "links" in table else None
         return LinkTimes(float(link["latency"]), float(link["bandwidth"]), NUMBER) if link else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..gpu.errors import CheckpointError
 from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from ..gpu.weights.checkpoint import Checkpoint
-from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base
+from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_same, named_base, named_by_path
 from ..policies.requests.refusal import Refusal, RequestRefused
 from ..zoo.source import open_source
 from .app_roots import check_name, folder_below
@@ -56,14 +56,45 @@ def base_of(new: NewApplication, roots: str, wholes: Collection[WholeModel]) -> 
     try:
         found = named_base(new.base, wholes) if new.base else choose_base(trained_on(folder), wholes)
     except AmbiguousBase as ambiguous:
-        message = f"{folder} is an adapter; {ambiguous.why}; name its base (base, or --base)"
+        remedy = f"--set bases.{new.name}=NAME" if new.on_demand else "base, or --base"
+        message = f"{folder} is an adapter; {ambiguous.why}; name its base ({remedy})"
         raise RequestRefused(Refusal.INVALID, message, param="base") from None
+    if found is not None and new.base_path and not is_same(new.base_path, found):
+        if (moved := named_by_path(new.base_path, wholes)) is not None:
+            return moved
+        message = (
+            f"{folder} was put on {new.base} from {new.base_path}, but {found.model} is {found.checkpoint} now; serve that "
+            "base, or add the adapter again"
+        )
+        raise RequestRefused(Refusal.INVALID, message, param="base")
     if found is None:
         there = ", ".join(one.model for one in wholes)
         why = f"base {new.base!r} is not a whole checkpoint that is served" if new.base else "no whole checkpoint is served"
         remedy = f"name one of {there}" if there else "add the checkpoint that it was trained on first"
         raise RequestRefused(Refusal.INVALID, f"{folder} is an adapter, but {why}; {remedy}", param="base")
     return found
+
+
+def check_places(settings: Settings) -> None:
+    """Raise SettingsError for a setting that names a file as a folder, or a file whose folder does not exist.
+
+    A folder of models that does not exist may come later, on a disk that is mounted.
+    """
+    named = [("adapters", settings.adapters), *(("app_roots", part.strip()) for part in settings.app_roots.split(","))]
+    for name, text in named:
+        folder = Path(text).expanduser()
+        if text and folder.exists() and not folder.is_dir():
+            raise SettingsError(f"{name}: {text} is a file; name a folder that holds a folder for each model")
+    if settings.adapters and is_adapter(Path(settings.adapters).expanduser()):
+        remedy = f"name the folder that it is in, or serve it alone with --app NAME={settings.adapters}"
+        raise SettingsError(f"adapters: {settings.adapters} is itself an adapter; {remedy}")
+    if not settings.apps_file:
+        return
+    file = Path(settings.apps_file).expanduser().absolute()
+    if not file.parent.is_dir():
+        raise SettingsError(f"apps_file: there is no folder {file.parent}; make it, or name a file in another one")
+    if file.is_dir():
+        raise SettingsError(f"apps_file: {settings.apps_file} is a folder; name a file, like {file / 'apps.json'}")
 
 
 def open_further(settings: Settings, opened: Opened, changes: Changes) -> tuple[Opened, list[str]]:
@@ -79,8 +110,7 @@ def open_further(settings: Settings, opened: Opened, changes: Changes) -> tuple[
         try:
             checkpoint, base = _open(new, settings, limits, checkpoints)
         except RequestRefused as refused:
-            remedy = refused.message.replace("(base, or --base)", f"(--set bases.{new.name}=NAME)")
-            told.append(f"{new.name} is not served: {remedy}")
+            told.append(f"{new.name} is not served: {refused.message}")
         except (CheckpointError, SettingsError, OSError) as error:
             told.append(f"{new.name} is not served: {error}")
         else:
@@ -102,9 +132,9 @@ def _open(
 
 
 def _further(settings: Settings, changes: Changes, told: list[str]) -> Iterator[NewApplication]:
-    """Yield the applications to serve beside the ones in the settings; additions at run time come first."""
+    """Yield the applications to serve beside the ones in the settings: additions at run time, whole models first."""
     taken = {*settings.applications}
-    for name, new in changes.added.items():
+    for name, new in sorted(changes.added.items(), key=lambda entry: is_adapter(entry[1].path)):
         if name not in taken:
             taken.add(name)
             yield new
@@ -116,6 +146,10 @@ def _further(settings: Settings, changes: Changes, told: list[str]) -> Iterator[
     except OSError as error:
         told.append(f"adapters: {folder} cannot be listed ({error.strerror}); its adapters are served when it is there")
         return
+    if is_adapter(folder):
+        told.append(
+            f"adapters: {folder} is an adapter itself; name the folder that holds it, or serve it with --app NAME={folder}"
+        )
     for name in names:
         if name.startswith(".") or name in changes.removed or not is_adapter(folder / name):
             continue

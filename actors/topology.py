@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..gpu.model.config import ModelConfig
@@ -36,28 +38,18 @@ from .controller.progress import Progress
 from .controller.scaling import scaling_plan
 from .controller.state import ControllerState
 from .cost_file import check_costs
-from .further_applications import open_further
+from .further_applications import check_places, open_further
 from .gateway.actor import Gateway
 from .gateway.lengths import Lengths
 from .gateway.peers import GatewayConfig, GatewayPeer, LocalFront
 from .gateway.port import GatewayPort, ModelInfo, Readiness, Service
 from .gateway.state import GatewayState
 from .gateway.tagging import check_tagging, make_tagging
-from .log_folders import check_folders
 from .predictor.messages import NODE
 from .rate_limiter import limits_of
 from .resources import address_space, cores, free_memory
 from .sizing import max_lengths, widening, worker_configs, worker_limits
-from .supervision_tree import (
-    HEAD,
-    PREDICTORS,
-    WORKER,
-    dispatchers,
-    gateway_nodes,
-    gateway_processes,
-    in_head,
-    tree,
-)
+from .supervision_tree import HEAD, PREDICTORS, WORKER, dispatchers, gateway_nodes, gateway_processes, in_head, tree
 from .worker.messages import WorkerConfig
 from .worker_processes import worker_launcher
 
@@ -302,6 +294,7 @@ async def _open_checkpoints(settings: Settings) -> tuple[Opened, Settings]:
     await asyncio.to_thread(check_costs, settings)
     await asyncio.to_thread(check_tagging, settings)
     await asyncio.to_thread(check_folders, settings)
+    await asyncio.to_thread(check_places, settings)
     opened = await asyncio.to_thread(open_checkpoints, settings)
     file, default = ChangesFile.of(settings), settings.default_model
     if file is not None:
@@ -416,3 +409,19 @@ def _gateway_configs(
         fronts = list(dict.fromkeys([HEAD, *others]))
         found[name] = GatewayConfig(settings, models, port, others, fronts, limiter)
     return found
+
+
+OUTPUT_FOLDERS = ("request_log", "tagger_folder", "event_log")  # settings
+
+
+def check_folders(settings: Settings) -> None:
+    """Create each folder and try to write to it. Raises SettingsError."""
+    for name in OUTPUT_FOLDERS:
+        if folder := getattr(settings, name):
+            try:
+                path = Path(folder).expanduser()
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=path).close()
+            except (OSError, RuntimeError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise SettingsError(f"{name}: {folder} cannot be used ({reason}); name a folder to write to") from None

@@ -21,6 +21,7 @@ _CODES = {
     405: "method_not_allowed",
     408: "request_timeout",
     413: "request_too_large",
+    415: "unsupported_encoding",
     417: "expectation_failed",
     421: "misdirected_request",
     429: "rate_limit_exceeded",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -41,19 +42,20 @@ SETS = {
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What is done when memory runs out. ``memory``: times as much of it for KV."""
+    """Something to do when memory runs out. ``policy``: another paper's. ``memory``: times as much for KV."""
 
     overload: Mapping[str, Any] = field(default_factory=lambda: {"mode": "off"})
     stages: int = 1
     dispatch: str = "prefix-aware"
     memory: float = 1.0
+    policy: str = ""
 
 
 SYSTEMS = {
     "preempt": System(),
     "pipelines": System(stages=2),
-    "swap": System({"mode": "swap"}),
-    "migrate": System({"mode": "migrate"}, dispatch="llumnix-minus-code"),
+    "swap": System(policy="swap"),
+    "migrate": System(policy="migrate", dispatch="llumnix-minus-code"),
     OURS: System({"mode": "drop"}),
     "endless-memory": System(memory=10.0),
 }
@@ -118,7 +120,8 @@ class LoadOf:
 def sources() -> str:
     """A fingerprint of what decides the outcome of a run."""
     files = {_lengths(one) for one in SETS.values()}
-    return fingerprint((ROOT / "policies", ROOT / "simulator", Path(__file__), *sorted(files)))
+    methods = (Path(__file__).with_name(f"overload_{name}.py") for name in ("swapping", "migration"))
+    return fingerprint((ROOT / "policies", ROOT / "simulator", Path(__file__), *methods, *sorted(files)))
 
 
 @kept
@@ -137,7 +140,7 @@ def described(system: System, instances: int) -> Any:
         "workload": {"arrivals": "log"},
         "models": [{**model, "hidden_bytes": 10_240, "context": 40_000}],
         "instances": [{**replicas, "max_rows": 1024, "chunk_size": 1024, "sweep_tokens": 2048}],
-        "links": {"latency": 1e-5, "bandwidth": LINK, "host": HOST},
+        "links": {"latency": 1e-5, "bandwidth": LINK},
         "dispatch": {"policy": system.dispatch},
         "overload": {"layers": LAYERS, **system.overload},
     }
@@ -158,11 +161,10 @@ class RunOutcome:
 
 
 def simulate(system: System, one: Load, instances: int = INSTANCES, seed: int = 1) -> RunOutcome:
-    """One run."""
+    """Return the outcome of one run."""
     from blockwright.policies.plan.coefficients import Coefficients
-    from blockwright.simulator.parameter_drops import simulation_of
 
-    run = simulation_of(described(system, instances), [Coefficients(**COSTS)], one.demands(seed))
+    run = made(system, described(system, instances), [Coefficients(**COSTS)], one.demands(seed))
     run.run()
     assert not any(request.failed for request in run.requests)
     first = [request.first - request.demand.at for request in run.requests]
@@ -172,6 +174,20 @@ def simulate(system: System, one: Load, instances: int = INSTANCES, seed: int = 
         figures[name] *= system.memory
     figures["tokens_per_s"] /= instances
     return RunOutcome(figures, first, each)
+
+
+def made(system: System, scenario: Any, coefficients: Sequence[Any], demands: Sequence[Any]) -> Any:
+    """Return the simulation of a system: its policy is ours, or another paper's."""
+    from overload_migration import MigrationPolicy
+    from overload_swapping import SwapPolicy
+
+    from blockwright.simulator.parameter_drops import simulation_of
+    from blockwright.simulator.simulation import ClusterSimulation
+
+    policies: dict[str, Any] = {"swap": partial(SwapPolicy, bandwidth=HOST), "migrate": MigrationPolicy}
+    if not system.policy:
+        return simulation_of(scenario, coefficients, demands)
+    return ClusterSimulation(scenario, coefficients, demands, policy=policies[system.policy])
 
 
 def read_off(run: Any, one: Load) -> dict[str, float]:
@@ -212,7 +228,7 @@ def moved(run: Any) -> dict[str, float]:
     if capacities := [reading["capacity"] for reading in report["readings"]]:
         found["capacity"] = max(capacities) / capacities[0]
         chunk = max(LEAST, min(MOST, LINK * TARGET)) / LINK
-        found["activation_wait_p99"] = percentiles("wait", run.links.waits or [0.0])["wait_p99"] / chunk
+        found["activation_wait_p99"] = percentiles("wait", run.policy.moves.links.waits or [0.0])["wait_p99"] / chunk
     return found
 
 

@@ -57,7 +57,7 @@ def chains() -> str:
         drawing.text(576, y + 16, users, "small quiet")
     drawing.rectangle(452, 213, 12, 5, "orange", radius=1)
     drawing.text(472, 219, "low-rank matrices of dates", "small quiet")
-    drawing.text(20, 219, "Equal tensors are found by content. Equal colours are one block.", "small quiet")
+    drawing.text(20, 219, "Equal tensors are found by content. Equal colors are one block.", "small quiet")
     return drawing.svg()
 
 

@@ -1,4 +1,4 @@
-"""Opening of files of checkpoints, adapters and zoos: regular files only, so that no read waits for a pipe for ever."""
+"""Opening of files of checkpoints, adapters, zoos and settings: regular files only, so that no read waits for a pipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from pathlib import Path
 
 from .errors import CheckpointError
 
+LONGEST_PLAIN = 64 << 20  # bytes of a file of settings, keys, costs or the like
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+
+
+class IrregularFileError(CheckpointError):
+    """An error for a path at which there is no regular file. ``kind``: what is there."""
+
+    def __init__(self, path: str | Path, kind: str) -> None:
+        super().__init__(f"{path} is {kind}; put the checkpoint's file there")
+        self.kind = kind
 
 
 def open_regular(path: str | Path) -> int:
@@ -22,7 +31,7 @@ def open_regular(path: str | Path) -> int:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
             kind = _KINDS.get(stat.S_IFMT(mode), "no file")
-            raise CheckpointError(f"{path} is {kind}; put the checkpoint's file there")
+            raise IrregularFileError(path, kind)
     except BaseException:
         os.close(fd)
         raise
@@ -37,3 +46,21 @@ def read_regular(path: str | Path, most: int) -> bytes:
     if size > most:
         raise CheckpointError(f"{path} is too long ({size} bytes, more than {most}); download or save the checkpoint again")
     return raw
+
+
+def open_plain(path: str | Path) -> int:
+    """Return a file descriptor to read a regular file that is no checkpoint's. Raises OSError for any other kind."""
+    try:
+        return open_regular(path)
+    except IrregularFileError as error:
+        raise OSError(errno.EINVAL, f"it is {error.kind}, not a regular file", str(path)) from None
+
+
+def read_plain(path: str | Path, most: int = LONGEST_PLAIN) -> str:
+    """Return the text of a regular file of at most ``most`` bytes. Raises OSError, and UnicodeDecodeError."""
+    with open(open_plain(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        raw = file.read(size) if size <= most else b""
+    if size > most:
+        raise OSError(errno.EFBIG, f"it has {size} bytes, more than {most}", str(path))
+    return raw.decode("utf-8")

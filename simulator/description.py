@@ -29,7 +29,7 @@ MOST_PARTS = 1 << 16  # chunks, or pages, in the smallest memory that holds whol
 Tokens = Annotated[int, Most(1 << 24)]  # tokens of a request: they are all listed
 Bytes = Annotated[int, Size()]
 Bandwidth = Annotated[float, Size()]  # bytes a second
-OVERLOAD = ("off", "drop", "swap", "migrate")
+OVERLOAD = ("off", "drop")
 IN_FLIGHT = ("shared", "own", "none")
 LEAST_WORK = "least-work"  # the gateway's own rule
 DISPATCH = (LEAST_WORK, *POLICIES)
@@ -122,7 +122,6 @@ class LinkSpec:
 
     latency: float = 0.0  # seconds until a message arrives
     bandwidth: Bandwidth = 0.0  # bytes of hidden states a second; 0: unlimited
-    host: Bandwidth = 25e9  # bytes of KV a second between a device and host memory, each way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +151,7 @@ class ProvisioningSpec:
 class OverloadSpec:
     """The reaction of replicas when KV memory runs out (``policies/overload``). Shares are of KV memory."""
 
-    mode: str = "off"  # "off": preempt | "drop": parameters | "swap": KV to host memory | "migrate": sequences by load
+    mode: str = "off"  # "off": preempt | "drop": parameters
     layers: int = 0  # layers of the model, between which it can be cut
     most: int = 4  # members of a pipeline
     throttled: float = 0.95  # share in use from which an instance drops
@@ -400,14 +399,13 @@ def _check_overload(made: Scenario, source: DescriptionSource) -> None:
         raise source.error(["overload", "mode"], f"is {spec.mode!r}; give one of: {', '.join(OVERLOAD)}")
     if spec.mode == "off":
         return
-    model, parts, drop = made.models[0], 4 * max(spec.layers, 1), spec.mode == "drop"
+    model, parts = made.models[0], 4 * max(spec.layers, 1)
     faults: list[tuple[object, list[str | int], str]] = [
-        (drop and spec.layers < 2, ["overload", "layers"], f"is {spec.layers}; give the layers of the model, 2 or more"),
+        (spec.layers < 2, ["overload", "layers"], f"is {spec.layers}; give the layers of the model, 2 or more"),
         (len(made.models) > 1, ["models"], "are several; with overload a cluster serves one model"),
-        (drop and model.kv_bytes % parts, ["models", 0, "kv_bytes"], f"is {model.kv_bytes}; give a multiple of {parts}"),
-        (drop and not model.parameters, ["models", 0, "parameters"], "is missing; they are what is dropped"),
-        (spec.mode != "swap" and not made.links.bandwidth, ["links", "bandwidth"], "is missing; KV moves over links"),
-        (spec.mode == "swap" and not made.links.host, ["links", "host"], "is 0; KV moves to host memory at so many bytes/s"),
+        (model.kv_bytes % parts, ["models", 0, "kv_bytes"], f"is {model.kv_bytes}; give a multiple of {parts}"),
+        (not model.parameters, ["models", 0, "parameters"], "is missing; they are what is dropped"),
+        (not made.links.bandwidth, ["links", "bandwidth"], "is missing; KV moves over links"),
         (made.provisioning.mode != "off", ["provisioning", "mode"], "is on; with overload all instances stay"),
         (policy != LEAST_WORK and POLICIES[policy].fallback, ["dispatch", "policy"], f"is {policy}; take one that does not"
          " forecast, for forecasts know nothing of what moves"),

@@ -1,4 +1,4 @@
-"""Base of simulated clusters in which sequences continue elsewhere, or later, with their KV.
+"""Moves of KV in a simulated cluster: sequences continue elsewhere, or later, with their KV.
 
 KV takes time on links. When it arrives its pages are published, and held until the sequence has started and lists them
 itself, so that all memory is accounted for in pages of the real allocator.
@@ -10,105 +10,94 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import Instance
 from ..policies.prediction.machines import LinkTimes
 from ..policies.sweep.events import Submission
 from .bulk import BulkLinks
-from .description import Scenario
 from .groups import GroupDevice, Taken, devices, take_one
-from .simulation import ClusterSimulation, Note
-from .workload import Demand
+from .simulation import ClusterSimulation
 
 Held = dict[str, list[int]]  # pages, by worker
 
 
-class MovingSimulation(ClusterSimulation):
-    """Base simulation with moving KV (see the module).
+class KvMoves:
+    """The moving KV of a cluster (see the module), for a policy that decides what moves.
 
     ``bandwidth`` is of the links that KV moves on, in bytes per second. There is one model, and instances have ``memory``
     bytes and prefix caches.
     """
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        coefficients: Sequence[Coefficients],
-        demands: Sequence[Demand],
-        *,
-        bandwidth: float,
-        jumps: bool = True,
-        note: Note | None = None,
-    ) -> None:
-        super().__init__(scenario, coefficients, demands, jumps=jumps, note=note)
-        self._spec = scenario.overload
-        self._times = LinkTimes(scenario.links.latency, bandwidth)
-        self.links = BulkLinks(self._times, bandwidth, self.call, priorities=self._spec.priorities)
-        self._places = {instance.name: place for place, instance in enumerate(self.instances)}
-        self._at = list(range(len(self.instances)))  # for each place, the place of the instance that its device is in now
+    def __init__(self, cluster: ClusterSimulation, bandwidth: float, *, priorities: bool = True) -> None:
+        scenario = cluster.scenario
+        self._cluster = cluster
+        self.times = LinkTimes(scenario.links.latency, bandwidth)
+        self.links = BulkLinks(self.times, bandwidth, cluster.call, priorities=priorities)
+        self.places = {instance.name: place for place, instance in enumerate(cluster.instances)}
+        self.at = list(range(len(cluster.instances)))  # for each place, the place of the instance that its device is in now
         # pages of sequences that continue elsewhere and have not started
-        self._kept: dict[str, tuple[Mapping[str, GroupDevice], Held]] = {}
-        self._page_bytes = scenario.instances[0].page_size * scenario.models[0].kv_bytes
+        self.kept: dict[str, tuple[Mapping[str, GroupDevice], Held]] = {}
+        self.page_bytes = scenario.instances[0].page_size * scenario.models[0].kv_bytes
         self.stalls: list[float] = []  # pauses of sequences, in seconds
         self.moved = 0  # bytes of KV
         self.changes: list[dict[str, Any]] = []
 
-    def _again(self) -> bool:
-        """Return whether any request is left, so that instances must be read again after ``PERIOD``."""
-        while self._oldest < len(self.requests) and self.requests[self._oldest].ended >= 0:
-            self._oldest += 1
-        return self._oldest < len(self.requests)
+    @property
+    def current(self) -> list[int]:
+        """The places of the current instances."""
+        return sorted(set(self.at))
 
-    def _log(self, what: str, group: str, **more: Any) -> None:
-        self.changes.append({"at": self.now, "what": what, "group": group, **more})
-        if self._note is not None:
-            self._note(self.changes[-1])
+    def record(self, what: str, group: str, **more: Any) -> None:
+        """Record a change."""
+        self.changes.append({"at": self._cluster.now, "what": what, "group": group, **more})
+        self._cluster.record(self.changes[-1])
 
-    def _touch(self, worker: str) -> None:
+    def touch(self, worker: str) -> None:
         """Prepare for a change of a worker's memory: it must not be within a jump."""
-        place = self._at[self._places[worker]]
-        instance = self.instances[place]
+        place = self.at[self.places[worker]]
+        instance = self._cluster.instances[place]
         if not isinstance(instance, Instance):
             instance.wake()
             return
-        instance.catch_up(self.now)
-        self._schedule(place)
+        instance.catch_up(self._cluster.now)
+        self._cluster.schedule(place)
 
-    def _device(self, place: int) -> GroupDevice:
+    def device(self, place: int) -> GroupDevice:
         """Return the memory of an instance of one device."""
-        instance = self.instances[place]
-        self._touch(instance.name)
+        instance = self._cluster.instances[place]
+        self.touch(instance.name)
         return devices(instance)[instance.name]
 
-    def _take(self, place: int, request: str) -> Taken:
+    def take(self, place: int, request: str) -> Taken:
         """Remove a sequence from the instance of one device at a place."""
-        instance = self.instances[place]
+        instance = self._cluster.instances[place]
         assert isinstance(instance, Instance), "one sequence was to leave a pipeline"
-        taken, news = take_one(instance, request, self.now)
-        self._told(place, news)
+        taken, news = take_one(instance, request, self._cluster.now)
+        self._cluster.news(place, news)
         return taken
 
-    def _go_on(self, place: int, taken: Taken, held: list[int]) -> None:
+    def go_on(self, place: int, taken: Taken, held: list[int]) -> None:
         """Continue a sequence at the instance of one device at a place, where its KV has arrived."""
-        device, name = self._device(place), self.instances[place].name
+        device, name = self.device(place), self._cluster.instances[place].name
         hashes = taken.submission.page_hashes[: taken.pages]
-        self._kept[taken.submission.request] = {name: device}, {name: device.publish(held, hashes)}
-        self._deliver(place, taken.submission)
+        self.kept[taken.submission.request] = {name: device}, {name: device.publish(held, hashes)}
+        self._cluster.deliver(place, taken.submission)
 
-    def _told(self, place: int, news: list[tuple[str, str]]) -> None:
-        for request, what in news if self._kept else ():
-            if what != "preempted" and request in self._kept:
-                devices, held = self._kept.pop(request)
+    def release_started(self, news: Sequence[tuple[str, str]]) -> None:
+        """Release the held pages of sequences that have started, or ended."""
+        for request, what in news if self.kept else ():
+            if what != "preempted" and request in self.kept:
+                devices, held = self.kept.pop(request)
                 for worker, handles in held.items():
-                    self._touch(worker)
+                    self.touch(worker)
                     devices[worker].release(handles)
-        super()._told(place, news)
 
-    def _deliver(self, place: int, submission: Submission) -> None:
-        (route,) = self._routes[place].values()
-        super()._deliver(place, submission if submission.route == route.id else replace(submission, route=route.id))
+    def routed(self, place: int, submission: Submission) -> Submission:
+        """Return a submission with the route of the instance at a place."""
+        (route,) = self._cluster.routes[place].values()
+        return submission if submission.route == route.id else replace(submission, route=route.id)
 
-    def overload(self) -> dict[str, object]:
+    def report(self) -> dict[str, object]:
+        """Return the figures, as in ``docs/schemas/simulate.json``."""
         return {
             "dropped_s": 0.0,
             "stale": len(self.stalls),

@@ -37,10 +37,8 @@ from ..policies.sweep.events import Submission
 from .description import Scenario
 from .exchange import Exchange, Paused
 from .groups import GroupDevice, SimulatedGroups, Taken, devices, layered, take_out
-from .migrate import MigrateSimulation
-from .moving import MovingSimulation
+from .moving import KvMoves
 from .simulation import ClusterSimulation, Note, sized
-from .swap import SwapSimulation
 from .workload import Demand
 
 SHOWN = 240  # most readings in a report
@@ -50,13 +48,10 @@ def simulation_of(
     scenario: Scenario, coefficients: Sequence[Coefficients], demands: Sequence[Demand], *, note: Note | None = None
 ) -> ClusterSimulation:
     """Return the simulation that a description asks for."""
-    kinds: dict[str, type[ClusterSimulation]] = {
-        "off": ClusterSimulation,
-        "drop": OverloadSimulation,
-        "swap": SwapSimulation,
-        "migrate": MigrateSimulation,
-    }
-    return kinds[scenario.overload.mode](scenario, coefficients, demands, note=note)
+    if scenario.overload.mode == "off":
+        return ClusterSimulation(scenario, coefficients, demands, note=note)
+    policy = partial(ParameterDropPolicy, costs=coefficients[0])
+    return ClusterSimulation(scenario, coefficients, demands, note=note, policy=policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +79,27 @@ class GroupChange:
     held_back: list[Submission] = field(default_factory=list)  # submissions that came meanwhile
 
 
-class OverloadSimulation(MovingSimulation):
-    """Simulation with dropped parameters (see the module).
+class ParameterDropPolicy:
+    """Policy that drops parameters and restores them (see the module), for ``scenario.overload``.
 
-    ``scenario.overload`` has a mode; there is one model, and replicas have ``memory`` bytes and prefix caches.
+    ``costs`` are of the first entry of instances; there is one model, and replicas have ``memory`` bytes and prefix caches.
     """
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        coefficients: Sequence[Coefficients],
-        demands: Sequence[Demand],
-        *,
-        jumps: bool = True,
-        note: Note | None = None,
-    ) -> None:
-        super().__init__(scenario, coefficients, demands, bandwidth=scenario.links.bandwidth, jumps=jumps, note=note)
+    def __init__(self, cluster: ClusterSimulation, costs: Coefficients) -> None:
+        scenario = cluster.scenario
+        self._cluster = cluster
+        self._spec = scenario.overload
+        self.moves = KvMoves(cluster, scenario.links.bandwidth, priorities=self._spec.priorities)
         (model,) = scenario.models
         page_size = scenario.instances[0].page_size
         self._components = components = layered(model, self._spec.layers, page_size)
-        costs = sized(coefficients[0], model)
+        costs = sized(costs, model)
         budgets = [spec.memory for spec in scenario.instances for _ in range(spec.count)]
-        workers = [instance.name for instance in self.instances]
-        configs = {instance.name: instance.state.config for instance in self.instances}
+        workers = [instance.name for instance in self._cluster.instances]
+        configs = {instance.name: instance.state.config for instance in self._cluster.instances}
         if not self._spec.lookahead:
             configs = {name: replace(config, lookahead=0) for name, config in configs.items()}
-        self._maker = SimulatedGroups(model, components, configs, costs, self._times)
+        self._maker = SimulatedGroups(model, components, configs, costs, self.moves.times)
         replicas = [replica(model.name, w, components, b) for w, b in zip(workers, budgets, strict=True)]
         planner = DropPlanner(
             {model.name: components}, {model.name: component_seconds(components, costs)}, most=self._spec.most
@@ -125,31 +115,36 @@ class OverloadSimulation(MovingSimulation):
         self._paused: dict[str, float] = {}  # stale sequences, since when
         self.readings: list[MemoryReading] = []
         self.retired: list[Instance | PipelineInstance] = []  # instances that have stopped
-        self.call(0.0, self._read)
+        self._cluster.call(0.0, self._read)
+
+    def _place(self, group: ParameterGroup) -> int:
+        return self.moves.places[group.members[0].worker]
 
     # readings and decisions ------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         readings, demand, capacity = {}, 0, 0
         for name, group in self.coordinator.groups.items():
-            if (place := self._places[group.members[0].worker]) not in self._changing:
+            if (place := self._place(group)) not in self._changing:
                 readings[name] = reading = self._reading(place)
                 demand, capacity = demand + reading.demand, capacity + reading.total
-        self.readings.append(MemoryReading(self.now, demand * self._page_bytes, capacity * self._page_bytes))
-        for decision in self.coordinator.read(self.now, readings) if readings else []:
+        self.readings.append(
+            MemoryReading(self._cluster.now, demand * self.moves.page_bytes, capacity * self.moves.page_bytes)
+        )
+        for decision in self.coordinator.read(self._cluster.now, readings) if readings else []:
             self._carry_out(decision)
         for name, state in self.coordinator.state.items():
             if state is GroupState.RESTORING and name not in self._loading:
                 self._load(self.coordinator.groups[name])
         for name in list(self._exchanges):
             self._move(name)
-        if self._again():
-            self.call(self.now + PERIOD, self._read)
+        if not self._cluster.ended:
+            self._cluster.call(self._cluster.now + PERIOD, self._read)
 
     def _reading(self, place: int) -> DemandReading:
         """Return a reading. In a pipeline the fullest device counts."""
-        instance, state = self.instances[place], self.instances[place].state
-        candidate, used = instance.candidate(self.now), 0
+        instance, state = self._cluster.instances[place], self._cluster.instances[place].state
+        candidate, used = instance.candidate(self._cluster.now), 0
         if isinstance(instance, PipelineInstance):
             shares = [device.used / max(device.total, 1) for device in devices(instance).values()]
             used = math.ceil(max(shares) * candidate.total_blocks)
@@ -161,20 +156,20 @@ class OverloadSimulation(MovingSimulation):
     def _carry_out(self, decision: Decision) -> None:
         match decision:
             case BeginDrop(drop):
-                self._log("drop", drop.group.name, bytes=sum(drop.freed.values()))
+                self.moves.record("drop", drop.group.name, bytes=sum(drop.freed.values()))
                 if len(drop.of) == 1:  # only the parameters that an aborted restore has loaded
                     self._claim(drop.group)
-                    self.coordinator.dropped(drop.group.name, self.now)
+                    self.coordinator.dropped(drop.group.name, self._cluster.now)
                 else:
-                    self._stop(GroupChange("drop", drop.group, drop.of, self.now, len(drop.of)))
+                    self._stop(GroupChange("drop", drop.group, drop.of, self._cluster.now, len(drop.of)))
             case BeginRestore(group, loads):
-                self._log("restore", group.name, bytes=sum(self._components[load.depth].nbytes for load in loads))
+                self.moves.record("restore", group.name, bytes=sum(self._components[load.depth].nbytes for load in loads))
             case ResumePipeline(group):
-                self._log("resume", group.name)
+                self.moves.record("resume", group.name)
                 self._loading.pop(group.name, None)
                 self._claim(group)
             case CallForHelp(lacking, why):
-                self._log("lacking", "", bytes=lacking, why=why)
+                self.moves.record("lacking", "", bytes=lacking, why=why)
 
     # parameters come back --------------------------------------------------------------------------------------------
 
@@ -185,7 +180,7 @@ class OverloadSimulation(MovingSimulation):
         """
         restoring, whole = self.coordinator.state[group.name] is GroupState.RESTORING, True
         every = range(len(self._components))
-        for worker, device in devices(self.instances[self._places[group.members[0].worker]]).items():
+        for worker, device in devices(self._cluster.instances[self._place(group)]).items():
             member = next(m for m in group.members if m.worker == worker)
             more = frozenset(every) - frozenset(range(member.first, member.last)) if restoring else member.surplus
             count, held = -(-nbytes(self._components, more) // device.page_bytes), self._claims.setdefault(worker, [])
@@ -205,8 +200,12 @@ class OverloadSimulation(MovingSimulation):
         for load in missing:
             assert load.source, "a group has all parameters"
             size = self._components[load.depth].nbytes
-            self.links.send(
-                (load.source, load.worker), Traffic.PARAMETERS, size, self.now, partial(self._loaded, group.name, load)
+            self.moves.links.send(
+                (load.source, load.worker),
+                Traffic.PARAMETERS,
+                size,
+                self._cluster.now,
+                partial(self._loaded, group.name, load),
             )
 
     def _loaded(self, name: str, load: ParameterLoad) -> None:
@@ -217,7 +216,7 @@ class OverloadSimulation(MovingSimulation):
         self.coordinator.loaded(name, load)
         if not left:
             group = self.coordinator.groups[name]
-            self._stop(GroupChange("restore", group, [group], self.now, 1))
+            self._stop(GroupChange("restore", group, [group], self._cluster.now, 1))
 
     # instances stop, and others begin --------------------------------------------------------------------------------
 
@@ -225,48 +224,49 @@ class OverloadSimulation(MovingSimulation):
         """Let each instance of a change finish the current sweep. A pipeline's sweeps under way are done again."""
         workers = {member.worker for group in change.before for member in group.members}
         if any(not workers.isdisjoint(exchange.devices) for exchange in self._exchanges.values()):
-            self.call(self.now + PERIOD, lambda: self._stop(change))
+            self._cluster.call(self._cluster.now + PERIOD, lambda: self._stop(change))
             return
         for group in change.before:
-            place, instance = self._places[group.members[0].worker], self.instances[self._places[group.members[0].worker]]
+            place = self._place(group)
+            instance = self._cluster.instances[place]
             self._changing[place] = change
             if isinstance(instance, Instance):
-                instance.catch_up(self.now)
-                self._schedule(place)
+                instance.catch_up(self._cluster.now)
+                self._cluster.schedule(place)
                 if instance.due < IDLE:
-                    self.call(instance.due, partial(self._stopped, change, group, place))
+                    self._cluster.call(instance.due, partial(self._stopped, change, group, place))
                     continue
             self._stopped(change, group, place)
 
     def _stopped(self, change: GroupChange, group: ParameterGroup, place: int) -> None:
-        instance = self.instances[place]
+        instance = self._cluster.instances[place]
         if isinstance(instance, Instance):
-            instance.catch_up(self.now)
-        self._due[place] = IDLE
-        change.taken += [(group, taken) for taken in take_out(instance, self.now)]
+            instance.catch_up(self._cluster.now)
+        self._cluster.due[place] = IDLE
+        change.taken += [(group, taken) for taken in take_out(instance, self._cluster.now)]
         self.retired.append(instance)
         change.running -= 1
         if not change.running:
-            self.call(self.now + self._spec.prepare, lambda: self._switch(change))
+            self._cluster.call(self._cluster.now + self._spec.prepare, lambda: self._switch(change))
 
     def _switch(self, change: GroupChange) -> None:
         """Begin the new instances."""
-        after = [change.group] if change.what == "drop" else self.coordinator.restored(change.group.name, self.now)
+        after = [change.group] if change.what == "drop" else self.coordinator.restored(change.group.name, self._cluster.now)
         self._loading.pop(change.group.name, None)
         found: dict[str, GroupDevice] = {}
         for group in after:
-            place = self._places[group.members[0].worker]
-            self.instances[place], route = self._maker.make(group)
-            self._routes[place], self._due[place] = {route.application: route}, IDLE
-            found |= devices(self.instances[place])
-            self._entrance.devices[place] = len(group.members)
+            place = self._place(group)
+            self._cluster.instances[place], route = self._maker.make(group)
+            self._cluster.routes[place], self._cluster.due[place] = {route.application: route}, IDLE
+            found |= devices(self._cluster.instances[place])
+            self._cluster.entrance.devices[place] = len(group.members)
             for member in group.members:
-                self._at[self._places[member.worker]] = place
+                self.moves.at[self.moves.places[member.worker]] = place
                 self._claims.pop(member.worker, None)
         for group in change.before:
-            self._changing.pop(self._places[group.members[0].worker], None)
-        self._entrance.changed(sorted(set(self._at)))
-        exchange = Exchange(self.links, found, self._components, self._touch, self._resume)
+            self._changing.pop(self._place(group), None)
+        self._cluster.entrance.changed(self.moves.current)
+        exchange = Exchange(self.moves.links, found, self._components, self.moves.touch, self._resume)
         self._exchanges[change.group.name] = exchange
         self._submit(change, after, exchange)
 
@@ -281,62 +281,69 @@ class OverloadSimulation(MovingSimulation):
             request = taken.submission.request
             if taken.pages and self._spec.exchange:
                 exchange.add(taken, before, names[home[request]], after)
-                self._paused[request] = self.now
+                self._paused[request] = self._cluster.now
             else:
                 fresh.append(taken.submission)
-        self._log(f"{change.what}ped" if change.what == "drop" else "restored", change.group.name,
-                  seconds=self.now - change.began, stale=exchange.left)  # fmt: skip
+        what = "dropped" if change.what == "drop" else "restored"
+        seconds = self._cluster.now - change.began
+        self.moves.record(what, change.group.name, seconds=seconds, stale=exchange.left)
         # first, or else waiting sequences would take all pages that it needs for its first round
         self._move(change.group.name)
         for submission in sorted(fresh, key=lambda submission: submission.arrival):
-            self._deliver(self._places[home[submission.request]], submission)
+            self._cluster.deliver(self.moves.places[home[submission.request]], submission)
 
     def _resume(self, exchange: Exchange, paused: Paused) -> None:
         submission = paused.taken.submission
-        self._kept[submission.request] = exchange.devices, paused.held
-        self.stalls.append(self.now - self._paused.pop(submission.request))
+        self.moves.kept[submission.request] = exchange.devices, paused.held
+        self.moves.stalls.append(self._cluster.now - self._paused.pop(submission.request))
         for name in list(self._exchanges):  # the freed pages are for the next round
             self._move(name)
-        self._deliver(self._places[paused.target.members[0].worker], submission)
+        self._cluster.deliver(self._place(paused.target), submission)
 
     def _move(self, name: str) -> None:
         exchange = self._exchanges[name]
         if exchange.left:
-            exchange.begin(self.now, self._running(exchange))
+            exchange.begin(self._cluster.now, self._running(exchange))
         if not exchange.left and self._exchanges.pop(name, None) is not None:
-            self.moved += exchange.moved
-            self._log("exchanged", name, bytes=exchange.moved)
+            self.moves.moved += exchange.moved
+            self.moves.record("exchanged", name, bytes=exchange.moved)
             if self.coordinator.state.get(name) is GroupState.DROPPING:
-                self.coordinator.dropped(name, self.now)
+                self.coordinator.dropped(name, self._cluster.now)
 
     def _running(self, exchange: Exchange) -> int:
-        places = {self._at[self._places[worker]] for worker in exchange.devices}
-        return sum(self.instances[place].candidate(self.now).running for place in places)
+        places = {self.moves.at[self.moves.places[worker]] for worker in exchange.devices}
+        return sum(self._cluster.instances[place].candidate(self._cluster.now).running for place in places)
 
-    # overrides of a cluster with fixed instances -------------------------------------------------------------------
+    # the cluster asks -------------------------------------------------------------------------------------------------
 
-    def _deliver(self, place: int, submission: Submission) -> None:
-        place = self._at[place]
+    @property
+    def places(self) -> list[int]:
+        """The places of the current instances."""
+        return self.moves.current
+
+    def redirect(self, place: int, submission: Submission) -> tuple[int, Submission] | None:
+        """Return the instance that a device is in now; hold the submission back while that instance changes."""
+        place = self.moves.at[place]
         if (change := self._changing.get(place)) is not None:
             change.held_back.append(submission)
-            return
-        super()._deliver(place, submission)
+            return None
+        return place, self.moves.routed(place, submission)
 
-    def overload(self) -> dict[str, object]:
+    def before_news(self, place: int, news: Sequence[tuple[str, str]]) -> None:
+        """Release the pages of sequences that have started after a move."""
+        self.moves.release_started(news)
+
+    def after_news(self, place: int, news: Sequence[tuple[str, str]]) -> None:
+        """Decide nothing: readings decide, every ``PERIOD`` seconds."""
+
+    def report(self) -> dict[str, object]:
+        """Return the figures, as in ``docs/schemas/simulate.json``."""
         dropped = sum(reading.capacity > self.readings[0].capacity for reading in self.readings)
         return {
-            **super().overload(),
+            **self.moves.report(),
             "dropped_s": round(PERIOD * dropped, 6),
             "readings": [
                 {"at": round(one.at, 6), "demand": one.demand, "capacity": one.capacity}
                 for one in self.readings[:: 1 + len(self.readings) // SHOWN]
             ],
         }
-
-    @property
-    def served(self) -> list[Instance | PipelineInstance]:
-        return [*self.retired, *self.serving]
-
-    @property
-    def serving(self) -> list[Instance | PipelineInstance]:
-        return [self.instances[place] for place in sorted(set(self._at))]

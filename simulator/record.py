@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ..policies.binary_size import parse_size
+from ..policies.nearest import suggestion
 
 T = TypeVar("T")
 Fault = Callable[[list[str | int], str], Exception]  # called with the place of a field and what is wrong with it
@@ -36,7 +37,7 @@ def record(kind: type[T], table: Any, error: Fault, place: list[str | int]) -> T
     hints, known = get_type_hints(kind, include_extras=True), [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for name in table:
         if name not in known:
-            raise error([*place, name], f"does not exist; there are: {', '.join(known)}")
+            raise error([*place, name], f"does not exist; {suggestion(name, known)}")
     for one in fields(kind):  # type: ignore[arg-type]
         if one.name not in table and one.default is MISSING and one.default_factory is MISSING:
             raise error([*place, one.name], "is missing")

@@ -11,7 +11,7 @@ import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from ..policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from ..policies.plan.coefficients import Coefficients
@@ -65,8 +65,35 @@ class NoCapacityError(ValueError):
         self.entry = entry
 
 
+class KvShortagePolicy(Protocol):
+    """A policy of a simulated cluster for a shortage of KV memory, besides preemption. It owns what moves meanwhile."""
+
+    @property
+    def places(self) -> Sequence[int]:
+        """The places of the current instances."""
+
+    @property
+    def retired(self) -> Sequence[Instance | PipelineInstance]:
+        """The instances that have stopped."""
+
+    def redirect(self, place: int, submission: Submission) -> tuple[int, Submission] | None:
+        """Return the place where a submission goes, in the form that it has there; None holds it back."""
+
+    def before_news(self, place: int, news: Sequence[tuple[str, str]]) -> None:
+        """Prepare for the news of an instance."""
+
+    def after_news(self, place: int, news: Sequence[tuple[str, str]]) -> None:
+        """Act on the news of an instance, which the cluster has handled."""
+
+    def report(self) -> dict[str, object]:
+        """Return the figures, as in ``docs/schemas/simulate.json``."""
+
+
 class ClusterSimulation:
-    """One run. ``coefficients`` are for each entry of ``scenario.instances``. Raises NoCapacityError when made."""
+    """One run. ``coefficients`` are for each entry of ``scenario.instances``. Raises NoCapacityError when made.
+
+    ``policy`` makes the policy for a shortage of KV; without one, instances only preempt.
+    """
 
     def __init__(
         self,
@@ -76,14 +103,16 @@ class ClusterSimulation:
         *,
         jumps: bool = True,
         note: Note | None = None,
+        policy: Callable[[ClusterSimulation], KvShortagePolicy] | None = None,
     ) -> None:
+        self.scenario = scenario
         self.requests = [SimulatedRequest(demand) for demand in demands]
         self.samples: list[ClusterSample] = []
         self._progress: Callable[[], None] | None = None
         self.instances: list[Instance | PipelineInstance] = []
         self.now = 0.0
         self._note, self._limits = note, scenario.limits
-        self._routes: list[dict[str, Route]] = []
+        self.routes: list[dict[str, Route]] = []
         for entry, (spec, found) in enumerate(zip(scenario.instances, coefficients, strict=True)):
             chains = [chain_of(model, spec) for model in scenario.models]
             for n in range(spec.count):
@@ -98,23 +127,26 @@ class ClusterSimulation:
                     links = LinkTimes(scenario.links.latency, scenario.links.bandwidth)
                     costs = sized(found, scenario.models[0])
                     self.instances.append(PipelineInstance(name, configs, event, costs, links, ahead=spec.ahead))
-                self._routes.append(routes)
+                self.routes.append(routes)
             if not self.instances[-1].total_blocks:
                 held = sum(model.own if model.shares else model.parameters for model in scenario.models)
                 page = scenario.models[0].kv_bytes * spec.page_size
                 raise NoCapacityError(entry, spec, held // spec.stages, page // spec.stages)
         self._hashed = [instance.state.config.prefix_cache for instance in self.instances]
-        self._entrance = Entrance(
-            scenario.dispatch, scenario.limits, scenario.models, self.instances, self._routes, scenario.seed
+        self.entrance = Entrance(
+            scenario.dispatch, scenario.limits, scenario.models, self.instances, self.routes, scenario.seed
         )
         self.provisioner = Provisioner(scenario.provisioning, [instance.name for instance in self.instances])
-        self._entrance.active = self.provisioner.active
+        self.entrance.active = self.provisioner.active
         self._oldest = 0  # all requests before this one have ended
         self._heap: list[tuple[float, int, int, int]] = []  # time, kind, number of an instance or a request, instance
         self._submissions: dict[int, Submission] = {}  # on their way
-        self._due = [IDLE] * len(self.instances)  # the ends that are in the heap
+        self.due = [IDLE] * len(self.instances)  # the ends that are in the heap
         self._calls: dict[int, Callable[[], None]] = {}  # pending calls, by number
         self._called = 0
+        self.policy: KvShortagePolicy | None = None
+        if policy is not None:
+            self.policy = policy(self)
 
     def run(self, progress: Callable[[], None] | None = None) -> None:
         """Run until the last request has ended. ``progress`` is called for each one that has.
@@ -145,11 +177,11 @@ class ClusterSimulation:
                 continue
             self.now, kind, number, place = heapq.heappop(heap)
             if kind == _END:
-                if self.now == self._due[number]:
-                    self._due[number] = IDLE
-                    self._told(number, self.instances[number].finish())
+                if self.now == self.due[number]:
+                    self.due[number] = IDLE
+                    self.news(number, self.instances[number].finish())
             elif kind == _DELIVERY:
-                self._deliver(place, self._submissions.pop(number))
+                self.deliver(place, self._submissions.pop(number))
             elif kind == _READY:
                 self._changed(self.provisioner.ready(number, self.now))
             elif kind == _CALL:
@@ -170,16 +202,16 @@ class ClusterSimulation:
 
     def _arrive(self, request: SimulatedRequest) -> None:
         demand, now = request.demand, self.now
-        if refused := self._entrance.refusal(demand, now):
+        if refused := self.entrance.refusal(demand, now):
             request.failed, request.ended = refused, now
             self._tell("refused", demand.number, why=refused)
             self._ended()
             return
         self._look_at_ages()
-        placing = self._entrance.begin(demand, now)
-        if self._entrance.predicts:  # a forecast advances an instance to the current time, and cuts its jump short
+        placing = self.entrance.begin(demand, now)
+        if self.entrance.predicts:  # a forecast advances an instance to the current time, and cuts its jump short
             for compared in placing.compared:
-                self._schedule(compared)
+                self.schedule(compared)
         placing = self._provision(placing)
         place, instance = placing.place, self.instances[placing.place]
         self.provisioner.dispatched(place)
@@ -187,14 +219,14 @@ class ClusterSimulation:
         if self._note is not None:
             names = [self.instances[i].name for i in placing.compared]
             self._tell("dispatched", demand.number, instance=instance.name, compared=names, loads=placing.loads)
-        route, timeout = self._routes[place][demand.model].id, self._limits.request_timeout
+        route, timeout = self.routes[place][demand.model].id, self._limits.request_timeout
         size = instance.state.config.page_size
         submission = demand.submission(route, size, hashed=self._hashed[place], timeout=timeout)
         if self._limits.latency:
             self._submissions[demand.number] = submission
             heapq.heappush(self._heap, (now + self._limits.latency, _DELIVERY, demand.number, place))
         else:
-            self._deliver(place, submission)
+            self.deliver(place, submission)
 
     def _look_at_ages(self) -> None:
         """Report the age of the oldest unfinished request to the provisioner.
@@ -208,7 +240,7 @@ class ClusterSimulation:
 
     def _provision(self, placing: Placing) -> Placing:
         """Start an instance if a forecast asks for one. If it is ready at once it gets the request, as in the paper."""
-        for change in self.provisioner.tick(self.now, predicted=placing.predicted) if self._entrance.predicts else ():
+        for change in self.provisioner.tick(self.now, predicted=placing.predicted) if self.entrance.predicts else ():
             self._changed(change)
             if change.what == "active":
                 known = len(placing.loads)  # the compared list may be the list of active instances, which is longer now
@@ -219,17 +251,23 @@ class ClusterSimulation:
     def _changed(self, change: InstanceChange) -> None:
         if change.what == "starting" and (cold := self.provisioner.spec.cold_start):
             heapq.heappush(self._heap, (self.now + cold, _READY, change.place, 0))
-        if self._note is not None:
-            name = self.instances[change.place].name
-            self._note({"at": self.now, "what": change.what, "instance": name, "why": change.why})
+        name = self.instances[change.place].name
+        self.record({"at": self.now, "what": change.what, "instance": name, "why": change.why})
 
-    def _deliver(self, place: int, submission: Submission) -> None:
+    def deliver(self, place: int, submission: Submission) -> None:
+        """Hand a submission to the instance at a place, or to where the policy redirects it."""
+        if self.policy is not None:
+            if (redirected := self.policy.redirect(place, submission)) is None:
+                return
+            place, submission = redirected
         demand = self.requests[int(submission.request[1:])].demand
         ends = demand.prompt + demand.output if demand.allowed else 0
-        self._told(place, self.instances[place].submit(submission, self.now, ends))
+        self.news(place, self.instances[place].submit(submission, self.now, ends))
 
-    def _told(self, place: int, news: list[tuple[str, str]]) -> None:
+    def news(self, place: int, news: list[tuple[str, str]]) -> None:
         """Handle the news of an instance that has changed."""
+        if self.policy is not None:
+            self.policy.before_news(place, news)
         instance, now = self.instances[place], self.now
         for id, what in news:
             number = int(id[1:])
@@ -244,19 +282,22 @@ class ClusterSimulation:
             else:
                 request.ended = now + self._limits.latency
                 request.failed = "" if what == "finished" else what
-                self._entrance.end(request.demand.model, now)
+                self.entrance.end(request.demand.model, now)
                 self._ended()
                 if (stopped := self.provisioner.ended(place, now)) is not None:
                     self._changed(stopped)
                 for change in self.provisioner.tick(now, measured=request.ended - request.demand.at):
                     self._changed(change)
             self._tell(what, number, instance=instance.name)
-        self._schedule(place)
+        self.schedule(place)
+        if self.policy is not None:
+            self.policy.after_news(place, news)
 
-    def _schedule(self, place: int) -> None:
+    def schedule(self, place: int) -> None:
+        """Put the end of an instance's sweep into the heap if it has changed."""
         instance = self.instances[place]
-        if instance.due != self._due[place]:
-            self._due[place] = instance.due
+        if instance.due != self.due[place]:
+            self.due[place] = instance.due
             if instance.due < IDLE:
                 heapq.heappush(self._heap, (instance.due, _END, place, 0))
 
@@ -268,24 +309,36 @@ class ClusterSimulation:
         if self._note is not None:
             self._note({"at": self.now, "what": what, "request": number, **more})
 
+    def record(self, entry: dict[str, Any]) -> None:
+        """Report a decision."""
+        if self._note is not None:
+            self._note(entry)
+
     def overload(self) -> dict[str, object] | None:
-        """Return the parameter drops as in ``docs/schemas/simulate.json``; None if parameters stay."""
-        return None
+        """Return the policy's figures; None without a policy."""
+        return None if self.policy is None else self.policy.report()
 
     @property
     def served(self) -> list[Instance | PipelineInstance]:
         """All instances that there were."""
-        return self.instances
+        return self.instances if self.policy is None else [*self.policy.retired, *self.serving]
 
     @property
     def serving(self) -> list[Instance | PipelineInstance]:
         """The current instances."""
-        return self.instances
+        return self.instances if self.policy is None else [self.instances[place] for place in self.policy.places]
+
+    @property
+    def ended(self) -> bool:
+        """True once all requests have ended."""
+        while self._oldest < len(self.requests) and self.requests[self._oldest].ended >= 0:
+            self._oldest += 1
+        return self._oldest == len(self.requests)
 
     def _sample(self) -> None:
         loads = [instance.candidate(self.now) for instance in self.serving]
         running, waiting = sum(load.running for load in loads), sum(load.waiting for load in loads)
-        waiting += sum(count for count, _ in self._entrance.outside.values())
+        waiting += sum(count for count, _ in self.entrance.outside.values())
         memory = [load.used_blocks / load.total_blocks for load in loads]
         self.samples.append(ClusterSample(self.now, running, waiting, memory))
 

@@ -1,6 +1,6 @@
 """Trace reader: arrival times and lengths of requests. No text, as published.
 
-Formats are recognised by their columns: ``input_tokens,output_tokens`` with or without ``arrival_s`` (CSV: Azure, ShareGPT,
+Formats are recognized by their columns: ``input_tokens,output_tokens`` with or without ``arrival_s`` (CSV: Azure, ShareGPT,
 arXiv), ``Timestamp,Request tokens,Response tokens`` (BurstGPT; rows without a response failed and are left out), JSON lines
 of ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids`` (Mooncake), and ServeGen's rates of clients, which
 need a second file with the quantiles of their lengths. Any of them may be compressed with gzip, or begin with the byte order

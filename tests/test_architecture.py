@@ -61,6 +61,41 @@ PATHS = re.compile(r"(?<![\w.:])/(?:admin|v1)/")  # of endpoints: in a decision'
 OPENAI_WORDS = re.compile(
     r"openai|invalid_request_error|server_error|model_not_found|context_length|\binvalid_value\b", re.I
 )
+LEAST_FILE_LINES = 70  # of a file with one importer, which stands beside it, and no thought of its own
+SMALL_THOUGHTS = {
+    "actors/controller/invariants.py": "invariants are checked by tests alone, over the whole state",
+    "actors/gateway/admission.py": "the admission check is a decision, and the gateway's state would exceed its limit",
+    "actors/gateway/drafts.py": "what a request's drafts amount to, apart from its record",
+    "actors/gateway/drain_requests.py": "procedures that wait, apart from the actor's endpoints",
+    "actors/gateway/invariants.py": "invariants are checked by tests alone, over the whole state",
+    "actors/gateway/listing.py": "a view for people; it decides nothing",
+    "actors/gateway/observations.py": "the figures of autoscaling, which the actor reads and the queries record",
+    "actors/gateway/recoveries.py": "reports for people about deaths; they decide nothing",
+    "actors/profiling/link_peer.py": "the other end of a measured link, run in a process of its own",
+    "actors/worker/block_endings.py": "the end of an unloaded block, which outlives its plans",
+    "actors/worker/offline_credit.py": "the credit that each gateway was last sent",
+    "actors/worker/peers.py": "reports among workers, with their acknowledgements",
+    "actors/worker/status.py": "a view for people; it decides nothing",
+    "api/http/draft_metrics.py": "families of one capability, as batch_metrics and cluster_metrics are",
+    "api/openai/draft_fields.py": "fields of one capability of the API",
+    "api/openai/drafts.py": "answers' part of one capability of the API",
+    "api/serve/port_owner.py": "a client's question to another server",
+    "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
+    "gpu/sampling/noise.py": "the generator of noise decides which tokens are drawn; its values must never change",
+    "gpu/weights/lora_product.py": "beside the check of bits, which identities need, it would close a circle",
+    "policies/drafts/length.py": "a pure rule, which a newcomer looks for",
+    "policies/drafts/prompt_lookup.py": "a method of the field, which a newcomer looks for",
+    "policies/memory/compaction.py": "a term of the field, which a newcomer looks for",
+    "policies/memory/prefix_index.py": "a term of the field, which a newcomer looks for",
+    "policies/offline/fed_worker.py": "mypyc compiles it, and not its importer, which has dataclasses",
+    "policies/requests/retry_after.py": "a term of the field, which a newcomer looks for",
+    "policies/sweep/backfill_repeats.py": "one mechanism of the sweep machine, with data of its own",
+    "policies/sweep/loading.py": "the procedure of one event of the sweep machine",
+    "policies/sweep/prefix_catch_up.py": "one mechanism of the planner, with a condition of its own",
+    "policies/sweep/route_queues.py": "load figures for reports; they decide nothing",
+    "policies/sweep/route_shapes.py": "values that memory and figures of routes are compared by",
+    "runtime/node/link_receivers.py": "the receivers of tensors; the importer only wires parts",
+}
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc)$")
 MOST_CODE_LINES, MOST_FILE_LINES, MOST_FUNCTION_LINES = 400, 600, 60
 SOURCES = (*LAYERS, "tests", "benchmarks", "examples")
@@ -284,6 +319,38 @@ def test_files_are_short() -> None:
     assert {path: size for path, size in whole.items() if size > MOST_FILE_LINES} == {}
     code = {path: code_lines(texts[path]) if path.endswith(".py") else size for path, size in whole.items()}
     assert {path: size for path, size in code.items() if size > MOST_CODE_LINES} == {}
+
+
+def lone_small_files(importers: dict[str, set[str]], sizes: dict[str, int]) -> set[str]:
+    """Return the small files whose single importer stands in the same folder."""
+    return {
+        path
+        for path, size in sizes.items()
+        if size < LEAST_FILE_LINES
+        and len(found := importers.get(path, set())) == 1
+        and {other.rpartition("/")[0] for other in found} == {path.rpartition("/")[0]}
+    }
+
+
+@claim("A small file with a single importer beside it has a reason", of="code-and-tests")
+def test_no_file_is_a_fragment_of_another() -> None:
+    """A command's file is named after what people type, so that ``api/commands`` is left out."""
+    paths = {name: str(path.relative_to(ROOT)) for name, path in layer_modules().items()}
+    importers: dict[str, set[str]] = {}
+    for name, path in layer_modules().items():
+        for other in imports_of(path) & paths.keys() - {name}:
+            importers.setdefault(paths[other], set()).add(paths[name])
+    sizes = {path: len((ROOT / path).read_text().splitlines()) for path in paths.values() if "__init__" not in path}
+    found = {path for path in lone_small_files(importers, sizes) if not path.startswith("api/commands/")}
+    assert found == SMALL_THOUGHTS.keys()
+    assert len(SMALL_THOUGHTS) <= 32
+
+
+def test_the_rule_of_fragments_catches_offenders() -> None:
+    sizes = {"a/small.py": 69, "a/large.py": 70, "a/shared.py": 9, "a/far.py": 9, "a/user.py": 200}
+    importers = {"a/small.py": {"a/user.py"}, "a/large.py": {"a/user.py"}, "a/far.py": {"b/user.py"}}
+    importers["a/shared.py"] = {"a/user.py", "b/user.py"}
+    assert lone_small_files(importers, sizes) == {"a/small.py"}
 
 
 @claim("Files have at most 400 lines of code and functions at most 60 lines", of="code-and-tests")

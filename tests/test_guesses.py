@@ -51,7 +51,7 @@ GUESSES = (
     ("how dense a request is: density", "policies/offline/density.py", "Costs"),
     ("which prompts of a batch share a prefix: prefix tree", "policies/offline/prefix_tree.py", "PrefixTree"),
     ("how long answers of a batch will be: estimates", "policies/offline/estimates.py", "Estimates"),
-    ("what a batch is before it runs: batch plan", "api/commands/batch_plan_report.py", "BatchPlan"),
+    ("what a batch is before it runs: batch plan", "api/commands/batch_plan.py", "BatchPlan"),
     ("in which order a batch runs: order", "policies/offline/order.py", "density_order"),
     ("how a batch is cut for several workers: parts", "policies/offline/parts.py", "cut"),
     ("which worker takes what of an offline job: feed", "policies/offline/feed.py", "OfflineFeed"),

@@ -53,6 +53,4 @@ def test_a_batch_says_what_is_kept(
     with pytest.raises(SystemExit) as ended:
         main(["batch", "run", str(given), "-o", str(out), "--model", str(DEMO)])
     assert ended.value.code == TERMINATED
-    assert (
-        capsys.readouterr().err == f"answered 0 of 1 line; their answers are kept in {out}, and the same command goes on\n"
-    )
+    assert capsys.readouterr().err == f"answered 0 of 1 line, kept in {out}; the same command answers the rest\n"

@@ -7,21 +7,23 @@ and does them in tasks: one for each batch that is checked, run or written. Owns
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import random
 import time
 from array import array
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from ...policies.offline.feed import OfflineFeed, PlacedRequest
+from ...policies.offline.job_account import FeedProgress
 from ...policies.requests.load_failure import without_folders
 from ...runtime.actor.actor import Actor
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.clock import Timer
 from .driver import NOMINAL, FeedDriver
-from .figures import figures_of
 from .messages import (
     BatchChecked,
     BatchEnded,
@@ -201,3 +203,24 @@ def _feed(seed: str, jobs: Sequence[LineJob], known: Mapping[int, int]) -> Offli
         draws=[drawn.random() for _ in jobs],
         known={number: known[job.line] for number, job in enumerate(jobs) if job.line in known},
     )
+
+
+def figures_of(progress: Mapping[str, FeedProgress], waits: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Return sums over the models, and each model's progress, as plain data.
+
+    ``progress`` is by model. ``waits`` says why the last request sent could not be answered.
+    """
+    seconds = [one.remaining_seconds for one in progress.values()]
+    known = [one for one in seconds if one is not None]
+    return {
+        "running": sum(one.running for one in progress.values()),
+        "remaining_tokens": round(sum(one.remaining_tokens for one in progress.values())),
+        "remaining_seconds": round(max(known), 1) if known and len(known) == len(seconds) else None,
+        "models": {n: {**_rounded(dataclasses.asdict(one)), "waits": waits.get(n, "")} for n, one in progress.items()},
+    }
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    return round(value, 4) if isinstance(value, float) else value

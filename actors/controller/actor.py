@@ -13,32 +13,31 @@ import dataclasses
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ...policies.cluster.adapter_base import WholeModel
 from ...policies.cluster.application_life import check_default
 from ...policies.cluster.scaling import PressedBlock
+from ...policies.requests.refusal import Refusal
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.actor.ref import Ref
 from ...runtime.cluster.process import Process
 from ..block.messages import BlockStatus
 from ..conditions import Conditions, Published
-from ..gateway.port import ApplicationView, Census, DrainAnswered, RemovalView
+from ..gateway.port import ApplicationView, Census, DrainAnswered, RefusedChange, RemovalView
 from ..predictor.messages import NODE as PREDICTORS
 from ..worker.messages import WorkerStatus
 from . import messages as m
-from .demand_calls import perform
-from .draining import drain_worker
+from .gateway_calls import GatewayCalls
 from .history import History
-from .overload_calls import switch
+from .messages import DrainWorker, ScalingEvent
 from .overload_groups import memory_groups, refusal, refused_workers
 from .overload_messages import MemoryGroups, MemoryOrder, OverloadTold
 from .overload_view import overload_view
 from .progress import Progress
 from .residency import not_served, serving, whole_models
-from .scaling_calls import scale
 from .state import ControllerState
 from .view import application_view, cluster_view, removal_view
 from .worker_calls import ANSWER_TIMEOUT, WorkerCalls
@@ -74,6 +73,7 @@ class Controller(Actor):
 
     async def on_start(self) -> None:
         self._calls = WorkerCalls(self.node, self._publishing, self.handle, self._kill)
+        self._gateway_calls = GatewayCalls(self.node, self._gateways, self._publishing, self._state)
         self._deafen = self.node.on_heartbeat(self._beat)
 
     async def on_stop(self) -> None:
@@ -318,14 +318,14 @@ class Controller(Actor):
                     if len(self._failed) > KEEP:
                         self._failed.popitem(last=False)
             case m.DemandEffect():
-                return self._spawn(perform(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
+                return self._spawn(self._gateway_calls.demand(effect, self.handle))
             case m.ScalingEffect():
                 self._history.scaled(effect, self.node.clock.now())
-                return self._spawn(scale(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
+                return self._spawn(self._gateway_calls.scale(effect, self.handle))
             case OverloadTold(group, text):
                 self._history.record(self.node.clock.now(), "overload", group, text)
             case m.OverloadEffect():
-                return self._spawn(switch(effect, self.node, self._gateways, self._publishing, self._state, self.handle))
+                return self._spawn(self._gateway_calls.switch(effect, self.handle))
             case m.FinishRequests(application):
                 return self._spawn(self._drain(application))
             case m.Fatal(message):
@@ -417,3 +417,16 @@ class Controller(Actor):
                 self.node.ref(gateway).routes.cast(update)
             for name in (name for name in alive if name not in first):
                 alive[name].routes.cast(parts[name])
+
+
+def drain_worker(
+    state: ControllerState, worker: str, drain: bool, handle: Callable[[ScalingEvent], object]
+) -> DrainAnswered:
+    """Start or end a drain. Asking for the current state is no error."""
+    if (known := state.workers.get(worker)) is None:
+        message = f"worker {worker!r} does not exist; there are: {', '.join(state.workers)}"
+        return DrainAnswered(refused=RefusedChange(Refusal.UNKNOWN_WORKER, message, "id"))
+    if drain and worker not in state.scaling.drained and (why := state.scaling.undrainable(worker)):
+        return DrainAnswered(refused=RefusedChange(Refusal.CONFLICT, f"worker {worker} cannot be drained: {why}", "id"))
+    handle(DrainWorker(worker, drain))
+    return DrainAnswered(running=known.running, waiting=known.waiting)

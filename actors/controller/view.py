@@ -6,7 +6,9 @@ Makes no calls: a worker without an answer is shown with what the controller kno
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +20,6 @@ from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
 from .labels import labels as labels_of
 from .messages import Application
-from .parameter_shares import ParameterShares, holders, parameter_shares, saving
 from .residency import Served, serving
 from .state import ControllerState
 from .worker_record import WorkerRecord
@@ -228,3 +229,47 @@ def _base(state: ControllerState, adapter: Application) -> str | None:
     served = serving(state.served, adapter.base_model) if adapter.base_model else None
     now = None if served is None else WholeModel(adapter.base_model, served.application.checkpoint)
     return shown_base(adapter.base_model, adapter.base, now) or None
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterShares:
+    """Raw bytes of an application's distinct tensors."""
+
+    own: int
+    shared: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Raw bytes of the parameters of several applications, and the bytes saved by sharing."""
+
+    stored: int  # equal tensors counted once
+    saved: int  # what separate copies would take in addition
+
+
+def saving(applications: Iterable[Application]) -> Saving:
+    """Return the sizes for one place that holds all of them, however often they are deployed."""
+    stored: dict[bytes, int] = {}
+    alone = 0
+    for application in applications:
+        tensors = application.tensors()
+        alone += sum(tensors.values())
+        stored |= tensors
+    total = sum(stored.values())
+    return Saving(total, alone - total)
+
+
+def holders(applications: Iterable[Application]) -> Counter[bytes]:
+    """Return, for each tensor (its hash), the number of applications that have it."""
+    return Counter(hash for application in applications for hash in application.tensors())
+
+
+def parameter_shares(application: Application, held: Mapping[bytes, int]) -> ParameterShares:
+    """Return an application's shares. ``held``: the result of ``holders`` for all applications, including this one."""
+    own = shared = 0
+    for hash, nbytes in application.tensors().items():
+        if held[hash] > 1:
+            shared += nbytes
+        else:
+            own += nbytes
+    return ParameterShares(own, shared)

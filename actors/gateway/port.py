@@ -227,6 +227,7 @@ class NewApplication:
     wait: float = 60.0  # seconds to wait for readiness; loading goes on after that
     defaults: str = ""  # as in ``ModelInfo``
     on_demand: bool = False  # added by the server itself: loaded when requests ask for it
+    base_path: str = ""  # the folder of ``base`` before a restart: another model of that id is no base for it
 
 
 @dataclass(frozen=True, slots=True)

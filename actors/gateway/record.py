@@ -310,5 +310,5 @@ class RequestRecord:
             arrival=self.arrival,
             tenant=self.generation.tenant,
             model=self.model,
-            drafts=draft_view(self.generation, self.route, self.drafts),
+            drafts=draft_view(self.generation, self.drafts),
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...gpu.regular_file import read_plain
 from ...gpu.whole_file import write_whole
 from ...policies.prediction.length_models import restored
 from ...policies.prediction.lengths import Accuracy, LengthLearner
@@ -36,7 +37,7 @@ class TaggerFile:
 def read_tagger(path: Path) -> TaggerFile:
     """Read and check a file. Raises TaggerFileError."""
     try:
-        data = path.read_bytes()
+        data = read_plain(path).encode()
         content: Any = json.loads(data)
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
             raise ValueError(f"schema is {content.get('schema') if isinstance(content, dict) else None!r:.40}, not {SCHEMA}")

@@ -26,6 +26,7 @@ from ..http import expect
 from ..http.auth import ApiCaller, Keys, ModelAccess
 from ..http.body_memory import BodyMemory
 from ..http.catalog import Catalog
+from ..http.content_encoding import check_encoding
 from ..http.context import BEGUN, CALLER, FAULT, FRONT, MODEL, PEER, TRACE, Front
 from ..http.cors import Cors
 from ..http.headers import log_names, mark
@@ -143,7 +144,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         front.hosts.check(request.host)
         _check_framing(request)
         expect.check(request)
-        expect.check_encoding(request)
+        check_encoding(request)
         if (answer := front.cors.preflight(request)) is not None:
             return answer
         if not front.keys.required or request.headers.get("Authorization", "").startswith("Basic "):
@@ -163,7 +164,9 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return error_response(from_http(error, request.method, request.path, front.max_body, use))
     except CheckpointError as error:
         return error_response(ApiError(500, str(error)))
-    except Exception:
+    except Exception as error:
+        if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+            return web.Response(status=LEFT)  # nothing reaches the client
         log.exception("%s %s failed", request.method, request.path, extra=log_names(request))
         return error_response(ApiError(500, "internal error; the server's log has the details"))
 

@@ -17,6 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from ..checks import shown
 from ..errors import ApiError, bad_request
+from ..http.content_encoding import decoded_reader
 from ..http.context import CALLER, FRONT
 from ..http.expect import begin_body
 from ..openai.field_types import Field, Integer, OneOf, Schema, Text
@@ -142,8 +143,9 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
     begun = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds) as limit:
-            await begin_body(request, request.app[FRONT].settings.batch_bytes + PIECE)
-            form = await request.multipart()
+            most = request.app[FRONT].settings.batch_bytes + PIECE
+            await begin_body(request, most)
+            form = MultipartReader(request.headers, decoded_reader(request, most))
             while (part := await form.next()) is not None:
                 if isinstance(part, MultipartReader) or part.name is None or part.name in found:
                     raise bad_request("the form has a part without a name, or one twice; send file and purpose", "file")
@@ -160,6 +162,8 @@ async def _read_form(request: web.Request, file: UploadedFile) -> dict[str, str]
     except TimeoutError:
         message = f"the file did not arrive within {seconds:g} s plus one for each 16 KiB; send it faster"
         raise _closing(ApiError(408, message)) from None
+    except web.HTTPRequestEntityTooLarge:
+        raise too_large(request.app[FRONT].settings.batch_bytes) from None
     except (ValueError, AssertionError, web.RequestPayloadError, HttpProcessingError) as error:
         request.content.feed_eof()
         message = f"the form cannot be read ({str(error)[:200]}); send multipart/form-data"

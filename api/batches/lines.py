@@ -26,15 +26,18 @@ from ..checks import Body, shown
 from ..errors import ApiError, bad_request, error_body, in_words
 from ..http.auth import ApiCaller
 from ..http.context import CALLER, IGNORED, OFFLINE, Front, OfflinePlace
-from ..openai.bodies import parse_json
+from ..openai.bodies import CHAT_FIELDS, COMPLETION_FIELDS, FOREIGN_TO_CHAT, parse_json
 from ..openai.chat import CHAT
 from ..openai.completions import COMPLETIONS
+from ..openai.fields import HARMLESS
 from ..openai.generate import GenerateHandler, GeneratingEndpoint, whole_answer
 
 log = logging.getLogger(__name__)
 ENDPOINTS: dict[str, GeneratingEndpoint[Any]] = {one.path: one for one in (CHAT, COMPLETIONS)}
 LONGEST_ID = 512  # most characters of a custom_id
 LONG = 1 << 18  # bytes; parsing a line of this length takes some milliseconds
+_OF_LINE = frozenset(("custom_id", "method", "url", "body"))
+_OF_BODIES = {one.name for one in (*CHAT_FIELDS, *COMPLETION_FIELDS)} - HARMLESS - {"request_id"}
 _LATER = (Refusal.OVERLOADED, Refusal.UNAVAILABLE)
 
 
@@ -134,7 +137,20 @@ def parse_line(raw: bytes, url: str = "") -> BatchLine:
     if not isinstance(body, dict):
         message = f"body is {shown(body)}; give the object that {named} takes"
         raise LineRefused("invalid_body", message, "body", custom_id)
+    _check_beside({name: value for name, value in line.items() if name not in _OF_LINE}, custom_id)
     return BatchLine(custom_id, ENDPOINTS[named], body)
+
+
+def _check_beside(others: Body, custom_id: str) -> None:
+    """Raise LineRefused for a field beside the body that would choose or shape the answer within it."""
+    for name, value in others.items():
+        if name in _OF_BODIES and value is not None:
+            message = f"{name} stands beside body, where it would be ignored; put it into body"
+            raise LineRefused("misplaced_field", message, name, custom_id)
+    try:
+        FOREIGN_TO_CHAT.check(others)
+    except ApiError as error:
+        raise LineRefused("misplaced_field", error.message, error.param, custom_id) from None
 
 
 async def parse_here(raw: bytes, url: str = "") -> BatchLine:

@@ -1,8 +1,8 @@
 """The files of a batch that runs without a server: its requests, its answers, and its errors.
 
 An output file grows by one line at a time, so it holds whole lines whatever ends the program. A torn last line (of a full
-disk, a crashed machine) is cut off. Each line has the hash of the request that it answers, and the identity of the model.
-Nothing else here depends on models.
+disk, a crashed machine) is cut off, if it begins like an answer. Each line has the hash of the request that it answers, and
+the identity of the model. Nothing else here depends on models.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...gpu.regular_file import open_plain
 from .lines import BatchLine, LineAnswer, LineRefused, line_hash, parse_line, result_line
 
 REQUEST_HASH, MODEL_HASH = "request_hash", "model_hash"  # keys of an output's lines, in addition to OpenAI's
 HASH = 16  # bytes
+_BEGINNING = b'{"id": "'  # of every line of an output
 
 
 class BatchFileError(Exception):
@@ -72,7 +74,7 @@ class BatchInput:
         self._models: list[str | None] = []
         self.refused: dict[int, LineRefused] = {}
         try:
-            self._file = path.open("rb")
+            self._file = open(open_plain(path), "rb")  # noqa: SIM115 (closed by ``close``)
         except OSError as error:
             raise BatchFileError(f"{path} cannot be read ({error.strerror}); name a file of JSON lines") from None
         try:
@@ -181,6 +183,8 @@ class BatchOutput:
             with open(os.dup(self._file), "rb") as file:
                 for number, raw in enumerate(file, 1):
                     if not raw.endswith(b"\n"):
+                        if not (raw.startswith(_BEGINNING) or _BEGINNING.startswith(raw)):
+                            raise _no_answer(number, self.path)
                         break
                     found.append(_stored(raw, number, self.path))
                     whole += len(raw)
@@ -260,10 +264,13 @@ def _stored(raw: bytes, number: int, path: Path) -> StoredAnswer:
         tokens = int(response["body"]["usage"]["completion_tokens"])
         hashes = [value if isinstance(value := line.get(name), str) else "" for name in (REQUEST_HASH, MODEL_HASH)]
     except (ValueError, KeyError, TypeError, RecursionError):
-        remedy = "name another output, or move this file away"
-        message = f"line {number} of {path} is no answer of a batch, so nothing is appended to it; {remedy}"
-        raise BatchFileError(message) from None
+        raise _no_answer(number, path) from None
     return StoredAnswer(number, id, tokens, *hashes)
+
+
+def _no_answer(number: int, path: Path) -> BatchFileError:
+    remedy = "name another output, or move this file away"
+    return BatchFileError(f"line {number} of {path} is no answer of a batch, so nothing is appended to it; {remedy}")
 
 
 def compare(given: BatchInput, output: BatchOutput, models: Mapping[str, str]) -> Comparison:

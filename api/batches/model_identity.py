@@ -12,8 +12,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from ...actors.checkpoints import hash_applications, open_checkpoints
+from ...actors.changes_file import ChangesFile
+from ...actors.checkpoints import Opened, hash_applications, open_checkpoints
 from ...actors.config import Settings
+from ...actors.further_applications import open_further
 from ...actors.sizing import serving_dtype
 
 TEXT_FILES = (
@@ -35,7 +37,7 @@ def model_identities(settings: Settings) -> dict[str, str]:
     This reads every tensor, which takes seconds for each gigabyte. Raise CheckpointError and SettingsError like a server's
     start.
     """
-    opened = open_checkpoints(settings)
+    opened, default = _opened(settings)
     dtype = serving_dtype(settings, {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()})
     found = {}
     for application in hash_applications(opened, settings):
@@ -50,7 +52,18 @@ def model_identities(settings: Settings) -> dict[str, str]:
             for name in TEXT_FILES:
                 digest.update(f"\0{name}\0".encode() + _content(folder / name))
         found[application.name] = digest.hexdigest()
-    return found
+    first = {default: found.pop(default)} if default in found else {}
+    return first | found
+
+
+def _opened(settings: Settings) -> tuple[Opened, str]:
+    """Open what a server with these settings serves, its folder of adapters included; also return its default model."""
+    opened, file = open_checkpoints(settings), ChangesFile.of(settings)
+    if file is None:
+        return opened, settings.default_model
+    changes = file.read()
+    opened, _ = open_further(settings, opened, changes)  # its start tells what is not served
+    return opened, settings.default_model or changes.default
 
 
 def _content(path: Path) -> bytes:

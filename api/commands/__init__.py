@@ -1,16 +1,18 @@
-"""The commands of ``blockwright``: one module each, found by name in ``COMMANDS``.
+"""The commands of ``blockwright``: two functions each, found by name in ``COMMANDS``.
 
-A module has ``add(parser)``, which declares its arguments, and ``run(arguments)``, which returns the exit code. Only the
-module of the requested command is imported; ``--help`` reads the summaries here and imports none. A user's mistake is raised
-as ``CommandError``. Modules import nothing heavy at their top, so that ``--help`` of a command is quick.
+The function ``zoo_add`` runs ``blockwright zoo add`` and returns the exit code; its docstring is the description in
+``--help``. ``zoo_add_arguments`` declares its arguments. Only the module of the requested command is imported; the list of
+commands is made from the summaries here and imports none. A user's mistake is raised as ``CommandError``. Modules import
+nothing heavy at their top, so that ``--help`` of a command is quick.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol, cast
+from typing import NamedTuple
 
 
 class CommandError(Exception):
@@ -21,16 +23,15 @@ class CommandError(Exception):
         self.code = code
 
 
-class CommandModule(Protocol):
-    """The interface of a module in this package. Its docstring is the command's description in ``--help``."""
+class CommandFunctions(NamedTuple):
+    """The functions of a command.
 
-    __doc__: str | None
+    ``declare`` adds its arguments to a parser. ``run`` returns the exit code, and raises CommandError; its docstring is the
+    description in ``--help``.
+    """
 
-    def add(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Run the command and return the exit code. Raise CommandError."""
+    declare: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,41 +39,43 @@ class Command:
     """A command. ``summary``: its line in the list of commands."""
 
     module: str  # name of a module in this package
+    function: str  # name of the function that runs it
     summary: str
 
-    def load(self) -> CommandModule:
-        return cast(CommandModule, import_module(f"{__name__}.{self.module}"))
+    def load(self) -> CommandFunctions:
+        module = import_module(f"{__name__}.{self.module}")
+        return CommandFunctions(getattr(module, f"{self.function}_arguments"), getattr(module, self.function))
 
 
 # The order is the order of the list in --help.
 COMMANDS = {
-    "serve": Command("serve", "serve checkpoints over HTTP"),
-    "demo": Command("demo", "show it at work: shared fine-tunes, a dozen streams, a kill"),
-    "chat": Command("chat", "talk to a model"),
-    "complete": Command("complete", "continue a prompt"),
-    "batch plan": Command("batch_plan", "look at a file of requests before it runs"),
-    "batch run": Command("batch_run", "answer a file of requests without a server"),
-    "bench": Command("bench", "measure a server"),
-    "profile": Command("profile", "measure how fast this machine runs a model"),
-    "ps": Command("ps", "show applications, memory and workers"),
-    "apps": Command("apps", "list the applications of a server"),
-    "apps add": Command("apps_add", "add a model to a running server"),
-    "apps remove": Command("apps_remove", "remove a model from a server"),
-    "top": Command("top", "show how busy a server is"),
-    "explain": Command("explain", "show what happened to a request"),
-    "chaos": Command("chaos", "kill, stop or slow a worker of your own server"),
-    "doctor": Command("doctor", "check whether this machine can serve"),
-    "zoo add": Command("zoo_add", "add a model to a zoo, which stores each tensor once"),
-    "zoo list": Command("zoo_list", "list the applications of a zoo"),
-    "zoo show": Command("zoo_show", "show an application's blocks and who shares them"),
-    "zoo verify": Command("zoo_verify", "check every byte of a zoo"),
-    "zoo remove": Command("zoo_remove", "remove an application from a zoo"),
-    "zoo gc": Command("zoo_gc", "delete the files of a zoo that nothing needs"),
-    "simulate": Command("simulate", "simulate a cluster: latency and throughput of a workload"),
-    "tagger train": Command("tagger_train", "train an estimator of answer lengths on past requests"),
-    "tagger show": Command("tagger_show", "show how good a trained estimator is"),
-    "node": Command("node", "join a cluster as one more node"),
-    "trace": Command("trace", "draw logs of actors' messages as trees"),
-    "trace replay": Command("replay", "replay the event log of a worker"),
-    "version": Command("version", "print the version"),
+    "serve": Command("serve", "serve", "serve checkpoints over HTTP"),
+    "demo": Command("demo", "demo", "show it at work: shared fine-tunes, a dozen streams, a kill"),
+    "chat": Command("chat", "chat", "talk to a model"),
+    "complete": Command("chat", "complete", "continue a prompt"),
+    "batch plan": Command("batch_plan", "batch_plan", "look at a file of requests before it runs"),
+    "batch run": Command("batch_run", "batch_run", "answer a file of requests without a server"),
+    "bench": Command("bench", "bench", "measure a server"),
+    "profile": Command("profile", "profile", "measure how fast this machine runs a model"),
+    "ps": Command("ps", "ps", "show applications, memory and workers"),
+    "apps": Command("apps", "apps", "list the applications of a server"),
+    "apps add": Command("apps", "apps_add", "add a model to a running server"),
+    "apps remove": Command("apps", "apps_remove", "remove a model from a server"),
+    "top": Command("ps", "top", "show how busy a server is"),
+    "explain": Command("explain", "explain", "show what happened to a request"),
+    "chaos": Command("chaos", "chaos", "kill, stop or slow a worker of your own server"),
+    "doctor": Command("doctor", "doctor", "check whether this machine can serve"),
+    "zoo add": Command("zoo", "zoo_add", "add a model to a zoo, which stores each tensor once"),
+    "zoo list": Command("zoo", "zoo_list", "list the applications of a zoo"),
+    "zoo show": Command("zoo", "zoo_show", "show an application's blocks and who shares them"),
+    "zoo verify": Command("zoo", "zoo_verify", "check every byte of a zoo"),
+    "zoo remove": Command("zoo", "zoo_remove", "remove an application from a zoo"),
+    "zoo gc": Command("zoo", "zoo_gc", "delete the files of a zoo that nothing needs"),
+    "simulate": Command("simulate", "simulate", "simulate a cluster: latency and throughput of a workload"),
+    "tagger train": Command("tagger", "tagger_train", "train an estimator of answer lengths on past requests"),
+    "tagger show": Command("tagger", "tagger_show", "show how good a trained estimator is"),
+    "node": Command("node", "node", "join a cluster as one more node"),
+    "trace": Command("trace", "trace", "draw logs of actors' messages as trees"),
+    "trace replay": Command("trace", "trace_replay", "replay the event log of a worker"),
+    "version": Command("doctor", "version", "print the version"),
 }

@@ -1,14 +1,4 @@
-"""Answers a file of requests without a server: JSON lines in, JSON lines out, in
-the format of OpenAI's batches.
-
-A line is {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
-"body": {...}}. Lines run in an efficient order: a shared prefix is computed
-once, and long prompts run beside long answers. If it is interrupted, run the
-same command again: it continues, and computes nothing twice. If a prompt or the
-model has changed since, its answer is not kept silently: --redo answers such
-lines again. Lines that fail are in OUT.errors.jsonl and are tried again by the
-next run. The exit code is 0 if every line is answered and 1 if some failed.
-"""
+"""The command ``batch run``."""
 
 from __future__ import annotations
 
@@ -32,7 +22,7 @@ if TYPE_CHECKING:
     from ..program.job_bar import JobBar
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def batch_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", metavar="IN.jsonl", type=Path, help="a file with a request on each line")
     parser.add_argument(
         "-o", "--output", metavar="OUT.jsonl", type=Path, required=True, help="file to which answers are appended"
@@ -54,7 +44,18 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def batch_run(arguments: argparse.Namespace) -> int:
+    """Answer a file of requests without a server: JSON lines in, JSON lines out, in
+    the format of OpenAI's batches.
+
+    A line is {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
+    "body": {...}}. Lines run in an efficient order: a shared prefix is computed
+    once, and long prompts run beside long answers. If it is interrupted, run the
+    same command again: it continues, and computes nothing twice. If a prompt or the
+    model has changed since, its answer is not kept silently: --redo answers such
+    lines again. Lines that fail are in OUT.errors.jsonl and are tried again by the
+    next run. The exit code is 0 if every line is answered and 1 if some failed.
+    """
     from ..batches.local_files import BatchFileError, BatchInput, BatchOutput
     from ..batches.model_identity import model_identities
     from ..program.embedded import ALONE, Cluster
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         except BatchFileError as error:
             raise CommandError(str(error)) from None
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
-            print(f"{batch.stopped()}, and the same command goes on", file=sys.stderr)
+            print(batch.stopped(), file=sys.stderr)
             raise
     return batch.tell()
 
@@ -130,8 +131,9 @@ class _FileBatch:
         self._sharing = sum(job.sharing * job.prompt_tokens for job in jobs) / prompts if prompts else 0.0
 
     def stopped(self) -> str:
-        """Return a sentence on the kept answers of a run that did not end."""
-        return f"answered {self.answered} of {_lines(len(self._given))}; their answers are kept in {self._output.path}"
+        """Return a sentence on the kept answers of a run that did not end, and on how to go on."""
+        told = f"answered {self.answered} of {_lines(len(self._given))}"
+        return f"{told}, kept in {self._output.path}; the same command answers the rest"
 
     def tell(self) -> int:
         """Print the outcome on standard error; return the exit code."""
@@ -169,7 +171,7 @@ class _FileBatch:
         id, custom_id = _new_id(), self._given.custom_id(line)
         if answer.status == 200:
             model = self._given.model(line) or next(iter(self._models))
-            hashes = {REQUEST_HASH: self._given.hash(line), MODEL_HASH: self._models[model]}
+            hashes = {REQUEST_HASH: self._given.hash(line), MODEL_HASH: self._models.get(model, "")}
             self._output.append(result_line(id, custom_id, answer, more=hashes))
             self.answered += 1
         else:

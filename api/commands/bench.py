@@ -1,12 +1,4 @@
-"""Measures a server over HTTP: time to first token, time between tokens, time per
-token, end-to-end latency, tokens per second.
-
-The loads are the same as in other tools: levels of concurrency, a request rate
-(Poisson or constant), random lengths, prompts from a file, published traces.
-
-For example, three levels of load with 100 requests each:
-blockwright bench serve --max-concurrency 1,4,16 --input-len 64 --output-len 32
-"""
+"""The command ``bench``."""
 
 from __future__ import annotations
 
@@ -16,7 +8,7 @@ import dataclasses
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -24,7 +16,7 @@ from urllib.parse import quote
 from ...policies.nearest import suggestion
 from . import CommandError
 from .connection import add_url, read_key, refusals
-from .figures_file import FiguresFile
+from .output import FiguresFile, FittedTable, console_of, print_json
 
 if TYPE_CHECKING:
     from ...simulator.traces import TraceRequest
@@ -32,8 +24,18 @@ if TYPE_CHECKING:
     from ..load.workload import Request, Vocabulary
     from ..program.client import Client
 
+_COUNTS = (("succeeded", "requests"), ("failed", "failed"))
+_AMOUNTS = (
+    ("duration, s", "seconds"),
+    ("requests/s", "requests_per_s"),
+    ("prompt tokens/s", "prompt_tokens_per_s"),
+    ("output tokens/s", "output_tokens_per_s"),
+)
+_SHARES = ("mean", "p50", "p99")
+_WIDEST = 11  # characters of a level's column, including the gap
 
-def add(parser: argparse.ArgumentParser) -> None:
+
+def bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "blockwright bench serve [OPTION ...]"  # puts the required word first
     parser.add_argument("what", metavar="serve", choices=["serve"], help="measure a running server")
     add_url(parser)
@@ -73,12 +75,21 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="store the figures; '-': print them instead of the table")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def bench(arguments: argparse.Namespace) -> int:
+    """Measure a server over HTTP: time to first token, time between tokens, time per
+    token, end-to-end latency, tokens per second.
+
+    The loads are the same as in other tools: levels of concurrency, a request rate
+    (Poisson or constant), random lengths, prompts from a file, published traces.
+
+    For example, three levels of load with 100 requests each:
+    blockwright bench serve --max-concurrency 1,4,16 --input-len 64 --output-len 32
+    """
     stored = FiguresFile("--json", arguments.json) if arguments.json not in (None, "-") else None
     with refusals():
         found = asyncio.run(_measure(arguments))
     if arguments.json == "-":
-        print(json.dumps(found, indent=1))
+        print_json(found)
     else:
         _show(found)
     if stored is not None:
@@ -125,7 +136,7 @@ def _counter(total: int) -> Callable[[Outcome], None]:
 
 async def _model(client: Client, wanted: str | None) -> tuple[str, int]:
     """Return a model's id, and its context in tokens (0: unknown)."""
-    listed = (await client.get("/v1/models"))["data"]
+    listed = (await client.get("/v1/models", holds="data"))["data"]
     if not listed:
         raise CommandError(f"{client.url} serves no model yet; wait until it is ready")
     model = wanted or next((one["id"] for one in listed if one.get("default")), listed[0]["id"])
@@ -222,22 +233,42 @@ def _texts(path: Path) -> list[str]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    from .bench_report import figures_tables
-
     machine, server, settings = found["machine"], found["server"], found["settings"]
     told = f"{server['version'] or 'unknown version'}, {', '.join(server['numerics'] or ['unknown numerics'])}"
     print(f"{settings['model']} at {server['url']} ({told})")
     print(f"from {machine['cpu']}, {machine['cores']} cores, blockwright {found['versions']['blockwright']}; times in ms")
     if settings["clipped"]:
         print(f"{settings['clipped']} requests were shortened to the model's context")
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 80)
+    console = console_of(80)
     for one in figures_tables(found["levels"], console.width):
         console.print(one)
     for one in found["levels"]:
         for message, count in one["errors"].items():
             print(f"{count} failed: {message}", file=sys.stderr)
+
+
+def figures_tables(levels: Sequence[Mapping[str, Any]], width: int) -> Iterator[FittedTable]:
+    """Yield tables with the levels side by side, as many as fit into ``width`` characters; the others follow below."""
+    names = [name for name, _ in _figures(levels[0])]
+    fit = max(1, (width - max(map(len, names))) // _WIDEST)
+    for first in range(0, len(levels), fit):
+        shown = [dict(_figures(level)) for level in levels[first : first + fit]]
+        rows = [(name, *(level[name] for level in shown)) for name in names]
+        yield FittedTable(rows[0], rows[1:], numbers=len(shown))
+
+
+def _figures(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the rows of a level, with times in milliseconds."""
+    from ..load.figures import METRICS
+
+    yield "concurrency", "-" if one["concurrency"] is None else str(one["concurrency"])
+    yield "arrival", one["arrival"]
+    yield "requests/s asked", "-" if one["request_rate"] is None else f"{one['request_rate']:g}"
+    yield from ((text, str(one[name])) for text, name in _COUNTS)
+    yield from ((text, f"{one[name]:,.1f}") for text, name in _AMOUNTS)
+    for name in METRICS:
+        for part in _SHARES:
+            yield f"{name.upper()} {part}, ms", "-" if one[name] is None else f"{one[name][part] * 1000:,.1f}"
 
 
 def count(text: str) -> int:

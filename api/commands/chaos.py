@@ -1,11 +1,4 @@
-"""Kills, stops or slows a worker of your own server and reports what happens
-until it serves again.
-
-WORKER is a name from 'blockwright ps'. kill ends its process (SIGKILL); stop
-freezes it (SIGSTOP) until the server notices and replaces it; slow lets it run
-only half of the time, for --seconds. The server must run on this machine and
-belong to the same user.
-"""
+"""The command ``chaos``."""
 
 from __future__ import annotations
 
@@ -31,7 +24,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 View = Mapping[str, Any]
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def chaos_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what", choices=["kill", "stop", "slow"], help="kill it, freeze it, or let it run only half of the time"
     )
@@ -40,13 +33,21 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def chaos(arguments: argparse.Namespace) -> int:
+    """Kill, stop or slow a worker of your own server and report what happens
+    until it serves again.
+
+    WORKER is a name from 'blockwright ps'. kill ends its process (SIGKILL); stop
+    freezes it (SIGSTOP) until the server notices and replaces it; slow lets it run
+    only half of the time, for --seconds. The server must run on this machine and
+    belong to the same user.
+    """
     if urlsplit(arguments.url).hostname not in LOCAL:
         raise CommandError(f"{arguments.url} is another machine; run it there", 2)
     if arguments.seconds is not None and arguments.what != "slow":
         raise CommandError(f"--seconds says how long slow lasts; leave it out of {arguments.what}", 2)
     with connected(arguments) as session:
-        view = session.get("/admin/cluster")
+        view = session.get("/admin/cluster", holds="workers")
         worker = found(view, arguments.worker)
         if arguments.what == "slow":
             seconds = SLOW if arguments.seconds is None else arguments.seconds
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             flush=True,
         )
         seen = max((event["number"] for event in view["events"]), default=0)
-        looks = (session.get("/admin/cluster") for _ in _times(PATIENCE))
+        looks = (session.get("/admin/cluster", holds="workers") for _ in _times(PATIENCE))
         for line in follow(looks, worker["id"], seen):
             print(line, flush=True)
     return 0

@@ -1,12 +1,14 @@
 """The command line: finds the command, parses, and calls it. The command itself imports everything heavy.
 
-A wrong command, flag or setting is one sentence on stderr and exit code 2, with the nearest existing name. Commands are
-modules of ``api/commands``. Their flags are frozen (a test holds the list); everything else is a setting.
+A wrong command, flag or setting is one sentence on stderr and exit code 2, with the nearest existing name. The flags of
+commands are frozen (a test holds the list); everything else is a setting.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import inspect
 import io
 import os
 import sys
@@ -14,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ...policies.nearest import nearest, suggestion
-from . import COMMANDS, CommandError, CommandModule
+from . import COMMANDS, CommandError, CommandFunctions
 from .foreign_flags import WORDS, hint
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
@@ -34,6 +36,13 @@ class Parser(argparse.ArgumentParser):
             told = hint(unknown, next(iter(rest), ""), flags_of(self), places) or "see --help"
             message = f"there is no argument {unknown!r}; {told}"
         self.exit(2, f"{self.prog}: {message}\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help to the output, errors included: argparse ignores a failed write, and a full disk would go unnoticed."""
+        if file is not sys.stdout:
+            return super()._print_message(message, file)
+        print(message, end="", flush=True)
+        return None
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """Convert a value like argparse, but replace a message of argparse that would name a Python function."""
@@ -61,11 +70,13 @@ def flags_of(parser: argparse.ArgumentParser) -> list[str]:
     return found
 
 
-def make_parser(name: str, module: CommandModule) -> Parser:
-    """Return the parser of one command; its description is the module's docstring."""
+def make_parser(name: str, command: CommandFunctions) -> Parser:
+    """Return the parser of one command; its description is the docstring of the function that runs it."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog=f"blockwright {name}", description=module.__doc__, formatter_class=form, allow_abbrev=False)
-    module.add(parser)
+    parser = Parser(
+        prog=f"blockwright {name}", description=inspect.getdoc(command.run), formatter_class=form, allow_abbrev=False
+    )
+    command.declare(parser)
     return parser
 
 
@@ -121,8 +132,8 @@ def _run(words: Sequence[str]) -> int:
         name = "version"
     if name not in COMMANDS:
         return _refuse(_no_command(name, rest), 2)
-    module = COMMANDS[name].load()
-    return module.run(make_parser(name, module).parse_args(rest))
+    command = COMMANDS[name].load()
+    return command.run(make_parser(name, command).parse_args(rest))
 
 
 def _prepare_streams() -> None:
@@ -173,5 +184,6 @@ def _longer(name: str) -> list[str]:
 
 
 def _refuse(message: str, code: int) -> int:
-    print(f"blockwright: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a closed pipe or a full disk takes no error either
+        print(f"blockwright: {message}", file=sys.stderr)
     return code

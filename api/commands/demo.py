@@ -1,10 +1,4 @@
-"""Shows Blockwright at work: two workers serve nine small models that share their
-blocks. A dozen requests stream at once, one of them runs across both workers,
-a fine-tune is added meanwhile, and a worker is killed under the streams. Then
-two workers with little memory meet a burst: parameters make room for KV.
-
-It needs no network and ends by itself. The exit code is 0 if all went well.
-"""
+"""The command ``demo``."""
 
 from __future__ import annotations
 
@@ -17,7 +11,7 @@ from .connection import refusals
 from .doctor import port
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--serve", action="store_true", help="leave the server running until Ctrl-C")
     parser.add_argument(
         "--port", type=any_port, default=0, metavar="N", help="port to listen on; if it is in use, any free one (any)"
@@ -29,7 +23,14 @@ def any_port(text: str) -> int:
     return 0 if text == "0" else port(text)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def demo(arguments: argparse.Namespace) -> int:
+    """Show Blockwright at work: two workers serve nine small models that share their
+    blocks. A dozen requests stream at once, one of them runs across both workers,
+    a fine-tune is added meanwhile, and a worker is killed under the streams. Then
+    two workers with little memory meet a burst: parameters make room for KV.
+
+    It needs no network and ends by itself. The exit code is 0 if all went well.
+    """
     from ...gpu.weights.checkpoint import check_here
     from ..demo.checkpoint import write_random
     from ..demo.family import present

@@ -1,23 +1,37 @@
-"""Shows what happened to a request: candidates, queue, prefill, workers,
-preemptions, failovers, and where its time went.
+"""The command ``explain``: a request's history in words, from the body of ``/v1/requests/{id}``.
 
-ID is the id of the answer, or the x-request-id that the client sent. A server
-remembers the last thousand finished requests. A key sees its own requests, an
-admin key sees all.
+The history has the request's events, the time of each phase, and the reasons for its route: the candidates, the forecast for
+each, and the outcome. Its times are seconds since the request arrived. Seconds of a dispatch count from the query to a
+dispatcher.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from . import CommandError
 from .connection import UNKNOWN, add_url, connected
+from .output import print_json
+
+View = Mapping[str, Any]
+_ENDS = ("finished", "failed", "cancelled")
+_LOST = ("paused", "failover")  # phases in which no work is done for the request
+_HEAD = ("route", "load", "running", "waiting", "free", "cached", "in flight", "first token", "last token", "others lose")
+_COUNTS = ("running", "waiting", "free_blocks", "cached_blocks", "in_flight")  # None: the worker was not queried
+REASONS = {
+    "no_forecast": "no candidate had a forecast, so that the policy's fallback chose",
+    "poor_estimates": "answer lengths were estimated too badly for forecasts, so that the policy's fallback chose",
+    "no_answer": "no predictor answered in time: the gateway chose by outstanding work",
+    "dispatcher_late": "the dispatcher did not answer in time: the gateway chose by outstanding work",
+    "dispatcher_dead": "the dispatcher was down: the gateway chose by outstanding work",
+    "route_gone": "the route that was chosen was not open any more: the gateway chose by outstanding work",
+}
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", metavar="ID", help="id of the answer, or the client's x-request-id")
     parser.add_argument(
         "--last", action="store_true", help="the latest request of your key (an admin key: of all), instead of ID"
@@ -26,15 +40,23 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the server's answer as JSON")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from .request_story import report
+def explain(arguments: argparse.Namespace) -> int:
+    """Show what happened to a request: candidates, queue, prefill, workers,
+    preemptions, failovers, and where its time went.
 
+    ID is the id of the answer, or the x-request-id that the client sent. A server
+    remembers the last thousand finished requests. A key sees its own requests, an
+    admin key sees all.
+    """
     if (arguments.id is None) != arguments.last or (arguments.id is not None and not arguments.id.strip(".")):
         raise CommandError("give the ID of a request, or --last; 'blockwright ps --requests' lists them", 2)
     with connected(arguments, (*UNKNOWN, "not_found")) as session:
-        id = _latest(session.get("/v1/requests?limit=1")["data"]) if arguments.id is None else arguments.id
-        view = session.get(f"/v1/requests/{quote(id, safe='', errors='surrogateescape')}")
-    print(json.dumps(view, indent=1) if arguments.json else "\n".join(report(view)))
+        id = _latest(session.get("/v1/requests?limit=1", holds="data")["data"]) if arguments.id is None else arguments.id
+        view = session.get(f"/v1/requests/{quote(id, safe='', errors='surrogateescape')}", holds="state")
+    if arguments.json:
+        print_json(view)
+    else:
+        print("\n".join(report(view)))
     return 0
 
 
@@ -43,3 +65,182 @@ def _latest(lines: list[dict[str, Any]]) -> str:
     if not lines:
         raise CommandError("there is no request yet; send one and try again")
     return str(lines[0]["id"])
+
+
+def report(view: View) -> list[str]:
+    """Return the lines that ``blockwright explain`` prints."""
+    events = view["events"]
+    tokens = f"{view['prompt_tokens']:,} prompt tokens, {view['emitted_tokens']:,} emitted"
+    attempts = f"{view['attempt']} attempt{'s' if view['attempt'] != 1 else ''}"
+    of = f" of {view['model']}" if view.get("model") else ""
+    of += f", tenant {view['tenant']}" if view.get("tenant") else ""  # servers of earlier releases do not report it
+    lines = [f"{view['id']}{of}: {view['state']}", *_place(view), f"  {tokens}, {attempts}"]
+    lines += [f"{event['at']:9.3f} s  {_sentence(event)}" for event in events]
+    spent = phases(events)
+    total = sum(seconds for _, seconds in spent)
+    lines.append("")
+    for name, seconds in spent:
+        part = seconds / total if total else 0.0
+        lines.append(f"{seconds:9.3f} s  {name:<9} {'#' * round(40 * part)}")
+    if drafts := view.get("drafts"):
+        lines += ["", *draft_lines(drafts)]
+    if dispatch := view.get("dispatch"):  # servers of earlier releases do not report it
+        lines += ["", *decision(dispatch)]
+    return lines
+
+
+def draft_lines(drafts: View) -> list[str]:
+    """Return the lines on a request's drafts: the counts of each source, and the reason if there are none."""
+    lines = []
+    for source, counts in drafts["sources"].items():
+        rounds, drafted, accepted = counts["rounds"], counts["drafted"], counts["accepted"]
+        share = f" ({100 * accepted / drafted:.0f} %)" if drafted else ""
+        mean = f"{1 + accepted / rounds:.2f} tokens a step in {rounds:,} step{'s' if rounds != 1 else ''}"
+        lines.append(f"  drafts from the {source}: {drafted:,} verified, {accepted:,} accepted{share}, {mean}")
+    if drafts["reason"]:
+        lines.append(f"  no drafts{' any more' if lines else ''}: {drafts['reason']}")
+    return lines or ["  no drafts so far: no step had any to verify"]
+
+
+def _place(view: View) -> list[str]:
+    """Return the request's place in the queue and its expected start, by the recent rate; none for a started request."""
+    if not view.get("place"):
+        return []
+    starts = view["starts_in"]
+    forecast = "" if starts is None else f", starts in about {starts:.0f} s"
+    return [f"  at place {view['place']} of {view['queued']}{forecast}"]
+
+
+def phases(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """Return the seconds in each phase; the last event's time is their sum. An empty phase is left out.
+
+    The phases are queue, prefill, decode, paused (the pages are in transfer, or are recomputed), and failover (from the loss
+    until the next worker has planned the request again).
+    """
+    spent = dict.fromkeys(("queue", "prefill", "decode", "paused", "failover"), 0.0)
+    phase, since, before = "queue", 0.0, "queue"
+    for event in events:
+        name, at = event["event"], event["at"]
+        turn = phase
+        if name == "first_plan":
+            turn = "prefill"
+        elif name == "first_token" or (name == "resumed" and "decode" in (before, phase)):
+            turn = "decode"
+        elif name == "resumed":
+            turn = "prefill"
+        elif name in ("worker_died", "returned", "gap") and phase != "queue":
+            turn = "failover"
+        elif name == "paused" and phase != "queue":
+            turn = "paused"
+        spent[phase] += at - since
+        since = at
+        if turn in _LOST and phase not in _LOST:
+            before = phase
+        phase = turn
+    return [(name, seconds) for name, seconds in spent.items() if seconds > 0]
+
+
+def _sentence(event: Mapping[str, Any]) -> str:
+    name = event["event"]
+    match name:
+        case "arrived":
+            expected = f", {event['expected_tokens']:,} expected" if "expected_tokens" in event else ""
+            return f"arrived with {event['prompt_tokens']:,} tokens, at most {event['max_tokens']:,} to come{expected}"
+        case "queued":
+            return f"queued behind {event['ahead']:,}" if event["ahead"] else "queued, first in line"
+        case "asked":
+            back = f", fell back: {event['fell_back']}" if event["fell_back"] else ""
+            return f"a dispatcher was asked for {1000 * event['seconds']:.1f} ms ({event['policy'] or 'no policy'}{back})"
+        case "dispatched":
+            hops = " -> ".join(f"{hop['worker']} [{hop['first']}:{hop['last']}]" for hop in event["hops"])
+            return f"attempt {event['attempt']} on {hops}"
+        case "first_plan":
+            return "started on its worker"
+        case "resumed":
+            return f"attempt {event['attempt']} continues where the last one ended"
+        case "prefill":
+            cached = f", {event['cached']:,} of them found in the cache" if event["cached"] else ""
+            return f"prefill: {event['computed']:,} of {event['of']:,} tokens{cached}"
+        case "first_token":
+            return "first token"
+        case "preempted":
+            return "preempted: its memory was needed; its tokens will be recomputed"
+        case "worker_died":
+            return f"worker {event['worker']} died ({event['cause']})"
+        case "returned":
+            return f"returned by its worker ({event['reason']})"
+        case "rerouted":
+            return f"goes from {event['source']} to {event['target']} before anything was computed: {event['reason']}"
+        case "moving":
+            return f"moves from {event['source']} to {event['target']}: {event['pages']:,} pages are copied meanwhile"
+        case "paused":
+            return f"pauses while its pages go from {event['source']} to where they are needed: {event['reason']}"
+        case "moved":
+            if not (event["pages"] or event["recomputed"] or event["paused"]):
+                return f"moved from {event['source']} to {event['target']}: nothing had been computed"
+            why = f" ({event['reason']})" if "reason" in event else ""
+            done = f"{event['pages']:,} pages copied, {event['recomputed']:,} tokens recomputed"
+            return f"moved from {event['source']} to {event['target']}: {done}, paused {1000 * event['paused']:.0f} ms{why}"
+        case "not_moved":
+            return f"stays where it is: {event['reason']}"
+        case "gap":
+            return f"tokens were lost on the way (expected {event['expected']}, got {event['got']}); computed again"
+        case _ if name in _ENDS:
+            length = f" (expected {event['expected_tokens']:,} tokens, was {event['tokens']:,})" if "tokens" in event else ""
+            return f"{name}: {event['reason']}{length}"
+    more = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("at", "event"))
+    return f"{name}: {more}" if more else str(name)
+
+
+def decision(dispatch: Mapping[str, Any]) -> list[str]:
+    """Return the lines that ``blockwright explain`` prints of a dispatch."""
+    by = f"by {dispatch['policy']} " if dispatch["policy"] else ""
+    among = f", rank {dispatch['rank']} of {dispatch['ranked']}" if dispatch["rank"] else ""
+    lines = [f"route {_route(dispatch['route'])}, chosen {by}in {1000 * dispatch['seconds']:.1f} ms{among}"]
+    if reason := dispatch["fell_back"]:
+        lines.append(f"fell back: {REASONS.get(reason, reason)}")
+    if silent := ", ".join(f"{count} {why}" for why, count in dispatch["unanswered"].items()):
+        lines.append(f"predictors without an answer: {silent}")
+    if dispatch["candidates"]:
+        rows = [_HEAD, *[_row(candidate) for candidate in dispatch["candidates"]]]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            mark = "*" if row[0] == _route(dispatch["route"]) else " "
+            cells = [row[0].ljust(widths[0]), *[cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]]
+            lines.append(f"{mark} {'  '.join(cells)}".rstrip())
+    predicted = next((c["forecast"] for c in dispatch["candidates"] if c["route"] == dispatch["route"]), None)
+    lines += [_outcome(name, predicted, dispatch) for name in ("first_token", "last_token") if predicted is not None]
+    return lines
+
+
+def _route(id: str) -> str:
+    """Return the model and the workers of a route, without the version of the model in its id."""
+    from ...policies.cluster.application_life import model_of
+
+    name, at, workers = id.rpartition("@")
+    return f"{model_of(name)}{at}{workers}"
+
+
+def _row(candidate: Mapping[str, Any]) -> Sequence[str]:
+    forecast, load = candidate["forecast"], candidate["load"]
+    return (
+        _route(candidate["route"]),
+        "-" if load is None else " ".join(_number(part) for part in load) or "-",
+        *["-" if candidate[name] is None else str(candidate[name]) for name in _COUNTS],
+        *["-" if forecast is None else _seconds(forecast[name]) for name in ("first_token", "last_token", "delayed")],
+    )
+
+
+def _outcome(name: str, predicted: Mapping[str, Any], dispatch: Mapping[str, Any]) -> str:
+    actual, errors = dispatch["actual"][name], dispatch["error"]
+    came = "it has not come" if actual is None else f"it came after {_seconds(actual)}"
+    wrong = f" ({errors[name]:.0%} off)" if errors else ""
+    return f"{name.replace('_', ' ')}: predicted after {_seconds(predicted[name])}, {came}{wrong}"
+
+
+def _number(part: float | None) -> str:
+    return "never" if part is None else f"{part:.4g}"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:.3f} s"

@@ -33,7 +33,7 @@ _CACHE = "equal prefixes of prompts are always cached; --set prefix_cache=no tur
 _ADAPTER = "an adapter is a model like any other: --app NAME=FOLDER beside its base"
 _TOOLS = "tools are not supported yet"
 _JSON = "structured output is not supported yet"
-_FLOAT = "quantised weights and KV are not supported yet; serve the checkpoint in float32, bfloat16 or float16"
+_FLOAT = "quantized weights and KV are not supported yet; serve the checkpoint in float32, bfloat16 or float16"
 _MODEL = "the checkpoint is given without a flag: blockwright serve PATH_OR_HUB_ID"
 _NAME = "the model id is the folder's name, or NAME of --app NAME=PATH"
 _LAYERS = "--set pipeline=N spreads a model over N workers, some layers on each"
@@ -69,6 +69,7 @@ _SERVE = {
     "-t": _THREADS, "--num-thread": _THREADS, "--threads-batch": _THREADS, "-tb": _THREADS,
     "--block-size": "--set page_size=N is the number of tokens in a page of KV",
     "--enable-prefix-caching": _CACHE, "--no-enable-prefix-caching": _CACHE, "--disable-radix-cache": _CACHE,
+    "--adapter": _ADAPTER, "--adapter-id": _ADAPTER, "--adapter-path": _ADAPTER, "--lora-adapters": _ADAPTER,
     "--enable-lora": _ADAPTER, "--lora-modules": _ADAPTER, "--lora": _ADAPTER, "--max-loras": _ADAPTER,
     "--lora-paths": _ADAPTER, "--max-lora-rank": _ADAPTER, "--lora-scaled": _ADAPTER,
     "--api-key": "keys are read from a file, where other users do not see them: --api-key-file FILE",

@@ -1,13 +1,4 @@
-"""Joins a running cluster as one more node, from another terminal or another
-machine.
-
-You need an invitation from the head of the cluster, which admits one node,
-once. Send it over a channel that you trust, and pass it in a file (--join
-@FILE) or on standard input (--join -) rather than on the command line, where
-other users can see it. The node makes its own key pair. It runs what the
-cluster starts on it until you interrupt it (then it leaves cleanly) or the head
-ends.
-"""
+"""The command ``node``."""
 
 from __future__ import annotations
 
@@ -20,7 +11,7 @@ from . import CommandError
 WHERE = "an invitation (text, @FILE, or - for standard input), or an address without keys: ipc:///PATH, tcp://127.0.0.1:PORT"
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def node_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--join", required=True, metavar="WHERE", help=WHERE)
     parser.add_argument("--name", default="", help="name of this node, unique in the cluster (host name and process id)")
     parser.add_argument(
@@ -28,7 +19,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def node(arguments: argparse.Namespace) -> int:
+    """Join a running cluster as one more node, from another terminal or another
+    machine.
+
+    You need an invitation from the head of the cluster, which admits one node,
+    once. Send it over a channel that you trust, and pass it in a file (--join
+    @FILE) or on standard input (--join -) rather than on the command line, where
+    other users can see it. The node makes its own key pair. It runs what the
+    cluster starts on it until you interrupt it (then it leaves cleanly) or the head
+    ends.
+    """
     from ...runtime.base.loop import run as run_loop
     from ...runtime.cluster.invitations import given
     from ...runtime.cluster.joining import join, stay

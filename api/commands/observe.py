@@ -1,17 +1,21 @@
-"""The data that ``blockwright ps`` and ``blockwright top`` show, from a server's ``/admin/cluster`` and ``/metrics``.
+"""The data that ``blockwright ps`` and ``blockwright top`` show, from a server's endpoints and its ``/metrics``.
 
 Pure: bodies in, plain data out (``docs/schemas/``). Shares are from 0 to 1, sizes are bytes, times seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Numbers = dict[tuple[str, str], float]  # (sample, model) -> value
 _BATCH = "blockwright:batch_"
 _TTFT = "vllm:time_to_first_token_seconds_bucket"
+ASKED = 1000  # the most requests that the server returns at a time
+REQUESTS = f"/v1/requests?limit={ASKED}"
+_SHOWN = 20  # most requests that are shown, unless more requests are running or waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,7 @@ def _application(name: str, before: Sample, after: Sample, seconds: float) -> di
     workers = [worker for worker in cluster["workers"] if worker["id"] in homes]
     total = sum(one["bytes"].values())
     recent = _difference(after.buckets.get(name, {}), before.buckets.get(name, {}))
-    counts = {what: int(after.numbers.get((f"vllm:num_requests_{what}", name), 0)) for what in ("running", "waiting")}
+    counts = {what: int(one["requests"][what]) for what in ("running", "waiting")}  # of the same moment as the workers'
     kinds = {"prompt_tokens_per_s": "prompt", "tokens_per_s": "generation"}
     rates = {what: round(grown(f"vllm:{kind}_tokens_total") / seconds, 1) for what, kind in kinds.items()}
     return {
@@ -237,3 +241,75 @@ def _kv_room(workers: Iterable[Mapping[str, Any]]) -> int:
 
 def _part(some: float, whole: float) -> float:
     return round(some / whole, 3) if whole else 0.0
+
+
+def request_view(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all running and waiting requests, filled up with ended ones to ``_SHOWN`` rows."""
+    found = body["data"]
+    active = sum(1 for _ in itertools.takewhile(lambda one: one["state"] in ("running", "waiting"), found))
+    return {**body, "data": found[: max(active, _SHOWN)]}
+
+
+def tenant_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tenants of a cluster, busy ones first; none if the server's release does not report tenants."""
+
+    def use(one: Mapping[str, Any]) -> tuple[int, int]:
+        requests = one["requests"]
+        return -requests["running"] - requests["waiting"], -requests["started"]
+
+    return {"tenants": sorted((dict(one) for one in cluster.get("tenants", ())), key=use)}
+
+
+def actors_view(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rows in display order, independent of the process that answered; times in seconds."""
+    nodes = sorted(body["nodes"], key=_by_name)
+    rows = [{"node": node["name"], **actor} for node in nodes for actor in node["actors"]]
+    return {
+        "nodes": [
+            {
+                "name": node["name"],
+                "incarnation": node["incarnation"],
+                "lag": node["lag"],
+                "actors": len(node["actors"]),
+                "peers": len(node["peers"]),
+                "dead_letters": sum(node["dead_letters"].values()),
+                "dropped": sum(node["dropped"].values()),
+            }
+            for node in nodes
+        ],
+        "actors": _in_tree(rows),
+    }
+
+
+def _in_tree(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return every actor after its supervisor, with its ``depth`` below the top.
+
+    Actors without a supervisor are at the top: the head's first, then each node's own. Processes keep their places across
+    restarts.
+    """
+    below: dict[str, list[dict[str, Any]]] = {}
+    known = {actor_address(row) for row in rows}
+    for row in rows:
+        below.setdefault(row["supervisor"] if row["supervisor"] in known else "", []).append(row)
+    below.get("", []).sort(key=lambda row: (row["name"].startswith("$"), actor_address(row) not in below, row["node"]))
+    for children in below.values():
+        if all(row["kind"] == "Process" for row in children):
+            children.sort(key=_by_name)
+    found: list[dict[str, Any]] = []
+    waiting = [(0, row) for row in reversed(below.get("", []))]
+    while waiting:
+        depth, row = waiting.pop()
+        found.append({**row, "depth": depth})
+        waiting += [(depth + 1, child) for child in reversed(below.get(actor_address(row), []))]
+    return found
+
+
+def _by_name(row: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the sort key of a name, which puts w2 before w10."""
+    name: str = row["name"]
+    letters = name.rstrip("0123456789")
+    return letters, int(name[len(letters) :] or -1)
+
+
+def actor_address(row: Mapping[str, Any]) -> str:
+    return f"{row['node']}/{row['name']}"

@@ -1,10 +1,4 @@
-"""Measures how fast this machine runs a model: how long the steps of a worker
-take, how fast blocks load and tensors move.
-
-It fits a cost model with a few coefficients to the steps and tests it on others
-that were not used for the fit. Forecasts and the simulator read the stored
-profile; so do the settings pace=FILE and profile=FILE of a server.
-"""
+"""The command ``profile``."""
 
 from __future__ import annotations
 
@@ -15,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import CommandError
-from .figures_file import FiguresFile
-from .zoo_folder import folder, refusals, waiting
+from .output import FiguresFile
+from .zoo import folder, waiting, zoo_refusals
 
 WIDTH, HEIGHT = 64, 16  # characters of the plot
 MOST_REPEATS = 1000  # takes hours even for a small model
@@ -32,7 +26,7 @@ TERMS = {
 }
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def profile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="PATH_OR_ID", help="checkpoint folder, hub id, or ZOO/chains/NAME of a zoo")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="file to store the profile in, with a picture of its errors beside it (none)"
@@ -66,13 +60,20 @@ def repeats(text: str) -> int:
     return value
 
 
-def run(arguments: argparse.Namespace) -> int:
+def profile(arguments: argparse.Namespace) -> int:
+    """Measure how fast this machine runs a model: how long the steps of a worker
+    take, how fast blocks load and tensors move.
+
+    It fits a cost model with a few coefficients to the steps and tests it on others
+    that were not used for the fit. Forecasts and the simulator read the stored
+    profile; so do the settings pace=FILE and profile=FILE of a server.
+    """
     from ...gpu.errors import BackendError
     from ...zoo.profiles import add_profile
 
     output = FiguresFile("--output", arguments.output) if arguments.output else None
     drawn = FiguresFile("--output", picture_beside(arguments.output)) if arguments.output else None
-    with refusals():
+    with zoo_refusals():
         try:
             found = _measure(arguments)
         except BackendError as error:

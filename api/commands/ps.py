@@ -1,34 +1,29 @@
-"""Shows the applications of a server: what each is based on, the memory that it
-owns and shares, and where it runs.
+"""The commands ``ps`` and ``top``: they ask a server, or join a cluster without one, and show what they find.
 
-Workers come first, then the applications, busy ones first.
-
-With --requests it shows the latest requests instead: where they wait or run,
-and how far they have come; an admin key sees those of all tenants. With
---tenants it shows each tenant's weight, requests, tokens, KV memory and use of
-its limits. With --actors it shows every actor of every node below its
-supervisor. --join does so for a cluster without a server, such as a
-LocalCluster: it joins the cluster as one more node while it runs. WHERE is the
-cluster's invitation.
-
-On a terminal the screen is refreshed until q or Ctrl-C: arrow keys, PgUp and
-PgDn scroll the list, / filters it, Esc ends the filter. Idle adapters that are
-alike share a line if the screen is too short.
+``observe.py`` makes the values, ``tables.py`` the tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import CommandError
 from .connection import add_url, connected
 from .node import WHERE
 
+if TYPE_CHECKING:
+    from ...runtime.node.node import Node
+    from ..program.plain import PlainSession
+    from .observe import Sample
 
-def add(parser: argparse.ArgumentParser) -> None:
+MEET = 2.0  # seconds to wait for contact with all nodes that the head knows
+
+
+def ps_arguments(parser: argparse.ArgumentParser) -> None:
     add_url(parser)
     add_screen(parser)
     parser.add_argument("--actors", action="store_true", help="show every actor of every node instead")
@@ -57,13 +52,27 @@ def pause(text: str) -> float:
     return seconds
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from .actor_table import actors_tables, actors_view
-    from .observe import ps_view
-    from .request_table import request_tables, request_view
+def ps(arguments: argparse.Namespace) -> int:
+    """Show the applications of a server: what each is based on, the memory that it
+    owns and shares, and where it runs.
+
+    Workers come first, then the applications, busy ones first.
+
+    With --requests it shows the latest requests instead: where they wait or run,
+    and how far they have come; an admin key sees those of all tenants. With
+    --tenants it shows each tenant's weight, requests, tokens, KV memory and use of
+    its limits. With --actors it shows every actor of every node below its
+    supervisor. --join does so for a cluster without a server, such as a
+    LocalCluster: it joins the cluster as one more node while it runs. WHERE is the
+    cluster's invitation.
+
+    On a terminal the screen is refreshed until q or Ctrl-C: arrow keys, PgUp and
+    PgDn scroll the list, / filters it, Esc ends the filter. Idle adapters that are
+    alike share a line if the screen is too short.
+    """
+    from .observe import actors_view, ps_view, request_view, tenant_view
     from .screen import show
-    from .tables import ps_tables
-    from .tenant_table import tenant_tables, tenant_view
+    from .tables import actors_tables, ps_tables, request_tables, tenant_tables
 
     if arguments.join is not None and not arguments.actors:
         raise CommandError("--join shows actors, since applications are known to servers; add --actors", 2)
@@ -86,13 +95,126 @@ def run(arguments: argparse.Namespace) -> int:
 def _looks(arguments: argparse.Namespace) -> Iterator[Callable[[], dict[str, Any]]]:
     """Yield a function that takes one sample, from a server or as a node of a cluster."""
     if arguments.join is None:
-        from .request_table import PATH
+        from .observe import REQUESTS
 
-        path = "/admin/actors" if arguments.actors else PATH if arguments.requests else "/admin/cluster"
+        path, holds = "/admin/cluster", "applications"
+        if arguments.actors or arguments.requests:
+            path, holds = ("/admin/actors", "nodes") if arguments.actors else (REQUESTS, "data")
         with connected(arguments) as session:
-            yield lambda: session.get(path)
+            yield lambda: session.get(path, holds=holds)
     else:
-        from .observer import joined
-
         with joined(arguments.join) as look:
             yield look
+
+
+def top_arguments(parser: argparse.ArgumentParser) -> None:
+    add_url(parser)
+    add_screen(parser)
+
+
+def top(arguments: argparse.Namespace) -> int:
+    """Show how busy a server is: requests, tokens per second, time to first token,
+    memory for KV, shared blocks, cache hits.
+
+    Workers come first, then the models, busy ones first. On a terminal the screen
+    is refreshed until q or Ctrl-C: arrow keys, PgUp and PgDn scroll the models, /
+    filters them, Esc ends the filter. Idle adapters that are alike share a line if
+    the screen is too short. If the server restarts, top waits for it.
+
+    Rates and times cover the time since the last refresh; a model without a request
+    since then shows the times of all its requests.
+    """
+    from .observe import top_view
+    from .screen import show
+    from .tables import top_tables
+
+    with connected(arguments) as session:
+        looks = [_look(session)]
+
+        def view() -> dict[str, object]:
+            if len(looks) == 1:
+                time.sleep(arguments.interval)
+            looks.append(_look(session))
+            return top_view(*looks[-2:])
+
+        screen = {"once": arguments.once, "as_json": arguments.json, "interval": arguments.interval}
+        return show(view, top_tables, of=session.url, **screen)
+
+
+def _look(session: PlainSession) -> Sample:
+    from .observe import read_sample
+
+    return read_sample(time.monotonic(), session.get("/admin/cluster", holds="applications"), session.get_text("/metrics"))
+
+
+@contextlib.contextmanager
+def joined(where: str) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Join a cluster without a server as one more node, and yield a function that inspects its other nodes.
+
+    The function answers as ``/admin/actors`` does. The node has a loop in a thread of its own, so that heartbeats go on
+    between two calls, and an orderly end. Raise CommandError.
+    """
+    from ...runtime.cluster.invitations import given
+    from ..program.blocking import LoopThread
+
+    thread = LoopThread()
+    try:
+        with _join_refusals():
+            node = thread.run(_enter(given(where)))
+
+        def look() -> dict[str, Any]:
+            with _join_refusals():
+                return {"nodes": thread.run(_views(node))}
+
+        try:
+            yield look
+        finally:
+            thread.run(node.stop())
+    finally:
+        thread.close()
+
+
+async def _enter(where: str) -> Node:
+    import asyncio
+
+    from ...runtime.cluster.joining import default_name, join
+
+    node = await join(where, name=f"ps-{default_name()}"[:64])
+    try:
+        assert node.head is not None, "it has joined"
+        wanted = {peer.name for peer in (await node.inspect_peer(node.head.name)).peers} - {node.name}
+        async with asyncio.timeout(MEET):
+            while not wanted <= set(node.peers()):  # noqa: ASYNC110 - they come with the head's address book, one by one
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pass  # the reachable nodes are shown
+    except BaseException:
+        await node.stop()
+        raise
+    return node
+
+
+async def _views(node: Node) -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    from ...runtime.node.inspection import inspect_peers
+
+    if node.closed.is_set():
+        raise CommandError(f"the cluster is gone: {node.farewell}")
+    views = [asdict(view) for view in await inspect_peers(node)]
+    for view in views:  # the observer itself is left out
+        view["peers"] = [peer for peer in view["peers"] if peer["name"] != node.name]
+    return views
+
+
+@contextlib.contextmanager
+def _join_refusals() -> Iterator[None]:
+    from ...runtime.base.errors import RuntimeFault
+    from ...transport.errors import AddressError, KeysError, TransportError
+
+    try:
+        yield
+    except (AddressError, KeysError) as error:
+        raise CommandError(str(error), 2) from error
+    except (TransportError, RuntimeFault) as error:
+        raise CommandError(str(error)) from error

@@ -1,30 +1,39 @@
-"""A refreshing screen: a fixed head, and below it a list that scrolls and can be filtered.
+"""A refreshing screen: a fixed head, and below it a list that scrolls and can be filtered by keys.
 
-It owns the layout and the keys. ``observe.py`` makes the values and ``tables.py`` the tables. If the server is away, for
-example during a restart, the screen says so; the last values stay until it answers again.
+It owns the layout, the keys, and the terminal's mode while the keyboard is open. ``observe.py`` makes the values and
+``tables.py`` the tables. If the server is away, for example during a restart, the screen says so; the last values stay until
+it answers again.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import select
 import sys
+import termios
 import time
-from collections.abc import Callable, Mapping
+import tty
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, TextIO
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.segment import Segment
 
 from ..program.results import RequestError
-from .keyboard import Keyboard
+from .output import console_of, print_json
 
 Line = list[Segment]
 View = Mapping[str, Any]
 _LEAST = 4  # least lines of the list that are shown, however long the head is
 _ENDS = ("q", "Q", "end of input")
 _AWAY = (0, 500, 502, 503, 504)  # status of an answer (0: no answer) if the server is away or still starting
+ESCAPE = b"\x1b"
+_MOVES = {"A": "up", "B": "down", "H": "home", "F": "end", "1~": "home", "7~": "home", "4~": "end", "8~": "end"}
+_MOVES |= {"5~": "page up", "6~": "page down"}
+_PLAIN = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x04": "end of input"}
+_REST_SECONDS = 0.05  # seconds within which the rest of a key's sequence follows its first byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +149,9 @@ def show(
     ``of``: name of the source, shown above.
     """
     if as_json:
-        print(json.dumps(view(), indent=1))
+        print_json(view())
         return 0
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    console = console_of(200)
     if once or not sys.stdout.isatty():
         console.print(render(view()).fitted(console))
         return 0
@@ -195,3 +204,72 @@ class _Looks:
         self._away = ""
         self.title = f"{self._of}, {at}, every {self._interval:g} s; q quits"
         return self._last
+
+
+class Keyboard:
+    """A keyboard whose keys arrive one by one, by name. Ctrl-C interrupts as everywhere.
+
+    Use as ``with``. ``source``: standard input by default. Without a readable terminal it only waits.
+    """
+
+    def __init__(self, source: TextIO | None = None) -> None:
+        found: TextIO | None = source or sys.stdin  # None if it is closed
+        self._file = found.fileno() if found is not None and found.isatty() and _in_front(found.fileno()) else None
+        self._mode: list[Any] = []
+
+    def __enter__(self) -> Self:
+        if self._file is not None:
+            self._mode = termios.tcgetattr(self._file)
+            tty.setcbreak(self._file)  # keys come one by one, and are not echoed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            termios.tcsetattr(self._file, termios.TCSADRAIN, self._mode)
+
+    def pressed_within(self, seconds: float) -> list[str]:
+        """Return the next pressed keys, or none after ``seconds``.
+
+        Characters are returned as they are, other keys by name; "end of input" means that the terminal is gone.
+        """
+        if self._file is None:
+            time.sleep(seconds)
+            return []
+        if not select.select([self._file], [], [], max(seconds, 0.0))[0]:
+            return []
+        try:
+            typed = os.read(self._file, 64)
+        except OSError:  # the other end of the terminal is closed
+            typed = b""
+        if not typed:
+            return ["end of input"]
+        if typed.endswith((ESCAPE, ESCAPE + b"[", ESCAPE + b"O")) and select.select([self._file], [], [], _REST_SECONDS)[0]:
+            typed += os.read(self._file, 64)
+        return list(keys(typed.decode(errors="ignore")))
+
+
+def keys(typed: str) -> Iterator[str]:
+    """Yield the keys that a terminal sent; sequences of unknown keys are dropped."""
+    at = 0
+    while at < len(typed):
+        if typed[at] != "\x1b":
+            yield _PLAIN.get(typed[at], typed[at])
+            at += 1
+        elif typed[at + 1 : at + 2] not in ("[", "O"):
+            yield "escape"
+            at += 1
+        else:
+            end = at + 2
+            while end < len(typed) and not (typed[end].isalpha() or typed[end] == "~"):
+                end += 1
+            if (name := _MOVES.get(typed[at + 2 : end + 1])) is not None:
+                yield name
+            at = end + 1
+
+
+def _in_front(file: int) -> bool:
+    """Return True if this job owns the terminal: a background job is stopped when it changes the terminal's mode."""
+    try:
+        return os.tcgetpgrp(file) == os.getpgrp()
+    except OSError:  # no job control
+        return True

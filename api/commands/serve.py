@@ -1,12 +1,4 @@
-"""Serves checkpoints over HTTP until you stop it.
-
-The model id of the first checkpoint is the name of its folder (or the hub id).
-There are flags for the most common settings; use --set or --config for all
-others, and --show-settings to list them.
-
-For example, a base model and a fine-tune of it on two workers:
-blockwright serve models/base --app legal=models/legal --workers 2
-"""
+"""The command ``serve``."""
 
 from __future__ import annotations
 
@@ -20,7 +12,7 @@ FLAGS = {name: name for name in ("workers", "device", "dtype", "host", "port", "
 FLAGS["cors_origin"] = "cors_origins"
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def serve_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", metavar="N", help="port to listen on, 0 for any free one (8000)")
@@ -66,7 +58,16 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def serve(arguments: argparse.Namespace) -> int:
+    """Serve checkpoints over HTTP until you stop it.
+
+    The model id of the first checkpoint is the name of its folder (or the hub id).
+    There are flags for the most common settings; use --set or --config for all
+    others, and --show-settings to list them.
+
+    For example, a base model and a fine-tune of it on two workers:
+    blockwright serve models/base --app legal=models/legal --workers 2
+    """
     from ..settings.options import make_settings
 
     try:
@@ -95,8 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
     launcher = worker_launcher(settings.directory)
     launcher.begin()  # it imports torch, which takes longer than the rest of this process's start
     try:
-        from ..serve.server import run as serve
+        from ..serve.server import run as run_server
 
-        return serve(settings, launcher, warnings)
+        return run_server(settings, launcher, warnings)
     finally:
         launcher.abandon()

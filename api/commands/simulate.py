@@ -1,15 +1,12 @@
-"""Simulates a cluster in virtual time: latency, time to first token, throughput,
-memory and preemptions for a workload on a number of instances, which run the
-scheduler of the real workers.
+"""The command ``simulate``: a cluster in virtual time, from a description, from logs, or from both.
 
-CONFIG is a TOML or JSON file (docs/simulator.md). With --from, the workload is
-what live workers logged (setting event_log), with the changes of --set; without
-CONFIG the instances are like those workers.
+``simulate_report.py`` makes the output.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -21,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from . import CommandError
-from .figures_file import FiguresFile
+from .output import FiguresFile, FittedTable, print_json, print_tables
 
 if TYPE_CHECKING:
     from ...policies.plan.coefficients import Coefficients
@@ -29,10 +26,11 @@ if TYPE_CHECKING:
     from ...simulator.recording import Recording
     from ...simulator.simulation import ClusterSimulation
     from ...simulator.workload import Demand
-    from .simulate_sweep import Target
+    from .simulate_report import Target
 
 Outcomes = tuple[list[float], list[float]]  # seconds until the first and the last token
 STEPS = 200  # steps of the progress bar
+MOST = 1000  # most simulations in one call
 OF_LOGS = ("start", "speed", "count")  # workload fields that apply with --from
 
 
@@ -47,13 +45,14 @@ class Described:
     recorded: Outcomes | None  # recorded outcomes of the requests in logs
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def simulate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", type=Path, nargs="?")
     text = "event log of a worker; repeat it for all files of all workers"
     parser.add_argument("--from", dest="logs", metavar="LOG", type=Path, action="append", default=[], help=text)
     text = "another value for a field of CONFIG, like instances.0.count=4, or several, a row each (=1,2,4); may be repeated"
     parser.add_argument("--set", metavar="FIELD=VALUE", action="append", default=[], help=text)
-    text = "what has to be met, like 'ttft p99 < 1'; the exit code is 1 if nothing meets all; may be repeated"
+    text = "what has to be met, like 'ttft p99 < 1'; of several values of --set it names the largest load (a field of"
+    text += " workload or models, a delay), or else the smallest; the exit code is 1 if nothing meets all; may be repeated"
     parser.add_argument("--target", metavar="TARGET", action="append", default=[], help=text)
     parser.add_argument("--log", metavar="FILE", type=Path, help="write every decision to FILE as a line of JSON")
     parser.add_argument("--json", metavar="FILE", help="store the figures; '-': print them instead of the table")
@@ -61,9 +60,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", metavar="FILE", help=text)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from .simulate_report import document, picture, show
-    from .simulate_sweep import combinations, parse_target
+def simulate(arguments: argparse.Namespace) -> int:
+    """Simulate a cluster in virtual time: latency, time to first token, throughput,
+    memory and preemptions for a workload on a number of instances, which run the
+    scheduler of the real workers.
+
+    CONFIG is a TOML or JSON file (docs/simulator.md). With --from, the workload is
+    what live workers logged (setting event_log), with the changes of --set; without
+    CONFIG the instances are like those workers.
+    """
+    from .simulate_report import document, parse_target, picture, show
 
     targets = [parse_target(text) for text in arguments.target]
     combined = combinations(arguments.set)
@@ -81,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         drawn.write(picture(found))
     code = 0 if all(target.met(found) for target in targets) else 1
     if arguments.json == "-":
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return code
     show(found)
     for target in targets:
@@ -93,15 +99,33 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
+def combinations(changes: Sequence[str]) -> list[list[str]]:
+    """Return the changes of each simulation. ``field=1,2`` and ``field=[1,2]`` are two values. Raise CommandError."""
+    choices = [[f"{change.partition('=')[0]}={value}" for value in _values(change.partition("=")[2])] for change in changes]
+    count = 1
+    for one in choices:
+        count *= len(one)
+    if count > MOST:
+        raise CommandError(f"--set describes {count:,} simulations; give at most {MOST:,} combinations of values", 2)
+    return [list(one) for one in itertools.product(*choices)]
+
+
+def _values(text: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        parts = [part.strip() for part in text.split(",")]
+        return parts if len(parts) > 1 and all(parts) else [text]
+    if isinstance(found, list) and found and not any(isinstance(one, list | dict) for one in found):
+        return [one if isinstance(one, str) else json.dumps(one) for one in found]
+    return [text]
+
+
 def _run_several(
     arguments: argparse.Namespace, combined: list[list[str]], targets: list[Target], stored: FiguresFile | None
 ) -> int:
     """Simulate each combination of values, and print a row for each."""
-    from rich.console import Console
-
-    from .fitted_table import FittedTable
-    from .simulate_report import document
-    from .simulate_sweep import rows, varied, verdict
+    from .simulate_report import document, rows, varied, verdict
 
     if arguments.log:
         raise CommandError("--log writes the decisions of one simulation; give one value to each --set", 2)
@@ -116,11 +140,10 @@ def _run_several(
         found.append(document(simulation, settings, recorded))
     met = [all(target.met(one) for target in targets) for one in found]
     if arguments.json == "-":
-        print(json.dumps(found, indent=1))
+        print_json(found)
         return 0 if any(met) else 1
     head, *table = rows(combined, found, targets)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(FittedTable(head, table, numbers=len(head) - len(varied(combined)) - bool(targets)))
+    print_tables(FittedTable(head, table, numbers=len(head) - len(varied(combined)) - bool(targets)), width=160)
     if targets:
         print(verdict(combined, found, targets))
     if stored is not None:

@@ -1,11 +1,14 @@
-"""Tables of ``ps`` and ``top``: summary and workers first, then the models, busy ones first.
+"""Tables of ``ps``, ``top`` and ``apps``: a summary and workers first, then models, requests, tenants, or actors.
 
 Only the presentation is here. ``observe.py`` makes the values, ``screen.py`` the screen.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,12 +17,20 @@ from rich.console import Group, RenderableType
 from ...policies.binary_size import binary_size
 from ..program.duration import duration
 from ..saving import in_memory, saving
-from .fitted_table import FittedTable
+from .observe import ASKED, actor_address
+from .output import FittedTable
 from .screen import Screenful
 
 View = Mapping[str, Any]
+AppRow = tuple[str, str, str, str]  # name, state, base, checkpoint
 size = binary_size  # formats bytes with a binary unit
-_ALIKE = 4  # least adapters that make a group
+_ALIKE = 4  # least adapters that share a line
+_LIMIT_COLUMNS = {  # limit -> column
+    "requests_per_minute": "REQ/MIN",
+    "tokens_per_minute": "TOK/MIN",
+    "tokens_per_day": "TOK/DAY",
+    "concurrent_requests": "AT ONCE",
+}
 
 
 def share(value: float) -> str:
@@ -245,3 +256,152 @@ def batch_lines(batches: list[View]) -> list[RenderableType]:
         least=("DENSITY", "KV LEFT", "KV RIGHT"),
     )
     return ["", shown]
+
+
+def app_tables(answer: Mapping[str, Any]) -> Screenful:
+    """Return the models by state. Idle adapters of one folder share a line on a screen that is too short."""
+    found: Mapping[str, Mapping[str, Any]] = answer["applications"]
+    rows = [(name, one["state"], one["base"] or "-", one["checkpoint"]) for name, one in found.items()]
+    states = Counter(state for _, state, _, _ in rows)
+    counted = ", ".join(f"{count} {state}" for state, count in states.items())
+    summary = f"{len(rows)} model{'s' * (len(rows) != 1)}: {counted}"
+    head = Group(summary, default_line(answer.get("default", ""), found), "")
+    single, lines = _folders_of_adapters(rows)
+    return Screenful(head, _app_table(rows), Group(_app_table(single), *lines) if lines else None)
+
+
+def _app_table(rows: Sequence[AppRow]) -> FittedTable:
+    return FittedTable(("APPLICATION", "STATE", "BASE", "CHECKPOINT"), rows, numbers=0, least=("BASE", "STATE"))
+
+
+def _folders_of_adapters(rows: Iterable[AppRow]) -> tuple[list[AppRow], list[str]]:
+    """Return the single models, and a line for adapters that differ in their name alone, which their folders have, too."""
+
+    def kind(row: AppRow) -> tuple[str, str, str]:
+        name, state, base, checkpoint = row
+        folder, last = os.path.split(checkpoint)
+        return (state, base, folder) if base != "-" and last == name else (name, "", "")
+
+    single, lines = list[AppRow](), list[str]()
+    for (state, base, folder), group in itertools.groupby(rows, kind):
+        alike = list(group)
+        if len(alike) < _ALIKE:
+            single += alike
+        else:
+            lines.append(f"{alike[0][0]} ... {alike[-1][0]}: {len(alike)} adapters of {base}; {state}; in {folder}")
+    return single, lines
+
+
+def request_tables(view: Mapping[str, Any]) -> Screenful:
+    """Return running and waiting requests, then ended ones, with tenants if there are any. Prefill and answers in tokens."""
+    tenants = any(one.get("tenant") for one in view["data"])  # servers of earlier releases do not report tenants
+    rows = [
+        (
+            one["id"],
+            *((one["tenant"] or "-",) if tenants else ()),
+            one["model"],
+            f"waiting, place {one['place']}" if one["state"] == "waiting" and one["place"] else one["state"],
+            one["home"] or "-",
+            f"{min(one['computed_tokens'], one['prompt_tokens']):,} of {one['prompt_tokens']:,}",
+            f"{one['emitted_tokens']:,}",
+            f"{one['age']:,.1f} s",
+        )
+        for one in view["data"]
+    ]
+    columns = ("REQUEST", *(("TENANT",) if tenants else ()), "MODEL", "STATE", "ON", "PREFILL", "TOKENS", "TIME")
+    table = FittedTable(columns, rows, numbers=3, least=("PREFILL", "ON", "MODEL"))
+    return Screenful(Group(_request_counts(view["data"]), ""), table) if rows else Screenful("no requests yet", Group())
+
+
+def _request_counts(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return a summary of the rows, since the screen may be too short for all of them."""
+    running, waiting = (sum(one["state"] == state for one in found) for state in ("running", "waiting"))
+    most = f"; only the latest {ASKED:,} are listed" if len(found) >= ASKED else ""
+    return f"{running:,} running, {waiting:,} waiting, {len(found) - running - waiting:,} ended recently{most}"
+
+
+def tenant_tables(view: View) -> Screenful:
+    """Return weight, requests, tokens, KV and refusals of each tenant, and the use of its limits.
+
+    The column of a limit is left out if no tenant has it.
+    """
+    tenants = view["tenants"]
+    limits = [limit for limit in _LIMIT_COLUMNS if any(limit in one["limits"] for one in tenants)]
+    rows = [
+        (
+            one["tenant"] or "all together",
+            "-" if one["weight"] is None else str(one["weight"]),
+            *(f"{one['requests'][name]:,}" for name in ("running", "waiting", "started")),
+            f"{sum(one['refused'].values()):,}",
+            f"{one['tokens']:,}",
+            size(one["kv"]["bytes"]) + (f" of {size(one['kv']['cap'])}" if one["kv"]["cap"] is not None else ""),
+            *(_limit_use(one["limits"].get(limit)) for limit in limits),
+        )
+        for one in tenants
+    ]
+    columns = (
+        "TENANT",
+        "WEIGHT",
+        "RUN",
+        "WAIT",
+        "STARTED",
+        "REFUSED",
+        "TOKENS",
+        "KV+CACHED",
+        *(_LIMIT_COLUMNS[limit] for limit in limits),
+    )
+    table = FittedTable(columns, rows, numbers=len(columns) - 1, least=("STARTED", "TOKENS", "WEIGHT"))
+    running, waiting = (sum(one["requests"][name] for one in tenants) for name in ("running", "waiting"))
+    said = f"{len(tenants)} tenant{'s' * (len(tenants) != 1)}; {running:,} running, {waiting:,} waiting"
+    return Screenful(Group(said, ""), table) if rows else Screenful("no tenants: the server tells of none", Group())
+
+
+def _limit_use(standing: Mapping[str, Any] | None) -> str:
+    """Return the use of a limit."""
+    return "-" if standing is None else f"{standing['used']:,} of {standing['allowed']:,}"
+
+
+def actors_tables(view: View) -> Screenful:
+    """Return the nodes, and all actors as the supervision tree."""
+    nodes = FittedTable(
+        ("NODE", "LIFE", "ACTORS", "PEERS", "LAG", "DEAD LETTERS", "DROPPED"),
+        [
+            (
+                node["name"],
+                *(str(node[key]) for key in ("incarnation", "actors", "peers")),
+                milliseconds(node["lag"]),
+                *(str(node[key]) for key in ("dead_letters", "dropped")),
+            )
+            for node in view["nodes"]
+        ],
+        numbers=6,
+    )
+    actors = FittedTable(
+        ("ACTOR", "KIND", "STATE", "FOR", "WAIT", "URGENT", "OLDEST", "BESIDE", "HANDLED", "FAILED", "RESTARTS"),
+        [
+            (
+                f"{'  ' * row['depth']}{actor_address(row)}#{row['life']}",
+                row["kind"],
+                _actor_state(row),
+                milliseconds(row["current_age"] if row["current"] else None),
+                str(row["normal"]["depth"]),
+                str(row["urgent"]["depth"]),
+                milliseconds(max(row["normal"]["oldest"], row["urgent"]["oldest"]) if _mail_waiting(row) else None),
+                *(str(row[key]) for key in ("beside", "handled", "failed", "restarts")),
+            )
+            for row in view["actors"]
+        ],
+        numbers=8,
+        least=("BESIDE", "URGENT", "OLDEST", "FAILED", "FOR", "KIND"),
+    )
+    return Screenful(Group(nodes, ""), actors)
+
+
+def _actor_state(row: Mapping[str, Any]) -> str:
+    missing = ", ".join(f"{name} down: {why}" for name, why in row["missing"].items())
+    return row["ending"] or missing or row["current"] or "idle"
+
+
+def _mail_waiting(row: Mapping[str, Any]) -> int:
+    depth: int = row["normal"]["depth"] + row["urgent"]["depth"]
+    return depth

@@ -20,7 +20,7 @@ _MEANS = (  # means, weighted by prompt tokens
 
 
 def batch_families(figures: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Yield the families. ``figures``: one entry for each batch, as ``actors/batches/figures.py`` makes them."""
+    """Yield the families. ``figures``: one entry for each batch, as ``actors/batches/actor.py`` makes them."""
     jobs: dict[str, list[Progress]] = {}
     for batch in figures:
         for model, job in batch["models"].items():

@@ -1,4 +1,4 @@
-"""Checks before a body is read: ``Expect: 100-continue``, declared length, content encoding.
+"""Checks before a body is read: ``Expect: 100-continue``, declared length.
 
 aiohttp sends ``100 Continue`` as soon as it has looked up the path, even if the path does not exist, and before the key is
 checked. So the ``Expect`` header is taken out before aiohttp sees it, and the code that reads the body honors it.
@@ -11,7 +11,6 @@ from aiohttp.http_parser import RawRequestMessage
 
 from ..errors import ApiError
 
-ENCODINGS = ("", "identity", "gzip", "deflate", "br", "zstd")  # the last two if their packages are installed
 EXPECTED = web.RequestKey("expected", str)  # the pending expectation of a client; empty once ``100 Continue`` is sent
 
 
@@ -31,20 +30,6 @@ def check(request: web.Request) -> None:
     expected = request.get(EXPECTED, "")
     if expected.lower() not in ("", "100-continue"):
         raise ApiError(417, f"Expect: {expected[:100]!r} is not known; leave it out, or say 100-continue")
-
-
-def unknown_encoding(request: web.BaseRequest) -> ApiError:
-    """Return the 415 for a body in an unknown encoding."""
-    named = request.headers.get("Content-Encoding", "")[:100]
-    refusal = ApiError(415, f"Content-Encoding: {named!r} is not known; send gzip, deflate, or the body as it is")
-    refusal.headers["Accept-Encoding"] = "gzip, deflate"
-    return refusal
-
-
-def check_encoding(request: web.Request) -> None:
-    """Raise a 415 for a body in an encoding that aiohttp would pass on undecoded."""
-    if request.can_read_body and request.headers.get("Content-Encoding", "").lower() not in ENCODINGS:
-        raise unknown_encoding(request)
 
 
 async def begin_body(request: web.Request, most: int) -> None:

@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import resource
 import ssl
 from typing import Any
 
 from aiohttp import StreamReader, web
-from aiohttp.http_exceptions import ContentEncodingError, PayloadEncodingError
+from aiohttp.http_exceptions import PayloadEncodingError
 from aiohttp.http_parser import RawRequestMessage
 
 from ...actors.config import Settings, SettingsError
+from ...gpu.regular_file import open_plain
 from ..errors import ApiError, bad_request, error_response, from_http
 from .context import FRONT
-from .expect import EXPECTED, take_out, unknown_encoding
+from .expect import EXPECTED, take_out
 from .health import PUBLIC
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class _Connection(web.RequestHandler):
             access_log=None,  # type: ignore[arg-type]  # None turns it off
             keepalive_timeout=IDLE * slow,
             lingering_time=min(LINGER, slow),
+            auto_decompress=False,  # see content_encoding.py
         )
         self._server, self._slow, self._most = server, slow, most
         self.excess = False
@@ -117,10 +120,6 @@ class _Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         if status != 400:
             return super().handle_error(request, status, exc, message)
-        if isinstance(exc, ContentEncodingError):
-            answer = error_response(unknown_encoding(request))
-            answer.force_close()  # its body cannot be read
-            return answer
         why = " ".join((message or str(exc)).split())[:200]
         log.debug("no HTTP from %s: %s", request.remote, why)
         answer = error_response(bad_request(f"this is no HTTP ({why}); check the request line and the headers"))
@@ -204,6 +203,8 @@ def tls(settings: Settings) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
+        for file in (settings.tls_cert, settings.tls_key or settings.tls_cert):
+            os.close(open_plain(file))
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except OSError as error:  # includes SSLError
         pair = f"{settings.tls_cert} and {settings.tls_key}"

@@ -21,10 +21,8 @@ from ...policies.requests.account import account_of
 from ...runtime.base.node_view import Measure
 from .batch_metrics import batch_families
 from .cluster_metrics import cluster_families
-from .dispatch_metrics import dispatch_families
 from .draft_metrics import added, draft_families
-from .metric_sum import plain, summed
-from .runtime_metrics import runtime_families
+from .metric_families import dispatch_families, plain, runtime_families, summed
 from .tenants import tenant_families
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

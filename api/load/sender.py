@@ -7,7 +7,6 @@ can measure any of them. It never looks inside the server.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -91,7 +90,7 @@ async def _ask(client: Client, path: str, body: dict[str, Any], now: Callable[[]
                 _note(outcome, event, now())
     except RequestError as error:
         outcome.error = error.message
-    except (TimeoutError, json.JSONDecodeError) as error:
+    except TimeoutError as error:
         outcome.error = f"{type(error).__name__}: {error}"
     outcome.ended = now()
     if not outcome.error and not outcome.tokens:

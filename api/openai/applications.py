@@ -28,7 +28,9 @@ from ..http.context import FRONT, IGNORED
 from ..saving import shared_part
 from .bodies import read_fields
 from .field_types import Field, Flag, Number, Text
+from .foreign_fields import ADDING, LOADING
 from .model_defaults import DEFAULTS, checked_defaults
+from .refused_fields import ForeignFields
 from .request_body import read_body
 
 LONGEST_WAIT = 600.0  # seconds
@@ -51,6 +53,8 @@ REMOVE_QUERY = (
     Field("default", Text(200), "The model id that stands for requests without a model from then on; default: as before."),
 )
 UNLOAD_FIELDS = (Field("lora_name", Text(200), "A model id of /v1/models.", required=True),)
+FOREIGN_TO_ADD = ForeignFields(ADDING, ADD_FIELDS)
+FOREIGN_TO_LOAD = ForeignFields(LOADING, LOAD_FIELDS)
 _THEIRS = {"name": "lora_name", "path": "lora_path", "base": "base_model_name"}  # our names -> vLLM's
 
 
@@ -62,13 +66,13 @@ async def list_applications(request: web.Request) -> web.Response:
 
 
 async def add(request: web.Request) -> web.Response:
-    values = await _body(request, ADD_FIELDS)
+    values = await _body(request, ADD_FIELDS, FOREIGN_TO_ADD)
     return _added(await _add(request, NewApplication(**_new(values))))
 
 
 async def replace(request: web.Request) -> web.Response:
     """Add a new version of a model: new requests go there, and running ones end on the old version."""
-    values = await _body(request, REPLACE_FIELDS)
+    values = await _body(request, REPLACE_FIELDS, FOREIGN_TO_ADD)
     return _added(await _add(request, NewApplication(request.match_info["name"], replace=True, **_new(values))))
 
 
@@ -90,7 +94,7 @@ async def remove(request: web.Request) -> web.Response:
 
 async def load_adapter(request: web.Request) -> web.Response:
     """Add an adapter (vLLM's endpoint); the answer to success is plain text."""
-    values = await _body(request, LOAD_FIELDS)
+    values = await _body(request, LOAD_FIELDS, FOREIGN_TO_LOAD)
     new = NewApplication(values["lora_name"], values["lora_path"], values.get("base_model_name", ""))
     in_place = values.get("load_inplace", False)
     with _their_names():
@@ -140,8 +144,10 @@ def _their_names() -> Iterator[None]:
         raise error from None
 
 
-async def _body(request: web.Request, fields: tuple[Field, ...]) -> dict[str, Any]:
-    check = partial(read_fields, fields=fields, unknown=request.app[FRONT].settings.unknown_fields)
+async def _body(request: web.Request, fields: tuple[Field, ...], foreign: ForeignFields | None = None) -> dict[str, Any]:
+    """Return the fields of a body. An addition by our own endpoint has no unknown ones: they might be misspelt defaults."""
+    unknown = "reject" if foreign is FOREIGN_TO_ADD else request.app[FRONT].settings.unknown_fields
+    check = partial(read_fields, fields=fields, unknown=unknown, foreign=foreign)
     values, request[IGNORED] = await read_body(request, check)
     return values
 

@@ -27,8 +27,9 @@ from .fields import (
     Options,
     TemplateOptions,
 )
-from .foreign_fields import GENERATING, NOTHING, ForeignField, ForeignFields
+from .foreign_fields import GENERATING, NOTHING, ForeignField
 from .json_size import MOST, check_size
+from .refused_fields import ForeignFields
 
 MAX_SEQUENCES = 1024  # most choices of one request
 LONGEST_ROLE = 64  # characters
@@ -189,7 +190,13 @@ class Prompts:
         }
 
 
-NOT_IN_MESSAGES = ("function_call", "audio")  # refused in messages, unless empty
+NOT_IN_MESSAGES = {  # refused in messages, unless empty, with the remedy
+    **dict.fromkeys(("function_call", "audio"), "leave it out"),
+    **dict.fromkeys(("image", "images", "video", "videos", "audios", "files"), "only text is read: leave it out"),
+    **dict.fromkeys(("partial", "prefix"), "send continue_final_message in the body"),
+    "thinking": "it is called reasoning_content here: send reasoning_content",
+    "tools": "tools are not supported yet: leave it out",
+}
 OF_MESSAGE = {"role", "content", "name", "tool_calls", "tool_call_id", *NOT_IN_MESSAGES}
 REASONING = ("reasoning_content", "reasoning")  # two names of an assistant's reasoning
 OF_PART = {"type", "text"}
@@ -264,10 +271,10 @@ def _message(message: Any, at: str) -> dict[str, Any]:
         form = f"a string of 1 to {LONGEST_ROLE} characters, such as system, user, assistant or tool"
         raise bad_request(f"{at}.role is {shown(role)}; give {form}", f"{at}.role")
     unicode_text(role, f"{at}.role")
-    for name in NOT_IN_MESSAGES:
+    for name, remedy in NOT_IN_MESSAGES.items():
         if message.get(name):
             raise bad_request(
-                f"{at}.{name} is not supported by this server; leave it out", f"{at}.{name}", "unsupported_parameter"
+                f"{at}.{name} is not supported by this server; {remedy}", f"{at}.{name}", "unsupported_parameter"
             )
     made = {"role": role, **_of_tools(message, role, at), **(_reasoning(message, at) if role == "assistant" else {})}
     content = message.get("content")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from json.encoder import encode_basestring_ascii as quote
@@ -12,6 +11,7 @@ from .bodies import CompletionBody, parse_completion
 from .choice import ChoiceText, Echo, TextPiece, decoded_echo
 from .fields import CompletionOptions
 from .generate import AnswerShape, GenerateHandler, GeneratingEndpoint
+from .json_pieces import written
 from .logprobs import completion_logprobs, prompt_logprobs
 
 _MANY = 1024  # tokens of all prompts; to decode many one by one takes some milliseconds
@@ -19,7 +19,9 @@ _MANY = 1024  # tokens of all prompts; to decode many one by one takes some mill
 
 async def _prompts(call: GenerateHandler, body: CompletionBody) -> None:
     call.prompts = [await call.tokens(prompt, special=body.options.add_special_tokens) for prompt in body.prompts]
-    pairs = zip(body.prompts, call.prompts, strict=True) if body.options.echo else ()
+    # a prompt that does not fit is refused later; the offsets of its tokens could take seconds
+    fit = all(len(tokens) < call.info.max_length for tokens in call.prompts)
+    pairs = zip(body.prompts, call.prompts, strict=True) if body.options.echo and fit else ()
     call.echoes = [await _echo(call, prompt, tokens, body.options) for prompt, tokens in pairs]
     call.continues = True
 
@@ -50,7 +52,7 @@ class CompletionShape(AnswerShape):
             if not piece.text:
                 return b""
             return f'{self._head}{{"index":{choice.index},"text":{quote(piece.text)}{self._tail}{self._usage}}}\n\n'.encode()
-        one = json.dumps(self._choice(choice, piece, first=not choice.started))
+        one = written(self._choice(choice, piece, first=not choice.started))
         choice.started = True
         return f"{self._head}{one}]{self.usage_now()}}}\n\n".encode()
 

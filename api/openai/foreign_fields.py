@@ -1,24 +1,16 @@
-"""Fields of other servers' APIs that choose or shape the answer there: each is refused with our name for it, or a remedy.
+"""Fields of other servers' APIs that choose or shape the answer there, each with our name for it, or a remedy.
 
-Otherwise they would be unknown, hence ignored, and the answer would silently differ. A value that requests nothing is still
-ignored. Fields that only concern the other server (``keep_alive``, ``cache_prompt``) are not listed. A misspelling of one of
-our own fields is refused, too.
+``refused_fields.py`` refuses them: they would be unknown, hence ignored, and the answer would silently differ. The tables
+have fields by name, by the beginning of a name (``BEGINNINGS``), and by a word in it (``FAMILIES``), so that unlisted ones
+are met, too. Fields that only concern the other server (``keep_alive``, ``cache_prompt``) are not listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...policies.nearest import edits
-from ..checks import Body, shown
-from ..errors import ApiError, bad_request
-from .field_types import Field, equals_any
-
 NOTHING: tuple[Any, ...] = ("", [], {}, False)  # values that request nothing, for most fields
-LOOKED_AT = 256  # most names of a body that are compared with ours; each takes some ten microseconds
-SHORT, LONG = 4, 9  # from these lengths on, names with one and two wrong letters count as misspellings
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +40,21 @@ EMBEDDED = ForeignField("a prompt is text or token ids; send prompt")
 DRAFTS = ForeignField("drafts are chosen by draft and draft_tokens here: send draft = 'auto'", (*NOTHING, 0), "draft")
 DRAFT_MODEL = ForeignField("drafts by another model are not built yet: send draft = 'auto'")
 TOOLS = ForeignField("tools are not supported yet; leave it out", (*NOTHING, "none"))
+FILLED = ForeignField("nothing is filled in between texts; send prompt")
+SYSTEM = ForeignField("a system prompt is a message of role system: send it in messages")
+BEGUN = ForeignField("send the beginning of the answer as the last message, with continue_final_message")
+GUIDED = ForeignField("there is no guidance by a second prompt; leave it out", (*NOTHING, 1))
+REASONING = ForeignField("reasoning is not separated from the answer, which has both; leave it out")
+COUNTED = ForeignField("repetition_penalty counts the whole prompt and answer; leave it out", (-1,))
+BANNED = ForeignField("bad_words, allowed_token_ids and logit_bias rule out tokens here: send one of them")
+LENGTHS = ForeignField("max_tokens and min_tokens bound an answer, truncate_prompt_tokens a prompt: send one of them")
+ENDS = ForeignField("an answer ends at stop, stop_token_ids or max_tokens: send one of them")
+TIMED = ForeignField("an answer ends at max_tokens, not after a time: send max_tokens", (*NOTHING, 0, -1))
+RETURNED = ForeignField(
+    "logprobs, prompt_logprobs, return_token_ids and echo add to an answer: send one of them", (*NOTHING, 0)
+)
+MODERATED = ForeignField("answers are not filtered; leave it out")
+ROUTED = ForeignField("one model answers, and nothing is changed on the way to it: send model")
 _OWN = "temperature, top_k, top_p, min_p and the penalties are the samplers here; leave it out"
 
 
@@ -69,12 +76,23 @@ CHOOSING = {
     "engine": _renamed("model"),
     "model_id": _renamed("model"),
     "model_name": _renamed("model"),
+    "model_path": _renamed("model"),
+    "variant": _renamed("model"),
+    "checkpoint": _renamed("model"),
+    **dict.fromkeys(("finetune", "fine_tune_id", "fine_tuning_id", "fine_tuned_model", "active_adapters", "peft"), ADAPTER),
+    **dict.fromkeys(("preset", "provider", "route", "transforms"), ROUTED),
     "models": ForeignField("one model answers: send model"),
 }
 PROMPTING = {
     "add_bos_token": _renamed("add_special_tokens"),
     "add_special": _renamed("add_special_tokens"),
     "apply_chat_template": ForeignField("/v1/chat/completions applies the chat template: send messages there"),
+    **dict.fromkeys(("assistant_prefix", "prefill", "response_prefix", "partial", "prefix", "continue_"), BEGUN),
+    **dict.fromkeys(("assistant_id", "parent_message_id", "session_params", "thread_id", "interactive_mode"), HISTORY),
+    **dict.fromkeys(("bot_name", "character", "greeting", "guideline", "memory", "role_mapping", "user_bio"), FILLED),
+    "do_preprocess": ForeignField("/v1/completions applies no chat template: send prompt there", (True,)),
+    "question": _renamed("messages"),
+    "query": _renamed("messages"),
     "chat_history": _renamed("messages"),
     "contents": _renamed("messages"),
     "context": HISTORY,
@@ -90,38 +108,66 @@ PROMPTING = {
     "inputs": _renamed("prompt"),
     "input_embeds": EMBEDDED,
     "input_ids": _renamed("prompt"),
-    "input_prefix": ForeignField("nothing is filled in between texts; send prompt"),
-    "input_suffix": ForeignField("nothing is filled in between texts; send prompt"),
-    "input_extra": ForeignField("nothing is filled in between texts; send prompt"),
+    "input_prefix": FILLED,
+    "input_suffix": FILLED,
+    "input_extra": FILLED,
     "instructions": ForeignField("instructions are a message of role system: send it in messages"),
     "message": _renamed("messages"),
-    "negative_prompt": ForeignField("there is no guidance by a second prompt; leave it out"),
+    "negative_prompt": GUIDED,
     "preamble": ForeignField("a preamble is a message of role system: send it in messages"),
     "previous_response_id": HISTORY,
     "prompt_embeds": EMBEDDED,
     "prompt_token_ids": _renamed("prompt"),
+    "raw_prompting": ForeignField("/v1/completions applies no chat template: send prompt there"),
     "raw": ForeignField("/v1/completions applies no chat template: send prompt there"),
     "suffix": ForeignField("nothing is filled in between texts; leave it out"),
-    "system": ForeignField("a system prompt is a message of role system: send it in messages"),
-    "system_instruction": ForeignField("a system prompt is a message of role system: send it in messages"),
-    "system_prompt": ForeignField("a system prompt is a message of role system: send it in messages"),
+    "system": SYSTEM,
+    "system_instruction": SYSTEM,
+    "system_prompt": SYSTEM,
     "template": TEMPLATE,
+    "text": ForeignField("it is called prompt or messages here, and an answer is plain text: send one of them"),
     "text_input": _renamed("prompt"),
+    "text_inputs": _renamed("prompt"),
     "think": SWITCH,
     "thinking": SWITCH,
+    "reasoning": SWITCH,
+    "thinking_forced_open": SWITCH,
     "tool_config": TOOLS,
     "tools": TOOLS,
-    "truncate": _renamed("truncate_prompt_tokens"),
+    **dict.fromkeys(
+        (
+            *("truncate", "truncation_length", "truncation_side", "prompt_truncate_len", "prompt_ignore_length"),
+            *("max_prompt_tokens", "max_input_tokens", "max_input_length"),
+        ),
+        _renamed("truncate_prompt_tokens"),
+    ),
+    "context_length_exceeded_behavior": ForeignField(
+        "it is called truncate_prompt_tokens here: send truncate_prompt_tokens", (*NOTHING, "error")
+    ),
+    "truncation": ForeignField(
+        "it is called truncate_prompt_tokens here: send truncate_prompt_tokens", (*NOTHING, "disabled")
+    ),
 }
 SAMPLING = {
     # other names for our fields
     "banned_tokens": _renamed("bad_words"),
+    "banned_strings": _renamed("bad_words"),
+    "banned_words": _renamed("bad_words"),
+    "bad_words_ids": _renamed("bad_words"),
+    "bypass_eos": _renamed("ignore_eos"),
     "candidate_count": _renamed("n", 1),
+    **dict.fromkeys(("num_choices", "num_completions", "num_generations", "num_samples"), _renamed("n", 1)),
+    "clean_up_tokenization_spaces": ForeignField("an answer's text is as its tokens say; leave it out"),
+    "details": _renamed("logprobs"),
+    "k": _renamed("top_k"),
+    "p": _renamed("top_p"),
     "custom_stopping_strings": _renamed("stop"),
     "custom_token_bans": _renamed("bad_words"),
     "decoder_input_details": _renamed("prompt_logprobs"),
     "do_sample": ForeignField("temperature = 0 takes the most probable token: send temperature", (True,)),
     "ignore_eos_token": _renamed("ignore_eos"),
+    **dict.fromkeys(("max_gen_len", "max_gen_toks", "max_new_token", "max_generated_tokens"), _renamed("max_tokens")),
+    **dict.fromkeys(("output_len", "request_output_len"), _renamed("max_tokens")),
     "max_length": _renamed("max_tokens"),
     "max_new_tokens": _renamed("max_tokens"),
     "max_output_tokens": _renamed("max_tokens"),
@@ -136,7 +182,22 @@ SAMPLING = {
     "num_return_sequences": _renamed("n", 1),
     "random_seed": _renamed("seed"),
     "sampler_seed": _renamed("seed"),
+    "sampling_seed": _renamed("seed"),
+    "render_special": _renamed("skip_special_tokens"),
+    "decode_special": _renamed("skip_special_tokens"),
+    "detokenize": _renamed("return_token_ids", True),
+    "return_tokens": _renamed("return_token_ids"),
+    "return_logprob": _renamed("logprobs"),
+    "return_logprobs": _renamed("logprobs"),
+    "top_logprobs_num": _renamed("logprobs", 0),
+    "skip_prompt": _renamed("echo", True),
+    "echo_last": _renamed("echo", 0),
     "eos_token_id": _renamed("stop_token_ids"),
+    "end_id": _renamed("stop_token_ids"),
+    "end_token": _renamed("stop"),
+    "stop_id": _renamed("stop_token_ids"),
+    "stop_ids": _renamed("stop_token_ids"),
+    **dict.fromkeys(("max_time", "t_max_predict_ms", "t_max_prompt_ms"), TIMED),
     "greedy": ForeignField("send temperature = 0", (False,)),
     "repetition_penalties": _renamed("repetition_penalty"),
     "sampling": INSIDE,
@@ -203,9 +264,9 @@ SAMPLING = {
     "penalize_newline": _sampler(),
     "penalize_nl": _sampler(),
     "penalty_alpha": _sampler(0),
-    "penalty_last_n": ForeignField("repetition_penalty counts the whole prompt and answer; leave it out", (-1,)),
-    "rep_pen_range": ForeignField("repetition_penalty counts the whole prompt and answer; leave it out", (-1,)),
-    "repeat_last_n": ForeignField("repetition_penalty counts the whole prompt and answer; leave it out", (-1,)),
+    "penalty_last_n": COUNTED,
+    "rep_pen_range": COUNTED,
+    "repeat_last_n": COUNTED,
     "rep_pen_slope": _sampler(0, 1),
     "repetition_detection": _sampler(),
     "sampler_order": _sampler(),
@@ -214,6 +275,15 @@ SAMPLING = {
     "samplers": _sampler(),
     "smoothing_curve": _sampler(1),
     "smoothing_factor": _sampler(0),
+    "adaptive_target": _sampler(-1, switches=()),
+    "adaptive_decay": _sampler(switches=("adaptive_target",)),
+    "cfg_scale": GUIDED,
+    "n_indent": _sampler(0),
+    "skew": _sampler(0),
+    "penalty_range": COUNTED,
+    "repetition_context_size": COUNTED,
+    "repetition_range": COUNTED,
+    "quadratic_sampling": _sampler(0),
     "temperature_last": _sampler(),
     "tfs": _sampler(1),
     "tfs_z": _sampler(1),
@@ -232,6 +302,12 @@ SAMPLING = {
     "grammar_string": STRUCTURED,
     "grammar_triggers": replace(STRUCTURED, neutral=NOTHING),
     "json_mode": STRUCTURED,
+    **dict.fromkeys(("cfg", "choice", "choices", "constraint", "constraints", "lark"), replace(STRUCTURED, neutral=NOTHING)),
+    "include_reasoning": ForeignField(REASONING.remedy, (True,)),
+    "separate_reasoning": REASONING,
+    "reasoning_format": ForeignField(REASONING.remedy, (*NOTHING, "none")),
+    "reasoning_in_content": ForeignField(REASONING.remedy, (True,)),
+    "raw_output": RETURNED,
     "json_schema": STRUCTURED,
     "regex": STRUCTURED,
     "response_schema": STRUCTURED,
@@ -242,6 +318,11 @@ SAMPLING = {
     "plugins": TOOLS,
     "toolset": TOOLS,
     "web_search": TOOLS,
+    "max_tool_calls": TOOLS,
+    "guardrails": MODERATED,
+    "safe_prompt": MODERATED,
+    "compliance": MODERATED,
+    "background": ForeignField("answers that are fetched later are batches: send the request to /v1/batches"),
     "thinking_token_budget": ForeignField("thinking is not counted apart from the answer: send max_tokens"),
     "thinking_budget": ForeignField("thinking is not counted apart from the answer: send max_tokens"),
 }
@@ -265,79 +346,58 @@ BEGINNINGS = {  # families of fields by prefix, so that later additions to them 
     "speculative": DRAFTS,  # vLLM and SGLang name theirs speculative_..., llama.cpp speculative....
 }
 GROUPS = ("options",)  # objects whose fields are checked like the body's (ollama); the harmless ones are ignored
-
-
-class ForeignFields:
-    """The fields that an endpoint refuses: ``foreign`` by name, and misspellings of ``fields`` that are not ``harmless``."""
-
-    def __init__(self, foreign: Mapping[str, ForeignField], fields: Iterable[Field], harmless: Iterable[str] = ()) -> None:
-        own = [field.name for field in fields]
-        self._known, quiet = frozenset(own), frozenset(harmless)
-        self._foreign = {_plain(name): one for name, one in foreign.items() if name not in self._known}
-        self._own = {_plain(name): name for name in own if name not in quiet}
-        self._beginnings = BEGINNINGS if "format" in foreign else {}
-
-    def check(self, body: Body) -> None:
-        """Raise a 400 for the first field that would be ignored although it chooses or shapes the answer."""
-        looked = 0
-        for name, value in body.items():
-            if name in self._known or value is None:
-                continue
-            looked += 1
-            self._check_one(name, value, body, looked <= LOOKED_AT)
-            if name in GROUPS and isinstance(value, dict):
-                self._check_group(name, value)
-
-    def _check_one(self, name: str, value: Any, body: Body, near: bool) -> None:
-        plain = _plain(name)
-        foreign = self._foreign.get(plain) or next(
-            (one for begin, one in self._beginnings.items() if name.startswith(begin)), None
-        )
-        if foreign is not None:
-            if not (
-                equals_any(value, foreign.neutral) or self._is_off(foreign, body) or _is_told(foreign.named, value, body)
-            ):
-                raise _refusal(name, value, foreign)
-        elif near and (own := self._own.get(plain) or self._misspelt(plain)) and not _is_told(own, value, body):
-            message = f"{name} is not a field of this endpoint; did you mean {own}?"
-            raise bad_request(message, name, "unknown_parameter")
-
-    def _is_off(self, foreign: ForeignField, body: Body) -> bool:
-        """Return True if the body turns off the feature that the field belongs to."""
-        switches = [(self._foreign[_plain(name)], body[name]) for name in foreign.switches if name in body]
-        return any(equals_any(value, (None, *switch.neutral)) for switch, value in switches)
-
-    def _misspelt(self, plain: str) -> str:
-        """Return the field of ours that the name misspells by one letter (two in a long name), or an empty text."""
-        allowed = 0 if len(plain) < SHORT else 1 if len(plain) < LONG else 2
-        near = [one for one in self._own if len(one) >= SHORT and abs(len(one) - len(plain)) <= allowed]
-        found = [(distance, one) for one in near if (distance := edits(plain, one)) <= allowed]
-        return self._own[min(found)[1]] if found else ""
-
-    def _check_group(self, group: str, inner: Body) -> None:
-        """Raise a 400 for a field in a group that is a field of ours, or that would be refused in the body."""
-        for name, value in inner.items():
-            if name in self._known and value is not None and value not in ([], ""):
-                message = f"{group}.{name} would be ignored; send {name} in the body itself, beside model"
-                raise bad_request(message, f"{group}.{name}", "unsupported_parameter")
-        try:
-            self.check({name: value for name, value in inner.items() if name not in GROUPS})
-        except ApiError as error:
-            raise bad_request(f"{group}.{error.message}", f"{group}.{error.param}", error.code) from None
-
-
-def _plain(name: str) -> str:
-    """Return a name without case and separators: maxTokens, max-tokens and max_tokens are one."""
-    return name.casefold().replace("_", "").replace("-", "").replace(".", "").replace(" ", "")
-
-
-def _is_told(own: str, value: Any, body: Body) -> bool:
-    """Return True if the body has the same value under our own name, so that nothing is lost."""
-    return bool(own) and own in body and equals_any(value, (body[own],))
-
-
-def _refusal(name: str, value: Any, foreign: ForeignField) -> ApiError:
-    example = repr(value) if isinstance(value, str) and len(value) <= 64 else "its name"
-    remedy = foreign.remedy.format(value=example)
-    message = f"{name} ({shown(value)}) is not supported by this server; {remedy}"
-    return bad_request(message, name, "unsupported_parameter")
+ADDING = {  # fields of an addition of a model
+    **{name: one for name, one in SAMPLING.items() if one.named in ("max_tokens", "repetition_penalty", "seed", "stop")},
+    **dict.fromkeys(
+        ("temp", "k", "p"), ForeignField("the defaults of a model are called temperature, top_k and top_p here")
+    ),
+    **dict.fromkeys(
+        ("base_model", "base_model_name", "base_model_name_or_path", "base_model_id", "parent"), _renamed("base")
+    ),
+    **dict.fromkeys(("lora_name", "adapter_name", "model", "model_id", "model_name", "id"), _renamed("name")),
+    **dict.fromkeys(("lora_path", "adapter_path", "model_path", "checkpoint", "folder", "source"), _renamed("path")),
+    **dict.fromkeys(("system_prompt", "system_message", "instructions", "preamble"), _renamed("system")),
+}
+LOADING = {  # fields of vLLM's addition of an adapter, which has no defaults
+    **dict.fromkeys(("base", "base_model", "base_model_name_or_path", "parent"), _renamed("base_model_name")),
+    **dict.fromkeys(("name", "adapter_name", "model", "model_name"), _renamed("lora_name")),
+    **dict.fromkeys(("path", "adapter_path", "source"), _renamed("lora_path")),
+    **dict.fromkeys(("replace", "inplace"), _renamed("load_inplace")),
+}
+# families by a word of the name, the first one that a name has; "max_..._tokens" has the words max and tokens
+FAMILIES = {
+    **dict.fromkeys(("lora", "loras", "adapter", "adapters", "peft"), ADAPTER),
+    **dict.fromkeys(("model", "models"), _renamed("model")),
+    **dict.fromkeys(("grammar", "regex", "regexp", "gbnf", "ebnf", "bnf", "xgrammar", "outlines"), STRUCTURED),
+    **dict.fromkeys(("json", "schema", "guided", "structured", "structural", "format", "mime"), STRUCTURED),
+    **dict.fromkeys(("tool", "tools", "tooling", "function", "functions", "mcp", "plugins", "search"), TOOLS),
+    **dict.fromkeys(("integrations", "connectors", "documents", "citation", "citations"), TOOLS),
+    **dict.fromkeys(("image", "images", "audio", "video", "videos", "media", "vision", "multimodal"), MEDIA),
+    **dict.fromkeys(("think", "thinking", "reason", "reasoning"), SWITCH),
+    **dict.fromkeys(("template", "templates"), TEMPLATE),
+    **dict.fromkeys(("history", "conversation"), HISTORY),
+    **dict.fromkeys(("embeds", "embedding", "embeddings", "steering", "vector", "vectors", "soft"), EMBEDDED),
+    **dict.fromkeys(("system", "developer", "persona", "instruction", "instructions"), SYSTEM),
+    **dict.fromkeys(("negative", "guidance"), GUIDED),
+    **dict.fromkeys(("ban", "bans", "banned", "suppress", "suppressed", "forced", "force", "disallowed"), BANNED),
+    **dict.fromkeys(("penalty", "penalties", "penalize", "repetition", "temperature", "temp"), _sampler(0)),
+    **dict.fromkeys(("sampler", "samplers", "sampling", "beam", "beams", "logit", "logits", "bias"), _sampler(0)),
+    **dict.fromkeys(("mirostat", "dynatemp", "typical", "smoothing", "entropy", "greedy", "top", "watermark"), _sampler(0)),
+    "seed": _renamed("seed"),
+    **dict.fromkeys(("stop", "stops", "stopping", "eos", "eot"), ENDS),
+    "bos": _renamed("add_special_tokens"),
+    **dict.fromkeys(("prompt", "prompts"), FILLED),
+    **dict.fromkeys(("prefix", "suffix", "prefill"), FILLED),
+    **dict.fromkeys(("logprob", "logprobs", "probs", "scores", "return", "returned"), RETURNED),
+    **dict.fromkeys(("response", "output", "outputs"), RETURNED),
+    "echo": _renamed("echo"),
+    **dict.fromkeys(("safety", "safe", "moderation", "guardrail"), MODERATED),
+}
+BOUNDS = (("max", "min", "num", "limit", "n"), ("token", "tokens", "toks", "length", "len", "new"))
+QUIET_WORDS = frozenset(  # names with one of these concern the speed or the bookkeeping of another server
+    (
+        *("cache", "cached", "caching", "draft", "speculative", "speculation", "lookahead", "lookup", "assistant"),
+        *("metrics", "metadata", "usage", "stats", "timings", "timing", "trace", "cost", "stream", "streaming", "progress"),
+        *("second", "ctx", "context", "retries", "timeout", "seconds", "parse", "preserved", "obfuscation", "disaggregated"),
+    )
+)

@@ -51,12 +51,14 @@ from ..version import FINGERPRINT
 from .choice import ChoiceText, Echo, TextPiece
 from .drafts import drafts_of
 from .fields import Options
+from .json_pieces import written
 from .model_defaults import filled, most_tokens
 from .prompt_limits import check_count, check_prompt, truncated
 from .request_body import read_body
 from .sampling import for_prompt, sampling_of, stop_strings, stop_tokens
 
 log = logging.getLogger(__name__)
+_MANY = 1024  # tokens of an answer; to write this number with its probabilities takes some milliseconds
 _LONG_WORDS = 2048  # characters of all bad words, which are tokenized in some milliseconds
 
 
@@ -328,7 +330,17 @@ async def _whole(call: GenerateHandler, ends: _Ends) -> bytes:
         await _consume(choice, ends, pieces[choice.index].join)
 
     await _each(call.choices, collect)
-    return json.dumps(shape.whole(pieces)).encode()
+
+    def answer() -> bytes:
+        return written(shape.whole(pieces)).encode()
+
+    size = sum(map(_size, call.choices, pieces))
+    return answer() if size < _MANY else await call.front.aside(answer)
+
+
+def _size(choice: ChoiceText, piece: TextPiece) -> int:
+    """Return the number of entries, about one for a token, that the JSON of a piece has besides its text."""
+    return len(piece.tokens) + len(piece.shown_prompt) + len(choice.prompt_logprobs)
 
 
 async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> web.StreamResponse:
@@ -337,7 +349,8 @@ async def _stream(call: GenerateHandler, request: web.Request, ends: _Ends) -> w
 
         async def forward(choice: ChoiceText) -> None:
             async def send(piece: TextPiece) -> None:
-                events = shape.events(choice, piece)
+                make = partial(shape.events, choice, piece)
+                events = make() if _size(choice, piece) < _MANY else await call.front.aside(make)
                 if events:
                     await out.write(events)
 

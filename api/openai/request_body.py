@@ -11,6 +11,7 @@ from aiohttp import web
 from ..checks import Body
 from ..errors import ApiError, bad_request
 from ..http.body_memory import SMALL
+from ..http.content_encoding import decoded
 from ..http.context import CALLER, FRONT
 from ..http.expect import begin_body
 from .bodies import parse_json
@@ -39,7 +40,7 @@ async def _read(request: web.Request, seconds: float) -> bytes:
     raw, most, begun = bytearray(), request.client_max_size, asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout_at(begun + seconds) as limit:
-            while chunk := await request.content.readany():
+            async for chunk in decoded(request):
                 raw += chunk
                 if len(raw) > most:
                     raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=len(raw))

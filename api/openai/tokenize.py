@@ -6,7 +6,6 @@ The answers equal the results of the checkpoint's own tokenizer in transformers.
 from __future__ import annotations
 
 import asyncio
-import json
 from functools import partial
 
 from aiohttp import web
@@ -19,7 +18,9 @@ from .bodies import Messages, read_fields, template_options
 from .chat import render
 from .field_types import Field, Flag, Text, Tokens
 from .fields import TEMPLATE
-from .foreign_fields import DETOKENIZING, TOKENIZING, ForeignFields
+from .foreign_fields import DETOKENIZING, TOKENIZING
+from .json_pieces import written
+from .refused_fields import ForeignFields
 from .request_body import read_body
 
 _MODEL = Field("model", Text(), "A model id from /v1/models; default: the one that is marked there.")
@@ -53,7 +54,7 @@ async def tokenize(request: web.Request) -> web.Response:
         text = values["prompt"]
     tokens = await front.catalog.encode(served, text, special=values.get("add_special_tokens", "prompt" in values))
 
-    def written() -> str:
+    def answered() -> str:
         names = [served.codec.token_text(token) for token in tokens] if values.get("return_token_strs") else None
         answer: TokenizeAnswer = {
             "count": len(tokens),
@@ -61,9 +62,9 @@ async def tokenize(request: web.Request) -> web.Response:
             "tokens": tokens,
             "token_strs": names,
         }
-        return json.dumps(answer)
+        return written(answer)
 
-    body = written() if len(tokens) < _MANY else await asyncio.to_thread(written)
+    body = answered() if len(tokens) < _MANY else await asyncio.to_thread(answered)
     return web.json_response(text=body)
 
 

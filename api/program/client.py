@@ -7,10 +7,10 @@ stream cancels it at the server.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, SupportsIndex, Unpack, overload
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -20,10 +20,13 @@ from .exchange_errors import (
     error_of,
     failed,
     insecure,
+    parsed,
+    quoted,
     refusal,
     stranger,
     system_reason,
     unreachable,
+    unreadable,
     warn_ignored,
 )
 from .options import ConversationOptions, GenerateOptions, check_options
@@ -35,8 +38,8 @@ Message = Mapping[str, Any]
 
 
 async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-    """Yield the JSON objects of an event stream, up to its end mark. Comments are skipped."""
-    rest = b""
+    """Yield the JSON objects of an event stream, up to its end mark; raise RequestError. Comments are skipped."""
+    rest, seen = b"", False
     async for data in answer.content.iter_any():
         *complete, rest = (rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
         for event in complete:
@@ -44,7 +47,23 @@ async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]
             if lines == [b"[DONE]"]:
                 return
             if lines:
-                yield json.loads(b"\n".join(lines))
+                seen = True
+                yield _object(answer, b"\n".join(lines))
+    if not seen and answer.content_type != "text/event-stream":
+        raise stranger(*_told(answer))
+
+
+def _object(answer: aiohttp.ClientResponse, text: bytes) -> dict[str, Any]:
+    """Return the JSON object of an event; raise RequestError."""
+    found = parsed(text, "", *_told(answer))
+    if not isinstance(found, dict):
+        raise stranger(*_told(answer))
+    return found
+
+
+def _told(answer: aiohttp.ClientResponse) -> tuple[str, str, int, str]:
+    """Return the path and origin of an answer, its status and its media type."""
+    return answer.url.path_qs, f"{answer.url.host}:{answer.url.port}", answer.status, answer.content_type
 
 
 class GenerateCall:
@@ -63,7 +82,7 @@ class GenerateCall:
 
     async def whole(self) -> Answer:
         """Send the request and return the complete answer."""
-        self.answer = answer_of(await self._session.post(self._path, self._body))
+        self.answer = answer_of(await self._session.post(self._path, self._body, holds="choices"))
         self.id = self.answer.id
         return self.answer
 
@@ -138,6 +157,7 @@ def _ids(tokens: Iterable[SupportsIndex]) -> list[int]:
 class Session:
     """Requests to one server. ``options`` of ``generate`` and ``chat`` are the API's fields by name."""
 
+    url = ""  # of the server; empty for a cluster that does not listen
     closed = "the session is not open; use it inside 'async with'"  # error of a request without a connection
 
     def __init__(self) -> None:
@@ -173,34 +193,34 @@ class Session:
 
     async def models(self) -> list[str]:
         """Return the ids of the served models, the default first."""
-        found = (await self.get("/v1/models"))["data"]
+        found = (await self.get("/v1/models", holds="data"))["data"]
         return [str(one["id"]) for one in sorted(found, key=lambda one: not one.get("default"))]
 
-    async def get(self, path: str) -> Any:
-        """Return the JSON of a GET; raise RequestError."""
+    async def get(self, path: str, holds: str = "") -> Any:
+        """Return the JSON of a GET. ``holds``: a field that every such server sends. Raise RequestError."""
         async with self.open("GET", path) as answer:
-            return await answer.json()
+            return await _json(answer, holds)
 
     async def get_text(self, path: str) -> str:
         """Return the text of a GET; raise RequestError."""
         async with self.open("GET", path) as answer:
-            return await answer.text()
+            return await _text(answer)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Return the JSON of a POST; raise RequestError."""
+    async def post(self, path: str, body: Mapping[str, Any], holds: str = "") -> Any:
+        """Return the JSON of a POST. ``holds``: a field that every such server sends. Raise RequestError."""
         async with self.open("POST", path, body) as answer:
-            return await answer.json()
+            return await _json(answer, holds)
 
     async def delete(self, path: str) -> Any:
         """Return the JSON of a DELETE; raise RequestError."""
         async with self.open("DELETE", path) as answer:
-            return await answer.json()
+            return await _json(answer)
 
     def open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> _OpenExchange:
         """Return a context with the response, of status 200 or 202; any other status is a RequestError."""
         if self._http is None:
             raise RuntimeError(self.closed)
-        return _OpenExchange(self._http, method, path, body)
+        return _OpenExchange(self._http, method, path, body, self.url)
 
     async def connect(self, http: aiohttp.ClientSession) -> None:
         """Use this connection; ``close`` closes it."""
@@ -242,24 +262,26 @@ def open_http(base: str, key: str = "", connector: aiohttp.BaseConnector | None 
 class _OpenExchange:
     """One exchange, with errors in our words."""
 
-    def __init__(self, http: aiohttp.ClientSession, method: str, path: str, body: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, http: aiohttp.ClientSession, method: str, path: str, body: Mapping[str, Any] | None, url: str
+    ) -> None:
         self._http, self._method, self._path, self._body = http, method, path, body
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._where = f"{parts.hostname}:{port}" if parts.hostname else "the cluster"
         self._answer: aiohttp.ClientResponse | None = None
 
     async def __aenter__(self) -> aiohttp.ClientResponse:
         try:
             self._answer = await self._http.request(self._method, self._path.lstrip("/"), json=self._body)
-        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
-            raise insecure(f"{error.host}:{error.port}", error) from None
-        except aiohttp.ClientConnectorError as error:
-            why = system_reason(error.errno or 0, error.strerror or error)
-            raise unreachable(f"{error.host}:{error.port}", why) from None
         except aiohttp.ClientError as error:
-            raise failed(error) from None
+            raise _unanswered(error, self._where) from None
         if self._answer.status not in DONE:
-            text = await self._answer.text()
-            self._answer.release()
-            raise refusal(self._path, *self._told(self._answer), text)
+            try:
+                text = await _text(self._answer)
+            except aiohttp.ClientError as error:
+                raise broke(self._where, error) from None
+            raise refusal(*_told(self._answer), text)
         if ignored := self._answer.headers.get("x-ignored-fields"):
             warn_ignored(ignored)
         return self._answer
@@ -270,14 +292,37 @@ class _OpenExchange:
                 self._answer.release()
             else:
                 self._answer.close()
-        if isinstance(error, aiohttp.ContentTypeError) and self._answer is not None:
-            raise stranger(self._path, *self._told(self._answer)) from None
         if isinstance(error, aiohttp.ClientError):
-            raise broke(error) from None
+            raise broke(self._where, error) from None
 
-    def _told(self, answer: aiohttp.ClientResponse) -> tuple[str, int, str]:
-        """Return the origin of an answer, its status and its media type."""
-        return f"{answer.url.host}:{answer.url.port}", answer.status, answer.content_type
+
+def _unanswered(error: aiohttp.ClientError, where: str) -> RequestError:
+    """Return the error of an exchange that brought no answer. ``where``: of the server."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        return insecure(f"{error.host}:{error.port}", error)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        if isinstance(error.os_error, ConnectionResetError):
+            return failed(f"{error.host}:{error.port}", error.os_error)
+        why = system_reason(error.errno or 0, error.strerror or error)
+        return unreachable(f"{error.host}:{error.port}", why)
+    if isinstance(error, aiohttp.TooManyRedirects):
+        return stranger(*_told(error.history[-1]))
+    if isinstance(error, aiohttp.ClientResponseError):
+        return unreadable(where, quoted(error.message))
+    return failed(where, error)
+
+
+async def _json(answer: aiohttp.ClientResponse, holds: str = "") -> Any:
+    """Return the JSON of an answer, with this field if one is named; raise RequestError."""
+    text = await _text(answer)
+    if answer.content_type != "application/json":
+        raise stranger(*_told(answer))
+    return parsed(text, holds, *_told(answer))
+
+
+async def _text(answer: aiohttp.ClientResponse) -> str:
+    """Return the text of an answer. Servers of ours send UTF-8; another's charset may have any name."""
+    return (await answer.read()).decode("utf-8", "replace")
 
 
 def asked(model: str | None, options: Mapping[str, Any], **given: Any) -> dict[str, Any]:

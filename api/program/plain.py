@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
-from .exchange_errors import DONE, broke, failed, insecure, refusal, stranger, system_reason, unreachable
+from .exchange_errors import DONE, broke, failed, insecure, parsed, refusal, stranger, system_reason, unreachable, unreadable
 
 CONNECT_SECONDS = 10.0
 MOST_REDIRECTS = 5  # most redirects of a GET
@@ -32,30 +32,28 @@ class PlainSession:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def get(self, path: str) -> Any:
-        """Return the JSON of a GET; raise RequestError."""
-        return self._json("GET", path)
+    def get(self, path: str, holds: str = "") -> Any:
+        """Return the JSON of a GET. ``holds``: a field that every server of ours sends. Raise RequestError."""
+        return self._json("GET", path, None, holds)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Return the JSON of a POST; raise RequestError."""
-        return self._json("POST", path, body)
+    def post(self, path: str, body: Mapping[str, Any], holds: str = "") -> Any:
+        """Return the JSON of a POST; ``holds`` as for ``get``. Raise RequestError."""
+        return self._json("POST", path, body, holds)
 
-    def delete(self, path: str) -> Any:
-        """Return the JSON of a DELETE; raise RequestError."""
-        return self._json("DELETE", path)
+    def delete(self, path: str, holds: str = "") -> Any:
+        """Return the JSON of a DELETE; ``holds`` as for ``get``. Raise RequestError."""
+        return self._json("DELETE", path, None, holds)
 
     def get_text(self, path: str) -> str:
         """Return the text of a GET; raise RequestError."""
         return self._exchange("GET", path)[1]
 
-    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None, holds: str = "") -> Any:
         answer, text = self._exchange(method, path, body)
-        try:
-            if answer.headers.get_content_type() == "application/json":
-                return json.loads(text)
-        except ValueError:
-            pass
-        raise stranger(path, _where(urlsplit(self.url)), answer.status, answer.headers.get_content_type())
+        told = path, _where(urlsplit(self.url)), answer.status, answer.headers.get_content_type()
+        if told[-1] != "application/json":
+            raise stranger(*told)
+        return parsed(text, holds, *told)
 
     def _exchange(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
@@ -97,12 +95,16 @@ def _asked(
         try:
             connection.request(method, target, sent, {**headers, **kind, "Connection": "close"})
             answer = connection.getresponse()
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise failed(error) from None
+        except (OSError, ValueError) as error:  # also RemoteDisconnected, which is both
+            raise failed(_where(parts), error) from None
+        except http.client.BadStatusLine as error:
+            raise unreadable(_where(parts), str(error.args[0])) from None
+        except http.client.HTTPException:  # a header that is too long, or too many of them
+            raise unreadable(_where(parts), "") from None
         try:
             return answer, answer.read().decode("utf-8", "replace")
-        except (OSError, http.client.HTTPException) as error:
-            raise broke(error) from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise broke(_where(parts), error) from None
     finally:
         connection.close()
 
@@ -117,6 +119,8 @@ def _connected(parts: SplitResult) -> http.client.HTTPConnection:
     except OSError as error:
         if secure and _is_of_tls(error):
             raise insecure(_where(parts), error) from None
+        if isinstance(error, ConnectionResetError):
+            raise failed(_where(parts), error) from None
         why = f"no connection within {CONNECT_SECONDS:g} s" if isinstance(error, TimeoutError) else ""
         raise unreachable(_where(parts), why or system_reason(error.errno or 0, error.strerror or error)) from None
     except UnicodeError as error:  # a malformed host name

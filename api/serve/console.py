@@ -116,18 +116,19 @@ def capacity(models: Sequence[ModelInfo], rows: int) -> str:
     for info in models:
         length = min(TYPICAL, info.max_length)
         if info.rooms:
-            text = f"about {max(1, concurrent(info.rooms, length, rows)):,} concurrent requests of {length:,} tokens"
+            count = max(1, concurrent(info.rooms, length, rows))
+            text = f"about {count:,} concurrent request{'s' * (count != 1)} of {length:,} tokens"
             if (longest := max(info.longest, *info.rooms)) < length:
                 text = f"requests of at most {longest:,} tokens (--set memory=... with more gives room for longer ones)"
             told.setdefault(text, []).append(info.id)
     if len(told) == 1:
         return f"room for {next(iter(told))}"
-    return "room for " + ", or ".join(f"{text} of {_either(names)}" for text, names in told.items()) if told else ""
+    return "room for " + ", or ".join(f"{text} to {_either(names)}" for text, names in told.items()) if told else ""
 
 
 def _either(names: Sequence[str]) -> str:
     """Return a few ids by name, or their number: a server may have hundreds."""
-    return " or ".join(names) if len(names) < 4 else f"any of {len(names)} models"
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if len(names) < 4 else f"any of {len(names)} models"
 
 
 class StartupReporter:
@@ -223,4 +224,4 @@ class StartupReporter:
         loaded = any(name == "loaded" for name, _ in self._running.stages)
         if loaded or "failed" in service.readiness.applications.values():  # a failed model will not be loaded by any worker
             return ""
-        return " on the workers that have loaded, others are still loading"
+        return "; more when all workers have loaded"

@@ -20,12 +20,16 @@ import uvloop
 from aiohttp import web
 
 from ...actors.app_roots import missing_roots
+from ...actors.checkpoints import open_checkpoints
 from ...actors.config import Settings, SettingsError
+from ...actors.further_applications import check_places
 from ...actors.logs import set_up
 from ...actors.resources import cores
+from ...actors.sizing import max_lengths
 from ...actors.supervision_tree import in_head
 from ...gpu.errors import CheckpointError
-from ...gpu.weights.hub import TOLD
+from ...gpu.weights.checkpoint import check_here
+from ...gpu.weights.hub import HUB_ID, TOLD
 from ...runtime.base.ending import GRACE, end_within
 from ...runtime.cluster.launcher import Launcher
 from ..app.application import make_app
@@ -35,7 +39,6 @@ from ..http.listening import make_runner, tls
 from ..http.starting import Stages, StartingPort
 from .console import RunningCluster, Speaker, StartupReporter
 from .port_owner import served_there
-from .preflight import of_the_hub, preflight
 
 GATEWAY_PROCESS = "blockwright.api.serve.gateway_process:start"
 FETCHING = "fetching weights"  # name of a stage
@@ -281,3 +284,19 @@ def _claimed(batch_dir: str) -> FolderLock | None:
         message = f"batch_dir: {batch_dir} is in use by another server (process {lock.holder or 'unknown'})"
         raise SettingsError(f"{message}; stop that one, or name another folder")
     return lock
+
+
+def preflight(settings: Settings) -> None:
+    """Check the models, and the places that settings name; raise SettingsError, CheckpointError.
+
+    Checkpoints on the hub are unknown at this point.
+    """
+    check_places(settings)
+    for source in settings.applications.values():
+        check_here(source)
+    if not any(map(of_the_hub, settings.applications.values())):
+        max_lengths(settings, {name: one.config for name, one in open_checkpoints(settings).checkpoints.items()})
+
+
+def of_the_hub(source: str) -> bool:
+    return HUB_ID.fullmatch(source) is not None and not Path(source).exists()

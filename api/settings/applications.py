@@ -34,6 +34,7 @@ def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
         values["applications"] = {name: _text(f"applications.{name}", path) for name, path in given.items()}
         return
     from ..errors import ApiError  # imports aiohttp, so only if needed
+    from ..openai.foreign_fields import ADDING
     from ..openai.model_defaults import DEFAULTS, checked_defaults, value_of
 
     known = (*_TEXTS, *(one.name for one in DEFAULTS))
@@ -41,7 +42,9 @@ def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
     for name, table in _tables(given, known).items():
         where = f"applications.{name}"
         for key in table.keys() - {*known}:
-            raise SettingsError(f"there is no setting {where}.{key}; {suggestion(key, sorted(known))}")
+            elsewhere = ADDING[key].named if key in ADDING else ""
+            meant = f"did you mean {elsewhere}?" if elsewhere in known else suggestion(key, sorted(known))
+            raise SettingsError(f"there is no setting {where}.{key}; {meant}")
         if "path" in table:
             paths[name] = _text(f"{where}.path", table["path"])
         elif not values.get("adapters"):  # with an adapter folder, the model may be in it
@@ -62,19 +65,34 @@ def take_applications(values: dict[str, Any], named: Mapping[str, str]) -> None:
 def _tables(given: Mapping[str, Any], known: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return the entries of each model, in the order in which models were first named.
 
-    A typed name with a dot is a model and one of its keys. It is the name of a model if no such model is given and no such
-    key exists, or if the value is an existing folder.
+    A typed name with a dot is a model and one of its keys. If no such key exists, it is the name of a model where the value
+    is an existing folder, or could be a path or hub id while no model of the shorter name is given.
     """
     tables: dict[str, dict[str, Any]] = {}
+    models = {*given} | {name for name, key in map(_parts, given) if key in known}
     for entry, value in given.items():
-        name, dot, key = entry.rpartition(".")
+        name, key = _parts(entry)
         if isinstance(value, dict):
             tables.setdefault(entry, {}).update(value)
-        elif isinstance(value, Typed) and dot and (key in known or (name in given and not Path(value).is_dir())):
+        elif isinstance(value, Typed) and name and (key in known or not _may_be_model(name in models, value)):
             tables.setdefault(name, {})[key] = value
         else:
             tables.setdefault(entry, {})["path"] = value
     return tables
+
+
+def _parts(entry: str) -> tuple[str, str]:
+    """Return an entry's name as a model and a key; the model is "" if the name has no dot."""
+    name, _, key = entry.rpartition(".")
+    return name, key
+
+
+def _may_be_model(shorter: bool, value: str) -> bool:
+    """Return whether a typed value may be the path of a model whose id has a dot.
+
+    shorter: there is a model with the part before the dot.
+    """
+    return Path(value).expanduser().is_dir() or ("/" in value and not shorter)
 
 
 def _text(name: str, value: Any) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...actors.config import Settings, SettingsError
+from ...gpu.regular_file import read_plain
 from ...policies.binary_size import parse_size
 from ...policies.nearest import suggestion
 from .applications import Typed, check_model_id, take_applications
@@ -60,7 +61,7 @@ def make_settings(
 def read_config(path: Path) -> Values:
     """Return the values of a TOML file whose keys are the fields of ``Settings``."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(read_plain(path))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read ({error.strerror}); check --config") from None
     except ValueError as error:
@@ -75,7 +76,7 @@ def read_keys(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     lines that begin with # are skipped.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_plain(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise SettingsError(f"{path} cannot be read ({reason}); check --api-key-file") from None

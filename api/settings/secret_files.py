@@ -8,6 +8,8 @@ import stat
 import tomllib
 from pathlib import Path
 
+from ...gpu.regular_file import read_plain
+
 KEYS = ("api_keys", "admin_keys")  # settings that hold secrets
 
 
@@ -36,4 +38,4 @@ def warnings_of(key_file: str | None, config: str | None, tls_key: str) -> list[
 
 
 def _has_keys(config: Path) -> bool:
-    return any(tomllib.loads(config.read_text(encoding="utf-8")).get(name) for name in KEYS)
+    return any(tomllib.loads(read_plain(config)).get(name) for name in KEYS)

@@ -24,6 +24,7 @@ from .template_engine import Environment
 
 log = logging.getLogger(__name__)
 LONGEST = 1 << 20  # most characters of a template
+_LONGEST_WHY = 1000  # characters of an error of a template
 MANY = 1000  # messages; this number takes some milliseconds by itself
 SHORT = 4_000  # steps; this number takes some milliseconds, too few to be worth the hand-over to a thread
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "  # marks the end of the last message, as in transformers
@@ -67,7 +68,9 @@ class ChatTemplate:
         except TooMuch:
             raise
         except Exception as error:  # Python's compiler has limits of its own
-            self._broken = f"{type(error).__name__}: {error}"  # completions work without a template; chat reports the error
+            self._broken = (
+                f"{type(error).__name__}: {_said(error)}"  # completions work without a template; chat reports the error
+            )
 
     @classmethod
     def load(cls, files: CheckpointFiles, named: dict[str, str]) -> ChatTemplate | None:
@@ -86,7 +89,7 @@ class ChatTemplate:
         except TooMuch as error:
             raise CheckpointError(f"{file}: the chat template {error}; give the checkpoint another one") from None
         except Exception as error:  # many templates refuse some conversations
-            log.debug("%s refuses a plain conversation: %s", file, error)
+            log.debug("%s refuses a plain conversation: %s", file, _said(error))
         made._find_forms(file)
         return made
 
@@ -163,7 +166,7 @@ class ChatTemplate:
         except TooMuch:
             raise
         except Exception as error:  # a template may raise anything if messages are not as it expects
-            raise _fault(f"the chat template refuses these messages: {error}; change their roles or order") from None
+            raise _fault(f"the chat template refuses these messages: {_said(error)}; change their roles or order") from None
         text = _cut(text) if how.proceed else text
         if len(text) > how.longest:
             made = f"the chat template makes {len(text)} characters of these messages, more than max_body ({how.longest})"
@@ -199,6 +202,11 @@ def _length(content: Any) -> int:
     if isinstance(content, list):
         return sum(_length(part.get("text")) for part in content if isinstance(part, dict))
     return len(content) if isinstance(content, str) else 0
+
+
+def _said(error: Exception) -> str:
+    """Return the beginning of an error's text, which may quote a whole template or message."""
+    return str(error)[:_LONGEST_WHY]
 
 
 def _fault(message: str, param: str = "messages") -> ApiError:

@@ -26,6 +26,7 @@ from jinja2.runtime import Context, str_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_context
 
+from ...gpu.model.fields import shown
 from .template_budget import (
     ITEM,
     PER_CHARACTER,
@@ -277,8 +278,8 @@ class Environment(ImmutableSandboxedEnvironment):
         return bounded
 
 
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
+def _raise_exception(message: Any) -> None:
+    raise jinja2.TemplateError(message if isinstance(message, str) else shown(message))
 
 
 def _tojson(

@@ -7,7 +7,8 @@ caller runs the slow parts (loading, long texts) on a thread.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -37,11 +38,23 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _ALPHABET = _byte_alphabet()
+_LONGEST_WHY = 500  # characters of an error of the package
 
 
 def _state(part: Any) -> Any:
     """Return a part of a tokenizer as tokenizer.json has it; nothing where there is none."""
     return json.loads(part.__getstate__()) if part is not None else {}
+
+
+@contextmanager
+def _giving_up(on: str) -> Iterator[None]:
+    """Raise a 400 where the package panics: at an expression that takes too long, for example."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise bad_request(f"the tokenizer gives up on {on} ({str(error)[:_LONGEST_WHY]}); send others", "prompt") from None
 
 
 def _begin(text: str, own: str, start: int, end: int, place: int) -> int:
@@ -145,20 +158,17 @@ class TextCodec:
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return the ids of a text. ``special``: add special tokens (BOS), which a rendered chat has already."""
         # Not ``encode``, which holds the interpreter lock: a long text on a thread would stop the event loop, too.
-        try:
-            return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":
-                raise
-            why = f"the tokenizer gives up on this text ({error}); send another one"  # an expression that takes too long
-            raise bad_request(why, "prompt") from None
+        with _giving_up("this text"):
+            ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
+            return ids
 
     def offsets(self, text: str, *, special: bool) -> list[int]:
         """Return the start of each token of ``encode`` in the text; a token that the tokenizer adds has its place there.
 
         A byte-level tokenizer may leave the spaces before a token out of its range; they belong to the token's text.
         """
-        encoding = self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
+        with _giving_up("this text"):
+            encoding = self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
         found, place = [], 0
         for token, (start, end), part in zip(encoding.ids, encoding.offsets, encoding.sequence_ids, strict=True):
             if part is None:
@@ -171,7 +181,9 @@ class TextCodec:
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """Return the text of tokens. ``special``: show special tokens, too."""
-        return self._tokenizer.decode(tokens, skip_special_tokens=not special)
+        with _giving_up("these tokens"):
+            text: str = self._tokenizer.decode(tokens, skip_special_tokens=not special)
+            return text
 
     def detokenizer(self, context: Sequence[int] = (), *, special: bool = False) -> Detokenizer:
         """Return a detokenizer for one sequence.

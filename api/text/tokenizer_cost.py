@@ -8,9 +8,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_REPEATED_GROUP = re.compile(r"(?<!\\)\)[+*{]")  # tried in exponentially many ways
-_UNBOUNDED = re.compile(r"(?<!\\)[+*]|\{\d*,\}")
+_CLASS = re.compile(r"\\[pP]\{\^?\w+\}|\[(?:\\.|\[:\w+:\]|[^\]\\])*\]|\\.")  # a character: \p{L}, [a-z], \s
+_COUNT = r"\{\d*,?\d*\}"
+_QUANTIFIER = rf"(?:[*+?][?+]?+|{_COUNT}\??+)"  # with the sign that makes it lazy or possessive
+_QUANTIFIERS = re.compile(_QUANTIFIER)
+_REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{(?!0?,1\}))")  # tried in exponentially many ways
+_REPEATED_TWICE = re.compile(rf"{_QUANTIFIER}(?:[*+?]|{_COUNT})")  # the same without a group
+_REFERENCE = re.compile(r"\\(?:[1-9]|[gk][<'])|\(\?[~(]")  # to another part of the expression
 _MOST_UNBOUNDED = 2  # in one alternative: each more is another power of the text's length
+_MOST_CHOICES = 4096  # numbers of repeats of all bounded parts in one alternative, multiplied
+_LONGEST = 4096  # characters of an expression
 _GROWTH = 8  # characters that one match may become
 
 
@@ -31,8 +38,36 @@ def is_quick(part: Any) -> bool:
 
 
 def _is_simple(expression: str) -> bool:
-    """Return whether an expression repeats no group, and few characters without a bound in each alternative."""
-    plain = re.sub(r"\[(?:\\.|[^\]\\])*\]", "x", expression)  # signs within a class repeat nothing
-    if _REPEATED_GROUP.search(plain):
+    """Return whether an expression repeats no group or repeat, and has few ways to match in each alternative."""
+    if len(expression) > _LONGEST or _REFERENCE.search(expression):
         return False
-    return all(len(_UNBOUNDED.findall(one)) <= _MOST_UNBOUNDED for one in plain.split("|"))
+    plain = _CLASS.sub("x", expression).replace("(?", "(")  # signs within a class repeat nothing
+    if _REPEATED_GROUP.search(plain) or _REPEATED_TWICE.search(plain):
+        return False
+    return all(map(_has_few_ways, _alternatives(plain)))
+
+
+def _alternatives(plain: str) -> list[str]:
+    """Return the alternatives of an expression that are not in a group."""
+    found, depth = [""], 0
+    for char in plain:
+        depth += (char == "(") - (char == ")")
+        if char == "|" and depth == 0:
+            found.append("")
+        else:
+            found[-1] += char
+    return found
+
+
+def _has_few_ways(alternative: str) -> bool:
+    """Return whether an alternative has few repeats without a bound, and few numbers of repeats in the others."""
+    unbounded, choices = 0, 1
+    for quantifier in _QUANTIFIERS.findall(alternative):
+        least, comma, most = quantifier.rstrip("?+").strip("{}").partition(",")
+        if quantifier[0] in "*+" or (comma and not most):
+            unbounded += 1
+        else:
+            choices *= 2 if quantifier[0] == "?" else int(most or least or 0) - int(least or 0) + 1
+        if not 0 < choices <= _MOST_CHOICES:
+            return False
+    return unbounded <= _MOST_UNBOUNDED

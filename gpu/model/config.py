@@ -27,7 +27,7 @@ class RopeConfig:
     short_factors: tuple[float, ...] = ()  # longrope: one for each frequency, valid up to original_max_position
     attention_factor: float = 1.0  # factor of cosine and sine
     dim: int | None = None  # leading elements of a head that are rotated; None: all
-    interleaved: bool = False  # pairs are neighbours, not the two halves
+    interleaved: bool = False  # pairs are neighbors, not the two halves
     wide: bool = False  # computed in float32 and rounded once
 
 
@@ -43,11 +43,15 @@ class NormConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingConfig:
-    """Embedding. Tensors: ``weight`` [vocabulary, hidden]."""
+    """Embedding. Tensors: ``weight`` [vocabulary, hidden].
+
+    rounded: the multiplier is rounded to the type that the model computes in before it is used.
+    """
 
     vocabulary: int
     hidden: int
     multiplier: float = 1.0
+    rounded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

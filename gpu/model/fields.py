@@ -16,6 +16,7 @@ from ..regular_file import read_regular
 
 LARGEST = 2**31 - 1  # largest integer: kernels and tables count in 32 bits
 LONGEST = 100_000_000  # bytes of a file of JSON; the limit of the safetensors library for a header
+LONGEST_CONFIG = 4 << 20  # bytes of a configuration; Python parses this number in about 0.1 s, with the interpreter lock
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 40
 
@@ -69,10 +70,10 @@ class Fields:
         self.values = values
 
     @classmethod
-    def read(cls, path: Path) -> Fields:
-        """Return the object in the file at ``path``."""
+    def read(cls, path: Path, most: int = LONGEST_CONFIG) -> Fields:
+        """Return the object in the file at ``path``, which has at most ``most`` bytes."""
         try:
-            raw = read_regular(path, LONGEST)
+            raw = read_regular(path, most)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from None
         try:

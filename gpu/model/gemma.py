@@ -48,11 +48,11 @@ def read(architecture: str, config: Fields, stored_dtype: str) -> tuple[ModelCon
 
 
 def scaled_embedding(model: ModelConfig) -> EmbeddingConfig:
-    """Return the embedding's configuration, with the square root of the width as the multiplier.
+    """Return the embedding's configuration: its multiplier is the square root of the width, rounded to the model's type.
 
-    transformers rounds the multiplier to the model's type first. The back ends here multiply by it in float32.
+    Transformers keeps this multiplier as a tensor and casts it to the weight's type, so Gemma is trained and run with it.
     """
-    return EmbeddingConfig(vocabulary=model.vocabulary, hidden=model.hidden, multiplier=model.hidden**0.5)
+    return EmbeddingConfig(vocabulary=model.vocabulary, hidden=model.hidden, multiplier=model.hidden**0.5, rounded=True)
 
 
 ARCHITECTURES = (Architecture("GemmaForCausalLM", "gemma", read),)

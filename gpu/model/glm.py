@@ -1,4 +1,4 @@
-"""GLM-4: half of each head is rotated, by pairs of neighbours; gate and up in one tensor; biases of queries, keys, values.
+"""GLM-4: half of each head is rotated, by pairs of neighbors; gate and up in one tensor; biases of queries, keys, values.
 
 The later release (Glm4ForCausalLM, GLM-4-0414) also has norms after attention and feed-forward.
 """

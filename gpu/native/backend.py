@@ -35,7 +35,7 @@ from ..model.config import (
     attention_of,
 )
 from ..model.config import MLP as SECOND
-from ..reference.operations import rotary_table
+from ..reference.operations import embedding_multiplier, rotary_table
 from ..slots import SlotBytes
 from ..tables import Tables
 from ..weights.identity import packed_id
@@ -278,7 +278,8 @@ class NativeBackend:
         record.width, record.factor = config.hidden, 1.0
         match config:
             case EmbeddingConfig():
-                record.kind, record.inner, record.factor = EMBEDDING, config.vocabulary, config.multiplier
+                record.kind, record.inner = EMBEDDING, config.vocabulary
+                record.factor = embedding_multiplier(config, self.dtype)
             case HeadConfig():
                 record.kind, record.inner, record.factor = HEAD, config.vocabulary, config.divisor
                 record.softcap = config.softcap

@@ -35,7 +35,7 @@ from ..tables import Tables
 from ..weights.identity import packed_id
 from .attention import StepIndex, attend
 from .deltas import Products, TorchDelta, stretches
-from .operations import adapt, feed_forward, normalise, rotate, soft_cap
+from .operations import adapt, embedding_multiplier, feed_forward, normalise, rotate, soft_cap
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ALIGNMENT = 64  # bytes
@@ -177,7 +177,7 @@ class TorchBackend:
         token_T = index.token_T
         embedded_TD = F.embedding(token_T.clamp(min=0), weight_VD)
         if config.multiplier != 1.0:
-            embedded_TD = embedded_TD * config.multiplier
+            embedded_TD = embedded_TD * embedding_multiplier(config, self.dtype)
         return embedded_TD.masked_fill(token_T[:, None] < 0, 0.0)  # what prefix tuning computes there is never read
 
     def _attention(

@@ -13,7 +13,7 @@ from functools import cache, partial
 import torch
 import torch.nn.functional as F
 
-from ..model.config import MlpConfig, NormConfig, RopeConfig
+from ..model.config import EmbeddingConfig, MlpConfig, NormConfig, RopeConfig
 from .deltas import Products
 
 
@@ -35,6 +35,11 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 BOTTLENECKS = ACTIVATIONS | {"relu": F.relu}
+
+
+def embedding_multiplier(config: EmbeddingConfig, dtype: torch.dtype) -> float:
+    """Return the factor of an embedding as a model computes with it in that type."""
+    return float(torch.tensor(config.multiplier).to(dtype)) if config.rounded else config.multiplier
 
 
 def normalise(x_TD: torch.Tensor, weights: dict[str, torch.Tensor], role: str, norm: NormConfig) -> torch.Tensor:
@@ -117,7 +122,7 @@ def rotary_table(
 def rotate(x_TNH: torch.Tensor, table: tuple[torch.Tensor, torch.Tensor], rope: RopeConfig) -> torch.Tensor:
     """Apply the rotary embedding to queries or keys.
 
-    Only the leading elements are rotated. Pairs are neighbours, or the two halves of these elements.
+    Only the leading elements are rotated. Pairs are neighbors, or the two halves of these elements.
     """
     cos_T1H, sin_T1H = (one_TH[:, None] for one_TH in table)
     dim = 2 * cos_T1H.shape[-1]

@@ -29,6 +29,7 @@ from .tensor_files import check_dtype, read_header
 from .virtual_tokens import read_virtual_tokens
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+LONGEST_HEADER = 8 << 20  # bytes: about 60,000 tensors, which Python reads without holding others up for long
 PREFIX = "base_model.model."
 DEPTH = re.compile(r"\.(\d{1,9})\.")
 LOW_RANK = ("LORA", "BEFT", "BITFIT")
@@ -161,7 +162,7 @@ def _tensors(folder: Path, weights: str, pickle: str) -> dict[str, TensorRef]:
                 "as safetensors"
             )
         raise CheckpointError(f"{folder} has {CONFIG} but no {weights}; save the adapter again as safetensors")
-    found = read_header(folder / weights)
+    found = read_header(folder / weights, LONGEST_HEADER)
     for ref in found.values():
         check_dtype(ref)
     return found

@@ -7,10 +7,11 @@ tensors in pieces. No torch and no tensor in memory: ``gpu/weights/loader.py`` d
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...policies.model.chain import Component, Kind, KvLayout
+from ...policies.nearest import nearest
 from ..errors import CheckpointError
 from ..model.config import (
     AttentionConfig,
@@ -34,7 +35,6 @@ from .checkpoint_files import CheckpointFiles
 from .generation import read_generation
 from .hub import HUB_ADDRESS, HUB_ID, fetch
 from .identity import component_id, delta_id, hash_tensor
-from .near_folder import near_folder
 from .tensor_files import check_dtype, gguf, read_tensors
 
 __all__ = ["Checkpoint", "CheckpointError"]
@@ -45,7 +45,7 @@ PACKED = (
     "weight_packed",
     "weight_quantized",
     "SCB",
-)  # stored by quantisers in place of a weight
+)  # stored by quantizers in place of a weight
 KINDS: dict[type[ComponentConfig], Kind] = {
     EmbeddingConfig: Kind.EMBEDDING,
     AttentionConfig: Kind.ATTENTION,
@@ -310,7 +310,7 @@ def _judge(fields: Fields) -> Architecture:
     if quantisation is not None:
         method = quantisation.text("quant_method", "unknown method")
         raise CheckpointError(
-            f"{fields.source}: the checkpoint is quantised ({named(method)}), which is not supported; "
+            f"{fields.source}: the checkpoint is quantized ({named(method)}), which is not supported; "
             "use it in float32, bfloat16 or float16"
         )
     return find(fields)
@@ -395,7 +395,7 @@ def _missing(path: Path, name: str, tensors: dict[str, TensorRef]) -> str:
     packed = [other for suffix in PACKED if (other := name.removesuffix("weight") + suffix) in tensors]
     if name.endswith(".weight") and packed:
         return (
-            f"{path} has no tensor {name} but {packed[0]}: the checkpoint is quantised, which is not supported; "
+            f"{path} has no tensor {name} but {packed[0]}: the checkpoint is quantized, which is not supported; "
             "use it in float32, bfloat16 or float16"
         )
     remedy = "download the checkpoint again, or save it again from transformers"
@@ -406,3 +406,30 @@ def _missing(path: Path, name: str, tensors: dict[str, TensorRef]) -> str:
     if name == "lm_head.weight":
         remedy = "set tie_word_embeddings to true in config.json if the head uses the embedding, else " + remedy
     return f"{path} lacks tensor {name} ({len(tensors)} tensors are there); {remedy}"
+
+
+NEAR = 0.8  # likeness, 0 to 1, of each name on the path
+REVISION = "@"  # part of a hub checkpoint's name, but not of a folder's
+
+
+def near_folder(path: Path) -> Path | None:
+    """Return the checkpoint or adapter at a path that is like ``path`` in every part; None if there is none."""
+    if REVISION in path.name:
+        return None
+    found = Path(*path.parts[:0]) if not path.is_absolute() else Path(path.anchor)
+    *folders, last = path.parts[1:] if path.is_absolute() else path.parts or ("",)
+    try:
+        for name in folders:
+            if not (found / name).is_dir():
+                name = nearest(name, (one.name for one in _folders(found)), NEAR)
+                if not name:
+                    return None
+            found /= name
+        name = nearest(last, (one.name for one in _folders(found) if next(one.glob("*config.json"), None)), NEAR)
+    except OSError:  # a folder without read permission
+        return None
+    return found / name if name else None
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    return (one for one in sorted(parent.iterdir()) if one.is_dir())

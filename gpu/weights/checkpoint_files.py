@@ -16,11 +16,11 @@ from ..regular_file import read_regular
 
 LONGEST_TEXT = 128 << 20  # bytes: tokenizers of large vocabularies have about thirty million
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-TEMPLATE, GENERATION = "chat_template.jinja", "generation_config.json"
+TEMPLATE, GENERATION, CONFIG = "chat_template.jinja", "generation_config.json", "config.json"
 SPECIAL_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 OF_TOKENIZER = (TOKENIZER, TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS)
 MERGED = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED_TOKENS, GENERATION)  # merged key by key
-OF_FRONT = (*OF_TOKENIZER, TEMPLATE, GENERATION, "config.json")  # all that is read to serve a model's texts
+OF_FRONT = (*OF_TOKENIZER, TEMPLATE, GENERATION, CONFIG)  # all that is read to serve a model's texts
 
 
 def read_text(path: Path) -> str | None:

@@ -1,18 +1,20 @@
-"""generation_config.json: the defaults of an answer, and the names of fields that are not applied.
+"""generation_config.json (or config.json): the defaults of an answer, and the names of fields that are not applied.
 
 ``APPLIED`` fields are used here. ``SILENT`` ones change neither tokens nor lengths of a decoder without beams. Every other
-field, even one that no library knows, is reported unless it has a value that changes nothing. Reads no other file.
+field, even one that no library knows, is reported unless it has a value that changes nothing.
 """
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 from ..model.config import GenerationDefaults, ModelConfig, WeightedTokens
 from ..model.fields import LARGEST, Fields
-from .checkpoint_files import GENERATION, CheckpointFiles
+from .checkpoint_files import CONFIG, GENERATION, CheckpointFiles, read_json
 
+MAX_STOPS, MAX_STOP_LENGTH = 16, 1024  # strings, characters: each costs time for every character of an answer
 APPLIED = (
     *("bad_words_ids", "begin_suppress_tokens", "do_sample", "eos_token_id", "max_length", "max_new_tokens", "min_length"),
     *("min_new_tokens", "min_p", "no_repeat_ngram_size", "repetition_penalty", "sequence_bias", "stop_strings"),
@@ -20,7 +22,7 @@ APPLIED = (
 )
 SILENT = (
     *("_from_model_config", "assistant_confidence_threshold", "assistant_early_exit", "assistant_ensemble_weight"),
-    *("assistant_lookbehind", "bos_token_id", "cache_config", "cache_implementation", "compile_config"),
+    *("assistant_lookbehind", "bos_token_id", "cache_config", "compile_config"),
     *("continuous_batching_config", "decoder_start_token_id", "disable_compile", "early_stopping", "is_assistant"),
     *("length_penalty", "low_memory", "max_cache_len", "max_matching_ngram_size", "num_assistant_tokens"),
     *("num_assistant_tokens_schedule", "output_attentions", "output_hidden_states", "output_logits", "output_scores"),
@@ -28,6 +30,10 @@ SILENT = (
     *("return_dict_in_generate", "speculation_type", "target_lookbehind", "transformers_version", "use_cache", "use_mtp"),
 )
 NEUTRAL: dict[str, tuple[Any, ...]] = {  # for fields that are not applied: the values that change nothing
+    "cache_implementation": (  # "quantized" changes the numbers
+        *("dynamic", "offloaded", "offloaded_hybrid", "offloaded_hybrid_chunked", "offloaded_static", "paged", "static"),
+        *("hybrid", "hybrid_chunked", "sliding_window"),
+    ),
     "diversity_penalty": (0,),
     "encoder_no_repeat_ngram_size": (0,),
     "encoder_repetition_penalty": (1,),
@@ -43,12 +49,20 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # for fields that are not applied: the 
 }
 
 
-def read_generation(files: CheckpointFiles, config: ModelConfig) -> GenerationDefaults:
-    """Return the values of generation_config.json, with neutral values and config.json's end tokens as defaults.
+OTHERS = (  # reported unless they are empty
+    *("constraints", "dola_layers", "exponential_decay_length_penalty", "force_words_ids", "forced_bos_token_id"),
+    *("forced_eos_token_id", "max_time", "top_h", "watermarking_config"),
+)
+_IN_CONFIG = ({*APPLIED} - {"eos_token_id"}) | {*NEUTRAL, *OTHERS}
 
-    Token ids beyond the vocabulary are left out. Raises CheckpointError for a value of the wrong type.
+
+def read_generation(files: CheckpointFiles, config: ModelConfig) -> GenerationDefaults:
+    """Return the values of generation_config.json, with config.json's end tokens and neutral values as defaults.
+
+    Without that file config.json has the values, as in transformers. Token ids beyond the vocabulary are left out. Raises
+    CheckpointError for a value of the wrong type.
     """
-    fields = Fields(files.find(GENERATION), files.merged(GENERATION))
+    fields = Fields(_source(files), _values(files))
     ends = fields.token_ids("eos_token_id", config.eos_token_ids)
     return GenerationDefaults(
         temperature=fields.number_within("temperature", 1.0, 0.0, math.inf),
@@ -58,7 +72,7 @@ def read_generation(files: CheckpointFiles, config: ModelConfig) -> GenerationDe
         repetition_penalty=fields.number_within("repetition_penalty", 1.0, 0.0, math.inf, above=True),
         do_sample=fields.flag("do_sample") if fields.has("do_sample") else None,
         eos_token_ids=ends,
-        min_length=fields.integer("min_length", 0, least=0),
+        min_length=0 if fields.has("min_new_tokens") else fields.integer("min_length", 0, least=0),  # as in transformers
         min_new_tokens=fields.integer("min_new_tokens", 0, least=0),
         max_length=fields.integer("max_length", 0, least=0),
         max_new_tokens=fields.integer("max_new_tokens", 0, least=0),
@@ -70,6 +84,24 @@ def read_generation(files: CheckpointFiles, config: ModelConfig) -> GenerationDe
         stop_strings=_stop_strings(fields),
         unapplied=_unapplied(fields),
     )
+
+
+def _values(files: CheckpointFiles) -> dict[str, Any]:
+    """Return the fields of all folders.
+
+    A base without the file has the fields of its config.json, where older releases kept them.
+    """
+    values, base = files.merged(GENERATION), files.folders[-1]
+    if (base / GENERATION).is_file():
+        return values
+    config = read_json(base, CONFIG)
+    return {name: config[name] for name in _IN_CONFIG if config.get(name) is not None} | values
+
+
+def _source(files: CheckpointFiles) -> Path:
+    """Return the path to name for a wrong value."""
+    found = files.find(GENERATION)
+    return found if found.is_file() else files.folders[-1] / CONFIG
 
 
 def _known(ids: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
@@ -113,6 +145,8 @@ def _stop_strings(fields: Fields) -> tuple[str, ...]:
     texts = [given] if isinstance(given, str) else given or []
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise fields.wrong("stop_strings", "a string or a list of strings")
+    if len(texts) > MAX_STOPS or max(map(len, texts), default=0) > MAX_STOP_LENGTH:
+        raise fields.wrong("stop_strings", f"at most {MAX_STOPS} strings of at most {MAX_STOP_LENGTH} characters")
     return tuple(text for text in texts if text)
 
 

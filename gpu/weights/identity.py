@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from ...policies.model.chain import Kind
 from ..errors import CheckpointError
@@ -20,6 +21,7 @@ from ..model.config import ComponentConfig, ComponentSpec, TensorRef
 from ..model.deltas import DeltaConfig
 from ..regular_file import open_regular
 
+_LATER = (("rounded", False),)
 PIECE = 256 << 10  # bytes read at a time: small enough to stay in a core's cache while they are hashed and checked
 Progress = Callable[[int], None]  # called with the bytes hashed since the last call
 
@@ -88,10 +90,18 @@ def hash_tensor(ref: TensorRef, progress: Progress | None = None) -> bytes:
 def component_id(kind: Kind, config: ComponentConfig, contents: dict[str, bytes]) -> bytes:
     """Return 16 bytes; ``contents`` are tensor hashes by role."""
     digest = hashlib.blake2b(digest_size=16, person=b"blockwright/comp")
-    digest.update(json.dumps([kind.value, asdict(config)], sort_keys=True).encode())
+    digest.update(json.dumps([kind.value, _content(config)], sort_keys=True).encode())
     for role in sorted(contents):
         digest.update(b"\0" + role.encode() + b"\0" + contents[role])
     return digest.digest()
+
+
+def _content(config: ComponentConfig) -> dict[str, Any]:
+    """Return the fields that enter an identity.
+
+    One that came later enters only with another value than its default, so that stored models keep their identities.
+    """
+    return {name: value for name, value in asdict(config).items() if (name, value) not in _LATER}
 
 
 def packed_id(spec: ComponentSpec, role: str, form: str) -> bytes:
@@ -107,7 +117,7 @@ def packed_id(spec: ComponentSpec, role: str, form: str) -> bytes:
 def delta_id(config: ComponentConfig, delta: DeltaConfig, contents: dict[str, bytes]) -> bytes:
     """Return 16 bytes; ``contents`` are tensor hashes by role. The shared component's parameters do not enter."""
     digest = hashlib.blake2b(digest_size=16, person=b"blockwright/dlta")
-    digest.update(json.dumps([asdict(config), asdict(delta)], sort_keys=True).encode())
+    digest.update(json.dumps([_content(config), asdict(delta)], sort_keys=True).encode())
     for role in sorted(contents):
         digest.update(b"\0" + role.encode() + b"\0" + contents[role])
     return digest.digest()

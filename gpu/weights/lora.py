@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import CheckpointError
 from ..model.config import TensorRef
 from ..model.fields import Fields, named, shown
-from .patterns import matches
+from .patterns import is_plain, matches
 
 # Fields that only training uses, or that do not affect the answers.
 IGNORED = frozenset(
@@ -37,12 +37,13 @@ REMEDIES = {
     "fan_in_fan_out": "no architecture here stores weights so; set it to false",
 }
 MERGE = "merge the adapter into its base and serve the whole checkpoint"
-# Initialisations that leave the base's weights unchanged; the other ones change them, too.
+# Initializations that leave the base's weights unchanged; the other ones change them, too.
 PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
 PAIR = re.compile(r"(.+)\.lora_([AB])\.weight")
 LAYER = re.compile(r".*?\.[^.]*\.(\d+)\.")
 MOST_RANK = 4096
 MOST_ALPHA = 1e9
+MOST_NAMES, MOST_EXPRESSIONS = 20_000, 256  # in one field; each is compared with every module
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,7 @@ class LoraRules:
 
     def targets(self, module: str) -> bool:
         """Return whether a linear module is changed."""
-        if self._matches(self.excluded, module) or any(
-            re.match(rf"(^|.*\.){re.escape(m)}($|\..*)", module) for m in self.saved
-        ):
+        if self._matches(self.excluded, module) or any(f".{name}." in f".{module}." for name in self.saved):
             return False
         if self.target_modules == "all-linear":
             return "layers" in module  # all except the head
@@ -204,6 +203,7 @@ def _names(fields: Fields, key: str) -> str | list[str] | None:
     if not value:
         return None
     if isinstance(value, str) or (isinstance(value, list) and all(isinstance(name, str) for name in value)):
+        _check_count(fields, key, len(value) if isinstance(value, list) else 1)
         return value
     raise fields.wrong(key, "a name or a list of names")
 
@@ -213,9 +213,22 @@ def _layers(fields: Fields) -> tuple[int, ...]:
     layers = [value] if isinstance(value, int) else value or []
     if not isinstance(layers, list) or not all(type(layer) is int and layer >= 0 for layer in layers):
         raise fields.wrong("layers_to_transform", "a layer or a list of layers")
+    _check_count(fields, "layers_to_transform", len(layers))
     return tuple(layers)
 
 
 def _numbers(fields: Fields, key: str) -> dict[str, Any]:
     found = fields.object(key)
-    return found.values if found is not None else {}
+    patterns = found.values if found is not None else {}
+    _check_count(fields, key, len(patterns))
+    if (many := sum(not is_plain(pattern) for pattern in patterns)) > MOST_EXPRESSIONS:
+        raise CheckpointError(
+            f"{fields.source}: {key} has {many} regular expressions, more than {MOST_EXPRESSIONS}; list the modules by name"
+        )
+    return patterns
+
+
+def _check_count(fields: Fields, key: str, count: int) -> None:
+    """Refuse a field with more entries than any model has modules."""
+    if count > MOST_NAMES:
+        raise CheckpointError(f"{fields.source}: {key} has {count} entries, more than {MOST_NAMES}; name fewer")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +23,7 @@ _CATEGORIES: dict[str, Callable[[str], bool]] = {
     "SPACE": str.isspace,
     "WORD": lambda char: char.isalnum() or char == "_",
 }
+_PLAIN = re.compile(r"[\w.]+")
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 
 
@@ -36,6 +37,8 @@ def matches(source: str, pattern: str, name: str, *, anywhere: bool = False) -> 
     Raises CheckpointError, naming the file ``source``, for a text that is not an expression, is too long, or looks behind
     itself.
     """
+    if anywhere and is_plain(pattern):
+        return _ends_with(name, pattern)
     try:
         whole = rf"(.*\.)?({pattern})" if anywhere else pattern
         return len(name) in _Match(_parsed(whole), name).ends(0)
@@ -47,7 +50,21 @@ def matches(source: str, pattern: str, name: str, *, anywhere: bool = False) -> 
         ) from None
 
 
-@cache
+def is_plain(pattern: str) -> bool:
+    """Return whether an expression is a name: letters, digits and dots, which stand for any character."""
+    return _PLAIN.fullmatch(pattern) is not None
+
+
+def _ends_with(name: str, plain: str) -> bool:
+    """Return whether a plain expression matches the end of a name, after a dot or from its beginning."""
+    begin = len(name) - len(plain)
+    if begin < 0 or (begin > 0 and name[begin - 1] != ".") or "\n" in name:
+        return False
+    end = name[begin:]
+    return end == plain or all(one in (".", other) for one, other in zip(plain, end, strict=True))
+
+
+@lru_cache(1 << 12)
 def _parsed(pattern: str) -> Any:
     if len(pattern) > LONGEST:
         raise _Unknown(f"it has {len(pattern)} characters, {LONGEST} are the most")

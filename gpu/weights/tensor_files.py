@@ -19,7 +19,7 @@ from ..regular_file import open_regular
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
-# Types that are read only to report that the checkpoint is quantised, or that are never needed.
+# Types that are read only to report that the checkpoint is quantized, or that are never needed.
 OTHER_BYTES = {"F64": 8, "I64": 8, "I32": 4, "I16": 2, "U64": 8, "U32": 4, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 QUANTISED = ("I8", "U8", "I32", "F8_", "F4", "F6_")
 POINTER = b"version "  # beginning of a file that git-lfs has not fetched; as a header's length it would be absurd
@@ -33,7 +33,7 @@ def read_tensors(folder: Path) -> dict[str, TensorRef]:
         return read_header(folder / SINGLE)
     if not (folder / INDEX).is_file():
         raise _no_safetensors(folder)
-    index = Fields.read(folder / INDEX)
+    index = Fields.read(folder / INDEX, LONGEST)
     weight_map = index.values.get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise CheckpointError(f"{index.source} has no weight_map of tensor names to files; download the checkpoint again")
@@ -72,18 +72,23 @@ def gguf(path: Path) -> CheckpointError:
     return CheckpointError(f"{path} is a GGUF file, which is not supported; {remedy}")
 
 
-def read_header(path: Path) -> dict[str, TensorRef]:
-    """Return the tensors of one safetensors file. Raises ``CheckpointError`` for a broken or truncated one."""
+def read_header(path: Path, most: int = LONGEST) -> dict[str, TensorRef]:
+    """Return the tensors of one safetensors file. Raises ``CheckpointError`` for a broken or truncated one.
+
+    ``most``: bytes of the header.
+    """
     try:
         with open(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             prefix = file.read(8)
             length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-            raw = file.read(length) if length <= min(size, LONGEST) else b""
+            raw = file.read(length) if length <= min(size, most) else b""
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
     if prefix == POINTER:
         raise CheckpointError(f"{path} is a pointer of git-lfs, not the weights; run 'git lfs pull' in {path.parent}")
+    if most < length <= size:
+        raise CheckpointError(f"{path} has a header of {length} bytes, more than {most}; save fewer tensors")
     if length == 0 or len(raw) != length:
         raise CheckpointError(
             f"{path} is truncated or not a safetensors file ({size} bytes, header of {length}); download it again"
@@ -132,7 +137,7 @@ def check_dtype(ref: TensorRef) -> None:
         return
     if ref.dtype.startswith(QUANTISED):
         raise CheckpointError(
-            f"{ref.path}: tensor {ref.name} is quantised ({named(ref.dtype)}), which is not supported; "
+            f"{ref.path}: tensor {ref.name} is quantized ({named(ref.dtype)}), which is not supported; "
             "use the checkpoint in float32, bfloat16 or float16"
         )
     raise CheckpointError(

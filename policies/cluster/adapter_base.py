@@ -60,6 +60,16 @@ def named_base(name: str, wholes: Iterable[WholeModel]) -> WholeModel | None:
     return next((one for one in found if one.served), found[0] if found else None)
 
 
+def is_same(path: str, whole: WholeModel) -> bool:
+    """Return whether a model was read from that folder, or from another revision of its model in the hub's cache."""
+    return bool(_names(path) & _names(whole.checkpoint))
+
+
+def named_by_path(path: str, wholes: Iterable[WholeModel]) -> WholeModel | None:
+    """Return the served model that was read from that folder; None: there is none."""
+    return next((one for one in wholes if one.served and is_same(path, one)), None)
+
+
 def shown_base(model: str, checkpoint: str, served: WholeModel | None) -> str:
     """Return the base shown for an adapter that was put on ``model`` when that was ``checkpoint`` ("": not known).
 

@@ -91,6 +91,7 @@ class FlightRow:
     start: int
     count: int
     sample: bool  # whether a token is drawn at the route's end
+    drafts: list[int] = field(default_factory=list)  # the tokens behind the first, if they are drafts to be verified
 
 
 @dataclass(slots=True)

@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop
 
+from ..model.runs import LocalRoute
+from ..plan.coefficients import Coefficients
+from ..plan.cost import KNEE
 from ..requests.admission import admit
 from ..sweep.columns import Status
 from ..sweep.config import OPEN_PLANS
@@ -19,12 +22,11 @@ from ..sweep.events import Submission
 from ..sweep.state import SweepState
 from .lazy_worker import LazyPlan, LazyRow, LazyWorker
 from .plain_worker import NotPlain, plain_route
-from .route_cost import BatchSums, RouteCost
 from .timeline import Timeline, TimelineEntry
 
 
-class LazyReplay(LazyWorker):
-    """A lazy replay (see the module), with the interface of ``MachineReplay`` of one worker.
+class LazyReplay:
+    """A lazy replay (see the module), with the interface of ``MachineReplay`` of one worker. It owns the time.
 
     May raise NotPlain at any time.
     """
@@ -36,7 +38,9 @@ class LazyReplay(LazyWorker):
         self.course, self._present = Timeline(), present
         self._local = plain_route(parts, arrivals)
         self._price = RouteCost(self._local, present.coefficients)
-        super().__init__(parts, self._local, [(plan.number, now + left) for plan, left in present.open], state.number)
+        self._parts = parts
+        begun = [(plan.number, now + left) for plan, left in present.open]
+        self._worker = LazyWorker(parts, self._local, begun, state.number)
         coming = [self._sequence(of, of.tokens, of.page_hashes, (of.priority, of.arrival, 1 << 40)) for of in arrivals]
         self._take_over(state, present)
         self._fill()
@@ -48,24 +52,26 @@ class LazyReplay(LazyWorker):
 
     def _sequence(self, of: Submission, tokens: list[int], hashes: list[bytes], key: tuple[int, float, int]) -> LazyRow:
         """Return a waiting sequence, with the pages that it will find."""
+        worker = self._worker
         pages, known = self._parts.memory.pages, len(tokens)
         total = self._present.total(of, known)
-        self._ties += 1
-        row = LazyRow(of.request, key, of.max_length, total, 0, known, name=self._ties)
-        if self._parts.config.prefix_cache and self._width:
+        worker.ties += 1
+        row = LazyRow(of.request, key, of.max_length, total, 0, known, name=worker.ties)
+        if self._parts.config.prefix_cache and worker.width:
             (span,) = self._local.spans
-            for token_hash in hashes[: (known - 1) // self._size]:
+            for token_hash in hashes[: (known - 1) // worker.size]:
                 if (handle := pages.find(token_hash, span)) is None:
                     maker = self._parts.pending_pages.maker((token_hash, span.lineage))
-                    if maker is not None or token_hash in self._making:
+                    if maker is not None or token_hash in worker.making:
                         raise NotPlain("a request waits for a page that another one makes")
-                    self._making.add(token_hash)
+                    worker.making.add(token_hash)
                     break
-                self._references.setdefault(handle, 0)
+                worker.references.setdefault(handle, 0)
                 row.found.append(handle)
         return row
 
     def _take_over(self, state: SweepState, present: TimelineEntry) -> None:
+        worker = self._worker
         rows, pages = state.parts.rows, state.parts.memory.pages
         last = {s: plan.number for plan, _ in present.open for s in state.batch(plan.number)}
         if len(present.open) != state.open_plans:
@@ -74,57 +80,58 @@ class LazyReplay(LazyWorker):
         for s in live:
             if rows.status[s] == Status.WAITING:
                 row = self._sequence(rows.submission[s], rows.tokens_of(s), rows.hashes_of(s), rows.key(s))
-                self._waiting.append(row)
-        self._waiting.sort(reverse=True)
+                worker.waiting.append(row)
+        worker.waiting.sort(reverse=True)
         for s in live:
             if rows.status[s] == Status.WAITING:
                 continue
             of, length = rows.submission[s], rows.length[s]
             total = present.total(of, length)
             row = LazyRow(of.request, rows.key(s), of.max_length, total, rows.planned[s], rows.known[s], rows.paged[s])
-            for handle in rows.pages[s][0][: rows.paged[s]] if self._width else []:
-                if pages.references(handle) == 1 and handle not in self._references:
+            for handle in rows.pages[s][0][: rows.paged[s]] if worker.width else []:
+                if pages.references(handle) == 1 and handle not in worker.references:
                     break  # shared pages come first
-                self._references[handle] = self._references.get(handle, 0) + 1
+                worker.references[handle] = worker.references.get(handle, 0) + 1
                 row.found.append(handle)
-            self._ties += 1
-            row.name, row.last, row.computed = self._ties, last.get(s, 0), rows.computed[s]
+            worker.ties += 1
+            row.name, row.last, row.computed = worker.ties, last.get(s, 0), rows.computed[s]
             row.chunk = row.planned - row.computed if rows.open[s] < OPEN_PLANS else 1
-            early, end = row.total < row.limit, min(row.total, row.limit) - 2 - row.planned + self._number
+            early, end = row.total < row.limit, min(row.total, row.limit) - 2 - row.planned + worker.number
             row.running = rows.status[s] == Status.RUNNING
             if not row.running:
                 row.requeue, row.leaving, row.known = bool(rows.requeue[s]), True, rows.known[s]
-                row.computed = min(row.computed, rows.hashed[s] * self._size)
-                self._leaving += 1
+                row.computed = min(row.computed, rows.hashed[s] * worker.size)
+                worker.leaving += 1
                 if row.requeue and (row.known == row.limit or (early and row.total <= row.known)):
                     raise NotPlain("a request that was preempted ends")
-                self._push(self._leaves, row.last, row)
+                worker.push(worker.leaves, row.last, row)
             elif row.planned == row.limit - 1 and row.known == row.limit:  # it waits for its last token
-                self._finals.add(row)
-                self._push(self._ends, row.last, row)
-                self._push(self._leaves, row.last, row)
+                worker.finals.add(row)
+                worker.push(worker.ends, row.last, row)
+                worker.push(worker.leaves, row.last, row)
             elif row.known - row.planned > 1:
-                self._prompts.append(row)
-            elif row.last == self._number - 1 or end >= self._number:
-                row.missed = 0 if row.last == self._number - 1 else self._number - 1
-                self._decode(row, self._number)
+                worker.prompts.append(row)
+            elif row.last == worker.number - 1 or end >= worker.number:
+                row.missed = 0 if row.last == worker.number - 1 else worker.number - 1
+                worker.decode(row, worker.number)
             else:  # it was skipped, and the token that it waits for will end it
-                self._finals.add(row)
-                self._push(self._ends, row.last, row)
-                self._push(self._leaves, row.last, row)
-        self._prompts.sort()
+                worker.finals.add(row)
+                worker.push(worker.ends, row.last, row)
+                worker.push(worker.leaves, row.last, row)
+        worker.prompts.sort()
 
     def _arrive(self, of: Submission, row: LazyRow) -> None:
+        worker = self._worker
         memory = self._parts.memory
-        room = memory.pages_of(self._local.spans, of.tenant) * self._size if self._width else 1 << 62
+        room = memory.pages_of(self._local.spans, of.tenant) * worker.size if worker.width else 1 << 62
         if admit(of.max_length, min(room, self._local.max_length)):
             self.course.returned.add(of.request)
             return
-        self._ties += 1
-        row.key = (of.priority, of.arrival, (1 << 40) + self._ties)
-        self._waiting.append(row)
-        self._waiting.sort(reverse=True)
-        self._untried = True
+        worker.ties += 1
+        row.key = (of.priority, of.arrival, (1 << 40) + worker.ties)
+        worker.waiting.append(row)
+        worker.waiting.sort(reverse=True)
+        worker.untried = True
 
     # until -----------------------------------------------------------------------------------------------------------
 
@@ -137,14 +144,20 @@ class LazyReplay(LazyWorker):
 
     @property
     def present(self) -> int:
-        """Return how many sequences run and wait, among them those whose last token is being computed."""
-        return len(self._running()) + len(self._waiting)
+        """The number of sequences that run and wait; a sequence runs until its last token is computed."""
+        return len(self._worker.running()) + len(self._worker.waiting)
+
+    @property
+    def preemptions(self) -> int:
+        """The number of preemptions so far."""
+        return self._worker.preemptions
 
     # one step --------------------------------------------------------------------------------------------------------
 
     def _step(self) -> bool:
         """End one plan, or all until something happens; return False if nothing is left to do."""
-        if not self._open:
+        worker = self._worker
+        if not worker.open:
             return False
         ended = self._jump() or self._commit()
         self.course.sweeps.append(self.course.sweeps[-1] + ended)
@@ -155,19 +168,20 @@ class LazyReplay(LazyWorker):
         return True
 
     def _commit(self) -> int:
-        plan = self._open.popleft()
+        worker = self._worker
+        plan = worker.open.popleft()
         self._now, at = plan.end, plan.end - self._began
         for row in plan.firsts:
             self.course.first_tokens.setdefault(row.request, at)
-        while self._top(self._ends) <= plan.number:
-            row = heappop(self._ends)[3]
+        while worker.top(worker.ends) <= plan.number:
+            row = heappop(worker.ends)[3]
             self.course.ends[row.request] = at
             if not row.leaving:
                 row.computed = min(row.total, row.limit) - 1
                 row.leaving, row.running = True, False
-                self._leaving += 1
-        while self._top(self._leaves) <= plan.number:
-            self._release(heappop(self._leaves)[3])
+                worker.leaving += 1
+        while worker.top(worker.leaves) <= plan.number:
+            worker.release(heappop(worker.leaves)[3])
         return 1
 
     def _jump(self) -> int:
@@ -175,98 +189,102 @@ class LazyReplay(LazyWorker):
 
         No waiting sequence could start with the last plan, and memory only shrinks until a sequence leaves.
         """
+        worker = self._worker
         if (
-            self._untried
-            or self._late
-            or len(self._open) < OPEN_PLANS
-            or self._prompts
-            or not self._decoding
-            or self._open[0].firsts
-            or self._open[1].firsts
+            worker.untried
+            or worker.late
+            or len(worker.open) < OPEN_PLANS
+            or worker.prompts
+            or not worker.decoding
+            or worker.open[0].firsts
+            or worker.open[1].firsts
         ):
             return 0
-        first = self._open[0].number
-        until = min(self._top(self._ends), self._top(self._leaves), self._top(self._stops) - OPEN_PLANS)
-        sweeps, rows = until - first, len(self._decoding)
+        first = worker.open[0].number
+        until = min(worker.top(worker.ends), worker.top(worker.leaves), worker.top(worker.stops) - OPEN_PLANS)
+        sweeps, rows = until - first, len(worker.decoding)
         if sweeps < OPEN_PLANS + 1:
             return 0
-        rounds, rest = divmod(sweeps, self._size)
-        pages = rounds * rows + sum([len(self._borders[(first + OPEN_PLANS + n) % self._size]) for n in range(rest)])
-        if not self._width:
+        rounds, rest = divmod(sweeps, worker.size)
+        pages = rounds * rows + sum([len(worker.borders[(first + OPEN_PLANS + n) % worker.size]) for n in range(rest)])
+        if not worker.width:
             pages = 0
-        if not self._memory.allocate(pages):
+        if not worker.memory.allocate(pages):
             return 0
         flat, between = self._price.flat(rows, rows), sweeps - OPEN_PLANS  # plans first + 2 .. until - 1
-        near = between * (self._bases + rows) + rows * (between * (first + OPEN_PLANS + until - 1) // 2)
-        self._now = self._open[1].end + between * flat + self._price.attended(near, 0)
-        self._open.clear()
+        near = between * (worker.bases + rows) + rows * (between * (first + OPEN_PLANS + until - 1) // 2)
+        self._now = worker.open[1].end + between * flat + self._price.attended(near, 0)
+        worker.open.clear()
         end = self._now
         for number in range(until, until + OPEN_PLANS):
-            end += flat + self._price.attended(self._bases + rows * (number + 1), 0)
-            self._open.append(LazyPlan(number, end, []))
-        self._number = until + OPEN_PLANS
+            end += flat + self._price.attended(worker.bases + rows * (number + 1), 0)
+            worker.open.append(LazyPlan(number, end, []))
+        worker.number = until + OPEN_PLANS
         return sweeps
 
     # plans -----------------------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        while len(self._open) < OPEN_PLANS and self._plan():
+        worker = self._worker
+        while len(worker.open) < OPEN_PLANS and self._plan():
             pass
 
     def _plan(self) -> bool:
         """Make a plan; return False if there is nothing to do."""
-        number = self._number
-        while self._top(self._stops) <= number:
-            self._stop(heappop(self._stops)[3], number)
-        firsts, self._late = self._late, []
-        self._firsts = firsts
-        self._starved = False
-        self._grow(number)
-        rows = len(self._decoding)
-        batch = BatchSums(rows, rows, self._bases + rows * (number + 1))
-        self._budget = self._parts.config.sweep_tokens - rows
-        plan = LazyPlan(number, self._open[-1].end if self._open else self._now, firsts)
-        begun = self._begun = self._prompts
-        self._prompts = []
+        worker = self._worker
+        number = worker.number
+        while worker.top(worker.stops) <= number:
+            worker.stop(heappop(worker.stops)[3], number)
+        firsts, worker.late = worker.late, []
+        worker.firsts = firsts
+        worker.starved = False
+        worker.grow(number)
+        rows = len(worker.decoding)
+        batch = BatchSums(rows, rows, worker.bases + rows * (number + 1))
+        worker.budget = self._parts.config.sweep_tokens - rows
+        plan = LazyPlan(number, worker.open[-1].end if worker.open else self._now, firsts)
+        begun = worker.begun = worker.prompts
+        worker.prompts = []
         decoding: list[LazyRow] = []
         for row in begun:
             if row.running:
                 self._chunk(row, batch, plan, decoding)
-        while self._budget > 0 and not self._starved and (started := self._start()) is not None:
+        while worker.budget > 0 and not worker.starved and (started := worker.start()) is not None:
             self._chunk(started, batch, plan, decoding)
-        self._begun = []
-        self._prompts = sorted(row for row in self._prompts if row.running)
+        worker.begun = []
+        worker.prompts = sorted(row for row in worker.prompts if row.running)
         if not batch.tokens:
-            if self._waiting or self._skipped or self._prompts:
+            if worker.waiting or worker.skipped or worker.prompts:
                 raise NotPlain("the worker waits for memory")
             return False
-        self._untried = self._starved
-        for row in [*decoding, *[row for row in self._skipped if row.running]]:
-            self._decode(row, number + 1)
-        self._skipped = []
+        worker.untried = worker.starved
+        for row in [*decoding, *[row for row in worker.skipped if row.running]]:
+            worker.decode(row, number + 1)
+        worker.skipped = []
         plan.end += self._price.flat(batch.tokens, batch.sampled) + self._price.attended(batch.near, batch.far)
-        self._open.append(plan)
-        self._number += 1
+        worker.open.append(plan)
+        worker.number += 1
         return True
 
     def _chunk(self, row: LazyRow, batch: BatchSums, plan: LazyPlan, decoding: list[LazyRow]) -> None:
         """Add as much of its prompt as the plan has room for, in tokens and in memory."""
-        start, count = row.planned, min(row.known - row.planned, self._parts.config.chunk_size, self._budget)
-        while self._width and row.paged * self._size < start + count:
-            if self._memory.allocate(1):
+        worker = self._worker
+        start, count = row.planned, min(row.known - row.planned, self._parts.config.chunk_size, worker.budget)
+        while worker.width and row.paged * worker.size < start + count:
+            if worker.memory.allocate(1):
                 row.paged += 1
-            elif not self._make_room(row, plan.number, picked=True):
+            elif not worker.make_room(row, plan.number, picked=True):
                 count = 0
                 break
         if count <= 0:
-            self._prompts.append(row)
+            worker.prompts.append(row)
             return
         if count == 1:
             batch.near += start + 1
         else:
             batch.far += count * start + count * (count + 1) // 2
         batch.tokens += count
-        self._budget -= count
+        worker.budget -= count
         row.planned += count
         row.last, row.chunk = plan.number, count
         left = row.known - row.planned
@@ -274,8 +292,40 @@ class LazyReplay(LazyWorker):
             batch.sampled += 1
             plan.firsts.append(row)
         elif left == 1:  # its last token goes with the decoding rows
-            self._late.append(row)
+            worker.late.append(row)
         if left < 2:
             decoding.append(row)
         else:
-            self._prompts.append(row)
+            worker.prompts.append(row)
+
+
+class BatchSums:
+    """Sums over the rows of a plan. near: positions that rows of one token attend to. far: positions of longer chunks."""
+
+    def __init__(self, tokens: int, sampled: int, near: int) -> None:
+        self.tokens, self.sampled, self.near, self.far = tokens, sampled, near, 0
+
+
+class RouteCost:
+    """The cost model for plans of one route, from sums over their rows."""
+
+    def __init__(self, route: LocalRoute, coefficients: Coefficients) -> None:
+        self._c = c = coefficients
+        sized = bool(c.parameters)
+        self._runs = [(run.nbytes / c.parameters, run.head) for run in route.runs] if sized else [(1.0, False)]
+        self._steps, self._heads = len(route.runs), sum(run.head for run in route.runs)
+        self._kv = sum(run.kv_bytes for run in route.runs) / c.kv if sized else 1.0
+
+    def flat(self, tokens: int, sampled: int) -> float:
+        """Return all costs except the ones that grow with positions."""
+        c = self._c
+        seconds = c.base + c.step * (self._steps if sampled else self._steps - self._heads) + c.row * sampled
+        for share, head in self._runs:
+            rows = sampled if head else tokens
+            if rows:
+                seconds += share * (c.read + c.token * rows + c.beyond * max(0, rows - KNEE))
+        return seconds
+
+    def attended(self, near: int, far: int) -> float:
+        """Return the cost of positions that decoding rows (``near``) and prompts (``far``) attend to."""
+        return self._kv * (self._c.context * near + self._c.prefill * far)

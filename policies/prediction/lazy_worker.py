@@ -1,7 +1,7 @@
 """The worker of a lazy replay, known by numbers only: which sequences wait, prefill, decode or end, and the memory left.
 
 When memory runs out, sequences are skipped and preempted in the order of ``sweep/planner.py`` and
-``sweep/preemption.py``.
+``sweep/preemption.py``. KV pages are counts: free pages, and cached ones in their eviction order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from heapq import heappop, heappush
 
 from ..model.runs import LocalRoute
 from ..sweep.parts import Parts
-from .counted_memory import CountedMemory
 from .plain_worker import NotPlain, pages_left
 
 
@@ -67,68 +66,68 @@ class LazyWorker:
 
     def __init__(self, parts: Parts, local: LocalRoute, open: Iterable[tuple[int, float]], number: int) -> None:
         self._parts = parts
-        self._size, self._width = parts.config.page_size, sum(span.layers for span in local.spans)  # slots of a page
-        self._memory = CountedMemory(*pages_left(parts, local))
+        self.size, self.width = parts.config.page_size, sum(span.layers for span in local.spans)  # slots of a page
+        self.memory = CountedMemory(*pages_left(parts, local))
         self._rested: dict[int, tuple[int, int]] = {}  # pages that became idle -> (evicted pages, cached pages) at that time
-        self.preemptions = self._leaving = 0
-        self._starved = False
+        self.preemptions = self.leaving = 0
+        self.starved = False
         self._free_rows = parts.rows.free_rows
-        self._number = number  # of the next plan
-        self._references: dict[int, int] = {}  # page that may be shared -> sequences that list it
-        self._making: set[bytes] = set()  # pages that a waiting sequence will make
-        self._waiting: list[LazyRow] = []  # waiting sequences; the next one is last
-        self._prompts: list[LazyRow] = []  # prompts in progress, by key
-        self._begun: list[LazyRow] = []  # prompts when the plan being made began
-        self._decoding: set[LazyRow] = set()
-        self._bases = 0  # sum of their bases
-        self._borders: list[set[LazyRow]] = [set() for _ in range(self._size)]  # rows that need a page, by plan modulo size
-        self._skipped: list[LazyRow] = []  # decoding rows for which the plan being made has no page
-        self._finals: set[LazyRow] = set()  # rows whose last token is being computed
-        self._ties = self._budget = 0
-        self._untried = True  # a sequence or memory has come since the machine's last plan
-        self._firsts: list[LazyRow] = []  # rows whose first token comes with the plan being made
-        self._late: list[LazyRow] = []  # rows whose first token comes with the next plan, in which they decode
-        self._stops: list[LazyEvent] = []  # the row is in no plan from this one on
-        self._ends: list[LazyEvent] = []  # its last token comes with the end of this plan
-        self._leaves: list[LazyEvent] = []  # its row and its memory are free with the end of this plan
-        self._open = deque(LazyPlan(number, end, []) for number, end in open)
+        self.number = number  # of the next plan
+        self.references: dict[int, int] = {}  # page that may be shared -> sequences that list it
+        self.making: set[bytes] = set()  # pages that a waiting sequence will make
+        self.waiting: list[LazyRow] = []  # waiting sequences; the next one is last
+        self.prompts: list[LazyRow] = []  # prompts in progress, by key
+        self.begun: list[LazyRow] = []  # prompts when the plan being made began
+        self.decoding: set[LazyRow] = set()
+        self.bases = 0  # sum of their bases
+        self.borders: list[set[LazyRow]] = [set() for _ in range(self.size)]  # rows that need a page, by plan modulo size
+        self.skipped: list[LazyRow] = []  # decoding rows for which the plan being made has no page
+        self.finals: set[LazyRow] = set()  # rows whose last token is being computed
+        self.ties = self.budget = 0
+        self.untried = True  # a sequence or memory has come since the machine's last plan
+        self.firsts: list[LazyRow] = []  # rows whose first token comes with the plan being made
+        self.late: list[LazyRow] = []  # rows whose first token comes with the next plan, in which they decode
+        self.stops: list[LazyEvent] = []  # the row is in no plan from this one on
+        self.ends: list[LazyEvent] = []  # its last token comes with the end of this plan
+        self.leaves: list[LazyEvent] = []  # its row and its memory are free with the end of this plan
+        self.open = deque(LazyPlan(number, end, []) for number, end in open)
 
     # what is to come -------------------------------------------------------------------------------------------------
 
-    def _top(self, heap: list[LazyEvent]) -> int:
+    def top(self, heap: list[LazyEvent]) -> int:
         """Return the plan of the next event; beyond all plans if there is none."""
         while heap and heap[0][2] != heap[0][3].version:
             heappop(heap)
         return heap[0][0] if heap else 1 << 60
 
-    def _push(self, heap: list[LazyEvent], plan: int, row: LazyRow) -> None:
+    def push(self, heap: list[LazyEvent], plan: int, row: LazyRow) -> None:
         heappush(heap, (plan, row.key, row.version, row))
 
     # sequences come and go -------------------------------------------------------------------------------------------
 
-    def _start(self) -> LazyRow | None:
+    def start(self) -> LazyRow | None:
         """Start the next waiting sequence if it fits beside what prompts in progress will still take."""
-        if not self._waiting or not self._free_rows:
+        if not self.waiting or not self._free_rows:
             return None
-        row, size, width = self._waiting[-1], self._size, self._width
-        pages = sum([-(-other.known // size) - other.paged for other in self._prompts]) - (-(row.known + 1) // size)
-        idle = [handle for handle in row.found if not self._references[handle]]
-        if idle and self._memory.gone and self._may_be_evicted(idle):
+        row, size, width = self.waiting[-1], self.size, self.width
+        pages = sum([-(-other.known // size) - other.paged for other in self.prompts]) - (-(row.known + 1) // size)
+        idle = [handle for handle in row.found if not self.references[handle]]
+        if idle and self.memory.gone and self._may_be_evicted(idle):
             raise NotPlain("a request would find pages that are given up before it starts")
-        if width and pages - len(row.found) + len(idle) > self._memory.room:
+        if width and pages - len(row.found) + len(idle) > self.memory.room:
             return None
-        self._waiting.pop()
+        self.waiting.pop()
         self._free_rows -= 1
-        self._memory.pin(len(idle))
+        self.memory.pin(len(idle))
         for handle in row.found:
-            self._references[handle] += 1
-        row.paged = len(row.found) + self._memory.wake(row.name, (row.known - 1) // size - len(row.found))
+            self.references[handle] += 1
+        row.paged = len(row.found) + self.memory.wake(row.name, (row.known - 1) // size - len(row.found))
         row.planned, row.running = row.paged * size, True
         return row
 
     def _may_be_evicted(self, handles: list[int]) -> bool:
         """Return whether one of these idle pages may have been evicted: the oldest go first."""
-        gone = self._memory.gone
+        gone = self.memory.gone
         if any(gone - since >= older for since, older in (self._rested.get(handle, (gone, 1)) for handle in handles)):
             return True
         first = set(handles).difference(self._rested)
@@ -137,79 +136,79 @@ class LazyWorker:
                 return older < gone
         return False
 
-    def _decode(self, row: LazyRow, number: int) -> None:
+    def decode(self, row: LazyRow, number: int) -> None:
         """Let a row be in all plans from this one on until it ends.
 
         No plan goes beyond its limit. The plan made meanwhile goes beyond a stop token.
         """
         row.base, row.joined = row.planned - number, number
-        self._decoding.add(row)
-        self._bases += row.base
-        self._borders[-row.base % self._size].add(row)
+        self.decoding.add(row)
+        self.bases += row.base
+        self.borders[-row.base % self.size].add(row)
         early = row.total < row.limit
         end = min(row.total, row.limit) - 2 - row.base
-        self._push(self._ends, end, row)
-        self._push(self._leaves, end + early, row)
-        self._push(self._stops, end + 1 + early, row)
+        self.push(self.ends, end, row)
+        self.push(self.leaves, end + early, row)
+        self.push(self.stops, end + 1 + early, row)
 
-    def _stop(self, row: LazyRow, number: int) -> None:
-        self._decoding.remove(row)
-        self._bases -= row.base
-        self._borders[-row.base % self._size].remove(row)
+    def stop(self, row: LazyRow, number: int) -> None:
+        self.decoding.remove(row)
+        self.bases -= row.base
+        self.borders[-row.base % self.size].remove(row)
         row.planned = row.base + number
-        row.paged = -(-row.planned // self._size)
+        row.paged = -(-row.planned // self.size)
         if row.running and row.planned == row.limit - 1:
-            self._finals.add(row)
+            self.finals.add(row)
 
-    def _release(self, row: LazyRow) -> None:
+    def release(self, row: LazyRow) -> None:
         """Free its row and its pages."""
         self._free_rows += 1
-        self._leaving -= row.leaving
-        self._finals.discard(row)
-        own, published = row.paged - len(row.found), row.computed // self._size if self._parts.config.prefix_cache else 0
-        self._memory.give_back(own, max(0, min(own, published - len(row.found))), row.name if row.requeue else 0)
+        self.leaving -= row.leaving
+        self.finals.discard(row)
+        own, published = row.paged - len(row.found), row.computed // self.size if self._parts.config.prefix_cache else 0
+        self.memory.give_back(own, max(0, min(own, published - len(row.found))), row.name if row.requeue else 0)
         for handle in row.found:
-            self._references[handle] -= 1
-            if not self._references[handle]:
-                self._rested[handle] = self._memory.gone, self._memory.cached
-                self._memory.give_back(1, 1)
+            self.references[handle] -= 1
+            if not self.references[handle]:
+                self._rested[handle] = self.memory.gone, self.memory.cached
+                self.memory.give_back(1, 1)
         if row.requeue:
             row.planned = row.paged = 0
             row.leaving = row.requeue = row.running = False
-            self._waiting.append(row)
-            self._waiting.sort(reverse=True)
-        self._untried = True
+            self.waiting.append(row)
+            self.waiting.sort(reverse=True)
+        self.untried = True
 
     # memory is short -------------------------------------------------------------------------------------------------
 
-    def _grow(self, number: int) -> None:
+    def grow(self, number: int) -> None:
         """Take a page for each decoding row that needs one; while memory is short, by age, and the others are skipped."""
-        if not self._width:
+        if not self.width:
             return
-        growing = self._borders[number % self._size]
-        if self._memory.allocate(len(growing)):
+        growing = self.borders[number % self.size]
+        if self.memory.allocate(len(growing)):
             return
         for row in sorted(growing):
-            while row in self._decoding and not self._memory.allocate(1):
-                if not self._make_room(row, number, picked=False):
+            while row in self.decoding and not self.memory.allocate(1):
+                if not self.make_room(row, number, picked=False):
                     self._skip(row, number)
 
-    def _running(self) -> list[LazyRow]:
+    def running(self) -> list[LazyRow]:
         """Return the sequences that have started and do not leave."""
-        rows = (*self._decoding, *self._skipped, *self._finals, *self._begun, *self._prompts)
+        rows = (*self.decoding, *self.skipped, *self.finals, *self.begun, *self.prompts)
         return [row for row in rows if row.running]
 
-    def _make_room(self, row: LazyRow, number: int, *, picked: bool) -> bool:
+    def make_room(self, row: LazyRow, number: int, *, picked: bool) -> bool:
         """Preempt a sequence for ``row``, as ``choose_victim`` does; return whether memory is free now.
 
         ``picked``: decoding rows are in the plan already.
         """
-        self._starved = True
-        if self._leaving:
+        self.starved = True
+        if self.leaving:
             return False
-        running = self._running()
+        running = self.running()
         first = min(running)
-        busy = self._decoding if picked else ()
+        busy = self.decoding if picked else ()
         victims = [
             v for v in running
             if v is not row and v is not first and v not in busy and v.last != number and (row is first or row < v)
@@ -222,64 +221,122 @@ class LazyWorker:
 
     def _private_work(self, row: LazyRow, number: int) -> int:
         """Return the positions that would have to be recomputed: see ``preemption.py``."""
-        shared = next((n for n, handle in enumerate(row.found) if self._references[handle] == 1), len(row.found))
-        return max(0, self._computed(row, number) - shared * self._size)
+        shared = next((n for n, handle in enumerate(row.found) if self.references[handle] == 1), len(row.found))
+        return max(0, self._computed(row, number) - shared * self.size)
 
     def _computed(self, row: LazyRow, number: int) -> int:
         """Return its positions that have KV now."""
-        planned = row.base + number if row in self._decoding else row.planned
-        prompt = row.joined >= number or row in self._begun or row in self._prompts
+        planned = row.base + number if row in self.decoding else row.planned
+        prompt = row.joined >= number or row in self.begun or row in self.prompts
         return planned - (row.chunk if prompt else 1) * self._in_open(row, number)
 
     def _in_open(self, row: LazyRow, number: int) -> bool:
         """Return whether the plan before this one is open and has the row."""
-        if not self._open or self._open[-1].number != number - 1:
+        if not self.open or self.open[-1].number != number - 1:
             return False
-        known = row.missed >= number - 1 or row in self._begun or row in self._prompts
+        known = row.missed >= number - 1 or row in self.begun or row in self.prompts
         return row.last == number - 1 if known else True
 
     def _preempt(self, row: LazyRow, number: int) -> bool:
         """Preempt a row: its pages return when the plan that has it ends. Return True if that is now, as none has it."""
         in_open, row.computed = self._in_open(row, number), self._computed(row, number)
         row.running = False
-        if row in self._finals:
+        if row in self.finals:
             row.leaving = True
-            self._leaving += 1
+            self.leaving += 1
             return False
         end = 1 << 60
-        if row in self._decoding:
-            self._stop(row, number)
-        if row in self._begun or row in self._prompts:
-            self._prompts = [other for other in self._prompts if other is not row]
+        if row in self.decoding:
+            self.stop(row, number)
+        if row in self.begun or row in self.prompts:
+            self.prompts = [other for other in self.prompts if other is not row]
         else:
             end, row.known = min(row.total, row.limit) - 2 - row.planned + number, row.planned + 1
         row.version += 1
-        for firsts in (self._late, self._firsts):
+        for firsts in (self.late, self.firsts):
             if row in firsts:
                 firsts.remove(row)
         row.requeue = end >= number
         if not in_open:
-            self._release(row)
+            self.release(row)
             return True
         row.leaving = True
-        self._leaving += 1
+        self.leaving += 1
         if not row.requeue:
-            self._push(self._ends, number - 1, row)
-        self._push(self._leaves, number - 1, row)
+            self.push(self.ends, number - 1, row)
+        self.push(self.leaves, number - 1, row)
         return False
 
     def _skip(self, row: LazyRow, number: int) -> None:
         """Let a decoding row wait for a page until the next plan, or for its last token in flight."""
         in_open, end = self._in_open(row, number), min(row.total, row.limit) - 2 - row.base
-        self._stop(row, number)
+        self.stop(row, number)
         row.version += 1
         if end < number:
-            self._finals.add(row)
-            self._push(self._ends, number - 1, row)
-            self._push(self._leaves, number - 1, row)
+            self.finals.add(row)
+            self.push(self.ends, number - 1, row)
+            self.push(self.leaves, number - 1, row)
             return
-        if row in self._firsts:
-            self._firsts.remove(row)
-            self._late.append(row)
+        if row in self.firsts:
+            self.firsts.remove(row)
+            self.late.append(row)
         row.last, row.missed = number - 1 if in_open else row.last, number
-        self._skipped.append(row)
+        self.skipped.append(row)
+
+
+class CountedMemory:
+    """Pages of one size. Cached pages have no owner, or belong to a preempted sequence that may find them again."""
+
+    def __init__(self, free: int, cached: int) -> None:
+        self.free = free
+        self.gone = 0  # pages no longer cached: evicted or listed again
+        self._cached: deque[list[int]] = deque([[0, cached]])  # [owner (0: none), pages]; oldest first
+        self.room = free + cached  # pages that can be taken
+
+    def allocate(self, pages: int) -> bool:
+        """Take pages at the cost of cached ones; return False and take none if there are too few."""
+        if pages > self.room:
+            return False
+        self.room -= pages
+        self.free -= pages
+        while self.free < 0:
+            oldest = self._cached[0]
+            gone = min(oldest[1], -self.free)
+            oldest[1] -= gone
+            self.free += gone
+            self.gone += gone
+            if not oldest[1]:
+                self._cached.popleft()
+        return True
+
+    @property
+    def cached(self) -> int:
+        return self.room - self.free
+
+    def give_back(self, pages: int, cached: int, owner: int = 0) -> None:
+        """Return pages, of which ``cached`` stay as cache."""
+        self.room += pages
+        self.free += pages - cached
+        if cached:
+            self._cached.append([owner, cached])
+
+    def pin(self, pages: int) -> None:
+        """List ``pages`` cached pages without owner again."""
+        self.room -= pages
+        self.gone += pages
+        for part in self._cached if pages else ():
+            if not part[0]:
+                found = min(pages, part[1])
+                part[1] -= found
+                pages -= found
+
+    def wake(self, owner: int, most: int) -> int:
+        """List the leading pages of a sequence that are still cached again, at most ``most``; return how many."""
+        for part in self._cached:
+            if part[0] == owner:
+                found = min(part[1], most)
+                part[0], part[1] = 0, part[1] - found
+                self.room -= found
+                self.gone += found
+                return found
+        return 0

@@ -37,7 +37,7 @@ class BatchBuilder:
         self.decodes = 0  # number of leading rows with one token, after which one is drawn
         self._counts: dict[int, int] = {}  # sequence -> positions, if not one
         self._undrawn: set[int] = set()  # sequences after which no token is drawn
-        self._drafts: set[int] = set()  # sequences whose drafts are verified
+        self._drafts: dict[int, list[int]] = {}  # sequence -> its drafts, which are verified
 
     def add_flight(self, flight: Flight, guests: list[int], tokens: int) -> None:
         self.flights.append((flight, guests))
@@ -56,10 +56,16 @@ class BatchBuilder:
         if not drawn:
             self._undrawn.add(s)
 
-    def add_drafts(self, s: int, start: int, drafts: int) -> None:
-        """Add the next position of ``s`` and ``drafts`` drafted ones behind it."""
-        self._drafts.add(s)
-        self.add(s, start, drafts + 1, drawn=True, local=True)
+    def add_drafts(self, s: int, start: int, drafts: list[int], local: bool) -> None:
+        """Add the next position of ``s`` and the drafted ones behind it."""
+        self._drafts[s] = drafts
+        self.add(s, start, len(drafts) + 1, drawn=True, local=local)
+
+    def guessed(self, plan: SweepPlan, sequences: list[int]) -> list[int]:
+        """Return the batch rows with drafts that are verified elsewhere."""
+        if not self._drafts or len(plan.verify) == len(self._drafts):
+            return []
+        return [i for i, s in enumerate(sequences) if s in self._drafts and i not in plan.verify]
 
     def count_of(self, s: int) -> int:
         """Return the number of positions of a picked sequence."""
@@ -88,12 +94,12 @@ class BatchBuilder:
         plan.row = [rows.row[s] for s in sequences]
         plan.sample = wanted if self.local else [i for i in wanted if rows.route[sequences[i]].next_worker is None]
         if self._drafts:
-            plan.verify = [i for i, s in enumerate(sequences) if s in self._drafts]
+            plan.verify = [i for i in plan.sample if sequences[i] in self._drafts]
         if not self.plain or not self.local:
             _score(parts, plan, sequences)
         _lay_out_steps(parts, plan, sequences)
         if not self.local:
-            _lay_out_departures(parts, plan, sequences, set(wanted))
+            _lay_out_departures(parts, plan, sequences, set(wanted), self._drafts)
         plan.reasons = {"waiting": parts.queue.waiting, "starved": int(self.starved)}
         return sequences
 
@@ -104,6 +110,8 @@ class BatchBuilder:
             for s, row in zip(guests, flight.rows, strict=True):
                 if row.sample:
                     wanted.append(len(sequences))
+                if row.drafts:
+                    self._drafts[s] = row.drafts
                 sequences.append(s)
                 plan.start.append(row.start)
                 plan.count.append(row.count)
@@ -184,7 +192,9 @@ def _merged(lists: list[list[int]]) -> list[int]:
     return lists[0] if len(lists) == 1 else sorted(chain.from_iterable(lists))
 
 
-def _lay_out_departures(parts: Parts, plan: SweepPlan, sequences: list[int], wanted: set[int]) -> None:
+def _lay_out_departures(
+    parts: Parts, plan: SweepPlan, sequences: list[int], wanted: set[int], drafts: dict[int, list[int]]
+) -> None:
     """Add a departing flight for each route that goes on elsewhere. Its rows from home are away from now on."""
     rows, leases = parts.rows, parts.leases
     flights: dict[str, Departure] = {}
@@ -198,4 +208,4 @@ def _lay_out_departures(parts: Parts, plan: SweepPlan, sequences: list[int], wan
             flight = flights[local.route.id] = Departure(local.next_worker, local.route.home, local.width, [], [])
             plan.departures.append(flight)
         flight.batch.append(i)
-        flight.rows.append(FlightRow(leases.number(s), plan.start[i], plan.count[i], i in wanted))
+        flight.rows.append(FlightRow(leases.number(s), plan.start[i], plan.count[i], i in wanted, drafts.get(s, [])))

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from ..drafts.acceptance import Acceptance
 from ..drafts.options import SOURCES
 from ..drafts.row_drafts import RowDrafts
-from ..model.runs import LocalRoute
 from ..plain import Plain
 from ..requests.urgency import FIRST_OFFLINE
 from .columns import NEVER_DRAFTED
@@ -22,10 +21,9 @@ class DraftTable:
         self._rows: dict[int, RowDrafts] = {}  # by sequence
         self._seen: dict[str, dict[str, Acceptance]] = {}  # by application, then by source
 
-    def takes(self, submission: Submission, local: LocalRoute) -> bool:
-        """Return whether a sequence gets drafts: it asks for them, is not offline, and its route is here alone."""
-        asked = self.wanted and submission.drafts is not None
-        return asked and local.next_worker is None and submission.priority < FIRST_OFFLINE
+    def takes(self, submission: Submission) -> bool:
+        """Return whether a sequence gets drafts: it asks for them and is not offline."""
+        return self.wanted and submission.drafts is not None and submission.priority < FIRST_OFFLINE
 
     def add(self, s: int, submission: Submission, application: str) -> None:
         """Add a sequence that asks for drafts."""

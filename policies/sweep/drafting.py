@@ -12,7 +12,8 @@ from collections.abc import Callable
 from ..plan.fit import PLAIN
 from ..plan.sweep_plan import WriteTokens
 from .batch_builder import BatchBuilder
-from .columns import Status
+from .columns import Place, Status
+from .events import Flight
 from .parts import Parts
 from .row_picker import RowPicker
 from .sweep_load import SweepLoad, attended
@@ -30,10 +31,27 @@ class Drafting:
         """Return whether a row waits for the end of an open plan, to draft or to know which of its drafts stood."""
         rows = self._rows
         return any(
-            rows.open[s] and rows.status[s] == Status.RUNNING and rows.planned[s] >= rows.plain_until[s]
-            and rows.known[s] - rows.planned[s] <= 1
+            rows.open[s] and rows.status[s] == Status.RUNNING and rows.place[s] == Place.LOCAL
+            and rows.planned[s] >= rows.plain_until[s] and rows.known[s] - rows.planned[s] <= 1
             for s in self._parts.drafts.sequences()
         )  # fmt: skip
+
+    def take(self, flight: Flight, guests: list[int]) -> None:
+        """Write the drafts of a flight where this worker ends the route and verifies them."""
+        for s, row in zip(guests, flight.rows, strict=True):
+            if row.drafts and self._rows.route[s].next_worker is None:
+                self._parts.outgoing.edit(WriteTokens(self._rows.row[s], row.start + 1, row.drafts))
+
+    def leave(self, batch: BatchBuilder, s: int) -> None:
+        """Pick a decoding row that goes on elsewhere, with drafts if it has some."""
+        rows, picker, start = self._rows, self._picker, self._rows.planned[s]
+        if start >= rows.plain_until[s] and picker.may_leave(batch, s):
+            if not picker.covered(batch, s, start + 1) or not picker.grow(batch, s, start + 1):
+                return
+            if self.pick(batch, s, 0):
+                picker.microbatches.take(s)
+                return
+        picker.leave(batch, s)
 
     def pick(self, batch: BatchBuilder, s: int, others: int) -> bool:
         """Pick a round of ``s``, which has a page for its next position; False: its next tokens are drawn without drafts.
@@ -43,6 +61,9 @@ class Drafting:
         rows, drafts = self._rows, self._parts.drafts.of(s)
         start = rows.planned[s]
         most = min(batch.budget - 1, rows.limit[s] - rows.known[s] - 1)
+        local = rows.place[s] == Place.LOCAL
+        if not local:
+            most = min(most, self._parts.leases.pages(s) * rows.page_size - start - 1)
         if most > 0:
             most = min(most, self._picker.grow_if_free(s, start + 1 + most) - start - 1)
         drawn = len(batch.picked) + others
@@ -52,7 +73,7 @@ class Drafting:
             return False
         self._parts.outgoing.edit(WriteTokens(rows.row[s], start + 1, found))
         rows.plan_drafts(s, len(found))
-        batch.add_drafts(s, start, len(found))
+        batch.add_drafts(s, start, found, local)
         return True
 
     def _cost(self, batch: BatchBuilder, s: int, others: int) -> Callable[[int], int]:
@@ -60,13 +81,13 @@ class Drafting:
         config, local, start = self._parts.config, self._rows.route[s], self._rows.planned[s]
         load = SweepLoad(config.costs or PLAIN, self._parts.routes)
         taken = config.sweep_tokens - batch.budget
-        beside = taken + others
+        beside, here = taken + others, local.next_worker is None
         if beside:
             load.add(local, beside, beside, beside * (start + 1), 0)
 
         def cost(count: int) -> int:
             near, far = attended(start, count + 1)
             seconds = load.seconds + load.price(local, count + 1, count + 1, near, far)
-            return round(seconds * 1e9) + (TURNAROUND if count else 0)
+            return round(seconds * 1e9) + (TURNAROUND if count and here else 0)
 
         return cost

@@ -212,6 +212,8 @@ class FlightDone:
     tokens: list[int]  # one for each row with ``sample``
     logprobs: list[TokenLogprob | None]
     scores: list[tuple[int, list[TokenLogprob]]]  # place in ``rows``, and the scores of its prompt tokens
+    # of rows with drafts: place in ``rows``, the further tokens and their log-probabilities, as in ``SweepResult``
+    verified: list[tuple[int, list[int], list[TokenLogprob]]] = field(default_factory=list)
 
 
 PeerMessage = (

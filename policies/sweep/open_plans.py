@@ -18,6 +18,7 @@ class OpenPlan:
     sample: list[int]
     score: list[int]
     verify: list[int]
+    guessed: list[int]  # batch rows with drafts that are verified elsewhere
     plain: bool  # every row computes one position here and draws the token after it
     starved: bool  # some row lacked memory or hit its cap, so that admissions stopped
 
@@ -29,10 +30,10 @@ class OpenPlans:
         self._plans: dict[int, OpenPlan] = {}
         self.number = 1  # number of the next plan
 
-    def add(self, plan: SweepPlan, sequences: list[int], plain: bool, starved: bool) -> None:
+    def add(self, plan: SweepPlan, sequences: list[int], guessed: list[int], plain: bool, starved: bool) -> None:
         """Add a plan that is handed to the device."""
         self._plans[plan.number] = OpenPlan(
-            sequences, plan.start, plan.count, plan.sample, plan.score, plan.verify, plain, starved
+            sequences, plan.start, plan.count, plan.sample, plan.score, plan.verify, guessed, plain, starved
         )
         self.number += 1
 

@@ -66,7 +66,8 @@ class Pipeline:
         parts, rows = self._parts, self._parts.rows
         asked = hosts(rows.route[s].route)
         lease = parts.leases.ask(s, self._pages(s, rows.length[s]), "+".join(asked))
-        submission = replace(rows.submission[s], tokens=rows.tokens_of(s), page_hashes=rows.hashes_of(s))
+        known, hashes = rows.tokens_of(s), rows.hashes_of(s)
+        submission = replace(rows.submission[s], tokens=known, page_hashes=hashes, drafts=None)  # they come with flights
         held = parts.page_pins.find(submission.request) is not None
         wanted = LeaseWanted(lease.home, lease.number, submission, lease.wanted, held)
         parts.outgoing.emit(Send(asked[lease.granted], wanted))
@@ -138,18 +139,23 @@ class Pipeline:
         parts, rows, sequences = self._parts, self._parts.rows, self._sequences
         news = iter(zip(event.tokens, event.logprobs, strict=True))
         scores = dict(event.scores)
+        verified = {place: (tokens, logprobs) for place, tokens, logprobs in event.verified}
         for place, row in enumerate(event.rows):
             token, logprob = next(news) if row.sample else (None, None)
             s = parts.leases.find(parts.config.worker, row.lease)
             if s is None or not parts.leases.flying(s):
                 continue
             parts.leases.bring_back(s)
-            tokens = [] if token is None else [token]
+            more, entries = verified.get(place, ([], []))
+            tokens, logprobs = [] if token is None else [token, *more], [] if logprob is None else [logprob, *entries]
             if rows.status[s] == Status.RUNNING and tokens and tokens[0] != NOT_FINITE:
-                parts.outgoing.edit(WriteTokens(rows.row[s], rows.length[s], tokens))
+                parts.outgoing.edit(WriteTokens(rows.row[s], rows.length[s], [max(known, 0) for known in tokens]))
             if place in scores:
                 sequences.score(s, row.start, scores[place])
-            sequences.advance(s, row.start, row.start + row.count, tokens, [] if logprob is None else [logprob])
+            if place in verified:
+                sequences.verify(s, row.start, tokens, logprobs)
+            else:
+                sequences.advance(s, row.start, row.start + row.count, tokens, logprobs)
             rows.close(s)
             sequences.settle(s)
 
@@ -293,6 +299,12 @@ class Returns:
         if tokens:
             done.tokens.append(tokens[0])
             done.logprobs.append(logprob)
+
+    def add_verified(self, s: int, start: int, count: int, tokens: list[int], logprobs: list[TokenLogprob]) -> None:
+        """Add the results of a guest's row with drafts, which were verified here."""
+        self.add(s, start, count, tokens[:1], logprobs[0] if logprobs else None, None)
+        done = self._homes[self._parts.leases.home(s)]
+        done.verified.append((len(done.rows) - 1, tokens[1:], logprobs[1:]))
 
     def send(self) -> None:
         self._parts.outgoing.emit_all([Send(home, done) for home, done in self._homes.items()])

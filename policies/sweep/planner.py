@@ -76,6 +76,7 @@ class Planner:
             if batch.flights and (tokens > batch.budget or not batch.guests.isdisjoint(guests)):
                 break  # one chunk of a prompt in a plan: each attends to what the one before has written
             leases.take_flight()
+            self._drafting.take(flight, guests)
             batch.add_flight(flight, guests, tokens)
 
     # running sequences
@@ -109,12 +110,12 @@ class Planner:
                 continue
             if not waits and not self._parts.leases.is_away(s):
                 if (turn := self._picker.microbatches.of(s)) == NOW:
-                    self._picker.leave(batch, s)
+                    self._drafting.leave(batch, s)
                 elif turn == LATER:
                     later.append(s)
             at = _place_after(running, at, s, size) + 1
         for s in later:
-            self._picker.leave(batch, s)
+            self._drafting.leave(batch, s)
         batch.decodes = len(batch.picked)
         if len({rows.tenant[s] for s in prompts}) > 1:
             prompts.sort(key=self._picker.rank)

@@ -49,7 +49,7 @@ class RowPicker:
         """Give ``s`` pages for ``count`` more tokens and a place in the batch, or leave it for a later sweep."""
         rows = self._rows
         start = rows.planned[s]
-        if self._covered(batch, s, start + count) and self.grow(batch, s, start + count):
+        if self.covered(batch, s, start + count) and self.grow(batch, s, start + count):
             batch.add(s, start, count, rows.plan(s, count), rows.place[s] == Place.LOCAL)
 
     def pick_chunk(self, batch: BatchBuilder, s: int, most: int = 1 << 30) -> None:
@@ -67,11 +67,15 @@ class RowPicker:
 
     def leave(self, batch: BatchBuilder, s: int) -> None:
         """Pick a decoding row that goes on elsewhere. A row that waits for memory leaves its place to the others."""
-        if self._rows.status[s] == Status.RUNNING and batch.budget > 0 and self.microbatches.room(s):
+        if self.may_leave(batch, s):
             picked = len(batch.picked)
             self.pick(batch, s, 1)
             if len(batch.picked) > picked:
                 self.microbatches.take(s)
+
+    def may_leave(self, batch: BatchBuilder, s: int) -> bool:
+        """Return whether there is a place for a decoding row that goes on elsewhere."""
+        return self._rows.status[s] == Status.RUNNING and batch.budget > 0 and self.microbatches.room(s)
 
     # starts ----------------------------------------------------------------------------------------------------------
 
@@ -128,7 +132,7 @@ class RowPicker:
 
     # memory ----------------------------------------------------------------------------------------------------------
 
-    def _covered(self, batch: BatchBuilder, s: int, positions: int) -> bool:
+    def covered(self, batch: BatchBuilder, s: int, positions: int) -> bool:
         """Return whether other workers of the route of ``s`` have pages for ``positions``."""
         return self._rows.place[s] == Place.LOCAL or self._pipeline.covers(s, positions, batch.growing)
 

@@ -13,6 +13,7 @@ from ..plan.sweep_plan import NOT_FINITE, TokenLogprob
 from ..requests.admission import BROKEN, CROWDED, REFUSED, YIELDED, admit
 from .columns import FOREVER, Status
 from .events import (
+    DraftsVerified,
     GivenBack,
     LeaseReturned,
     Preempted,
@@ -57,7 +58,7 @@ class Sequences:
         else:
             deadline = now + submission.timeout if submission.timeout > 0 else FOREVER
             s = parts.rows.add(submission, local, deadline)
-            if parts.drafts.takes(submission, local):
+            if parts.drafts.takes(submission):
                 parts.drafts.add(s, submission, local.route.application)
                 parts.rows.draft_from(s, 0)
             parts.outgoing.count("prompt_tokens", submission.prompt_length)
@@ -189,6 +190,24 @@ class Sequences:
         self.compute(s, start, computed, tokens)
         if not rows.is_guest(s):
             self.emit(s, position, tokens, logprobs)
+
+    def verify(self, s: int, start: int, tokens: list[int], logprobs: list[TokenLogprob]) -> None:
+        """Record a round of a sequence at home: its ``tokens`` up to the first that ends it.
+
+        All but the last are drafts that stood.
+        """
+        parts, rows = self._parts, self._parts.rows
+        drafted, accepted = rows.drafted[s], len(tokens) - 1
+        last = next((n for n, token in enumerate(tokens, 1) if token in rows.stop[s]), len(tokens))
+        tokens, logprobs, counting = tokens[:last], logprobs[:last], min(accepted, last)
+        if parts.drafts.wanted and (rows.status[s] != Status.LEAVING or rows.requeue[s]):
+            drafts, of = parts.drafts.of(s), rows.submission[s]
+            drafts.record(drafted, accepted)
+            parts.outgoing.count("drafted_tokens", drafted)
+            parts.outgoing.count("accepted_tokens", counting)
+            parts.outgoing.emit(DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, counting))
+        self.advance(s, start, start + len(tokens), tokens, logprobs)
+        rows.end_drafts(s)
 
     def break_off(self, s: int, position: int) -> None:
         """End a sequence without a next token: the model's result for this position is not a number."""

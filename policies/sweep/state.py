@@ -30,7 +30,6 @@ from .events import (
     ComponentsReleased,
     ComponentsWanted,
     CostsLearned,
-    DraftsVerified,
     Effect,
     Event,
     Flight,
@@ -192,7 +191,8 @@ class SweepState:
         plan.arrivals += [Arrival(flight, []) for flight in parts.leases.take_void()]
         if sequences:
             plan.edits = parts.outgoing.take_edits()
-        self._plans.add(plan, sequences, batch.plain and len(plan.sample) == len(sequences), batch.starved or batch.squeezed)
+        plain = batch.plain and len(plan.sample) == len(sequences)
+        self._plans.add(plan, sequences, batch.guessed(plan, sequences), plain, batch.starved or batch.squeezed)
         parts.outgoing.plan_made()
         return plan
 
@@ -232,7 +232,7 @@ class SweepState:
             if at == len(batch):
                 break
             if at in verified:
-                self._commit_drafts(ended, at, *verified[at])
+                self._commit_drafts(ended, at, *verified[at], returns, now)
                 at += 1
                 continue
             drawn = [] if tokens[at] == -1 else [tokens[at]]
@@ -261,30 +261,28 @@ class SweepState:
                 returns.add(s, start, count, tokens, logprob, scores)
         elif scores is not None:
             sequences.score(s, start, scores)
-        sequences.advance(s, start, start + count, tokens, [] if logprob is None else [logprob])
+        sure = 1 if i in plan.guessed else count  # the host that verifies the others tells only their home how many stood
+        sequences.advance(s, start, start + sure, tokens, [] if logprob is None else [logprob])
         rows.close(s)
         if rows.is_guest(s):
             self._pipeline.passed(s, now)
         sequences.settle(s)
 
-    def _commit_drafts(self, plan: OpenPlan, i: int, tokens: list[int], logprobs: list[TokenLogprob]) -> None:
-        """Commit a row that was verified: record its tokens up to the first that ends it."""
-        parts, rows, s, start = self.parts, self.parts.rows, plan.sequences[i], plan.start[i]
-        drafted, accepted = plan.count[i] - 1, len(tokens) - 1
-        last = next((n for n, token in enumerate(tokens, 1) if token in rows.stop[s]), len(tokens))
-        tokens, logprobs = tokens[:last], logprobs[:last]
-        if parts.drafts.wanted and (rows.status[s] != Status.LEAVING or rows.requeue[s]):
-            drafts, of = parts.drafts.of(s), rows.submission[s]
-            drafts.record(drafted, accepted)
-            parts.outgoing.count("drafted_tokens", drafted)
-            parts.outgoing.count("accepted_tokens", min(accepted, last))
-            parts.outgoing.emit(
-                DraftsVerified(of.gateway, of.request, of.attempt, drafts.source, drafted, min(accepted, last))
-            )
-        self._sequences.advance(s, start, start + len(tokens), tokens, logprobs)
-        rows.end_drafts(s)
-        rows.close(s)
-        self._sequences.settle(s)
+    def _commit_drafts(
+        self, plan: OpenPlan, i: int, tokens: list[int], logprobs: list[TokenLogprob], returns: Returns, now: float
+    ) -> None:
+        """Commit a row that was verified here."""
+        rows, sequences, s, start = self.parts.rows, self._sequences, plan.sequences[i], plan.start[i]
+        if rows.is_guest(s):
+            if rows.status[s] == Status.RUNNING:
+                returns.add_verified(s, start, plan.count[i], tokens, logprobs)
+            sequences.advance(s, start, start + len(tokens), tokens, [])
+            rows.close(s)
+            self._pipeline.passed(s, now)
+        else:
+            sequences.verify(s, start, tokens, logprobs)
+            rows.close(s)
+        sequences.settle(s)
 
     # forecasts -------------------------------------------------------------------------------------------------------
 

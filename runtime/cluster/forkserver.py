@@ -32,7 +32,6 @@ from ..base.names import import_module
 from .launcher import NodeSpec
 from .lifeline import tie
 from .node_process import run_node
-from .process_title import set_title
 from .process_watch import begun_at
 
 SETUP, SPAWN, KILL, PRELOAD = 1, 2, 3, 8  # to this process
@@ -200,3 +199,20 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as control:
         set_title("blockwright: forkserver")
         Forkserver(control, int(sys.argv[2])).run()
+
+
+_ARG_START, _ARG_END = 45, 46  # of /proc/self/stat, counted from behind the name: fields 48 and 49
+
+
+def set_title(title: str) -> None:
+    """Set the name of this process in ``ps``; it may be cut to the length of the original command line.
+
+    The kernel shows the memory between ``arg_start`` and ``arg_end`` (proc(5)), which a process may write; where that
+    cannot be found nothing is changed. Never fails.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
+        if 0 < start < end:
+            room = end - start
+            ctypes.memmove(start, title.encode()[: room - 1].ljust(room, b"\0"), room)

@@ -84,7 +84,7 @@ def construct(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def reconstruct(kind: type[Actor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Actor:
-    """Return an instance on this node, as if the arguments had travelled."""
+    """Return an instance on this node, as if the arguments had traveled."""
     check_arguments(kind, args, kwargs)
     sink = Sink()
     body = pack([encode(list(args), sink), encode(dict(kwargs), sink)])

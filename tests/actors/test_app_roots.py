@@ -40,7 +40,7 @@ def test_a_folder_below_a_root_is_found_links_resolved(root: Path) -> None:
         ("app", "is not below a root of app_roots"),
         ("", "is not below a root of app_roots"),
         ("/etc", "is not below a root of app_roots"),
-        ("{root}/linked", "model.safetensors is a link that leaves the roots"),
+        ("{root}/linked", "model.safetensors is a link that leaves app_roots"),
         ("{root}/missing", "there is no folder"),
         ("{root}/file", "there is no folder"),
         ("{root}/\0", "cannot be looked up"),

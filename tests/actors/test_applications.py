@@ -27,9 +27,15 @@ from blockwright.actors.controller.messages import (
     Undeploy,
     Unload,
 )
-from blockwright.actors.controller.parameter_shares import ParameterShares, holders, parameter_shares
 from blockwright.actors.controller.residency import serving, whole_models
-from blockwright.actors.controller.view import application_view, cluster_view, removal_view
+from blockwright.actors.controller.view import (
+    ParameterShares,
+    application_view,
+    cluster_view,
+    holders,
+    parameter_shares,
+    removal_view,
+)
 from blockwright.actors.gateway.catalogue import Catalogue
 from blockwright.actors.gateway.port import Census, ModelInfo
 from blockwright.actors.worker.messages import WorkerStatus

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockwright.actors.controller.draining import drain_worker
+from blockwright.actors.controller.actor import drain_worker
 from blockwright.actors.controller.messages import DrainWorker, ResumeWorker, Serve, StopWorker, Vacated, VacateWorker
 from blockwright.actors.controller.view import cluster_view
 from blockwright.actors.gateway.port import DrainAnswered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,9 @@ def test_one_that_cannot_be_served_is_told_and_the_others_are_served(models: Pat
     assert "(--set bases.vague=NAME)" in text
     served, told, *_ = opened(models, applications=both, adapters=str(folder), bases={"vague": "tuned"})
     assert (served["vague"], len(told)) == ("tuned", 3)
+    itself = models / "ada" / "ann"
+    says = f"adapters: {itself} is an adapter itself; name the folder that holds it, or serve it with --app NAME={itself}"
+    assert opened(models, adapters=str(itself))[:2] == ({}, [says])
     assert opened(models, adapters=str(tmp_path / "nothing"))[1] == [
         f"adapters: {tmp_path / 'nothing'} cannot be listed (No such file or directory); its adapters are served when it is "
         "there"
@@ -107,6 +111,27 @@ def test_what_was_changed_before_a_restart(models: Path) -> None:
     assert "is not below a root of app_roots" in told[0], "roots that are narrower than they were hold, too"
 
 
+def test_an_adapter_stays_on_the_weights_that_it_was_put_on(models: Path) -> None:
+    """Also where their id belongs to another model by now, and where the base comes after it in the file."""
+
+    def added(base: str, path: str) -> Changes:
+        adapter = NewApplication("v", str(models / "ada" / "ann"), "b", on_demand=True, base_path=str(models / base))
+        entries = {"v": adapter, "b": NewApplication("b", str(models / path), on_demand=True)}
+        return Changes(entries | {name: NewApplication(name, str(models / name), on_demand=True) for name in ("tuned",)})
+
+    served, told, *_ = opened(models, added("tuned", "tuned"), app_roots=str(models))
+    assert (served["v"], told) == ("b", [])
+    served, told, *_ = opened(models, added("base", "tuned"), app_roots=str(models))
+    assert (served["v"], told) == ("base", []), "the settings serve its weights under another id"
+    lost = added("gone", "tuned")
+    served, told, *_ = opened(models, lost, app_roots=str(models))
+    assert "v" not in served
+    assert told == [
+        f"v is not served: {models / 'ada' / 'ann'} was put on b from {models / 'gone'}, but b is {models / 'tuned'} now; "
+        "serve that base, or add the adapter again"
+    ]
+
+
 def test_an_adapter_is_found_by_the_name_of_its_folder_alone(models: Path) -> None:
     settings = Settings(applications={"base": "/b"}, adapters=str(models / "ada"), bases={"ann": "base"})
     found = adapter_named(settings, "ann")
@@ -131,3 +156,23 @@ def test_an_adapter_whose_name_the_settings_give_to_another_is_told(models: Path
     assert told == [f"adapters: {models / 'ada' / 'ann'} is not served: ann is {models / 'ada' / 'bob'} by the settings"]
     served, told, *_ = opened(models, applications=same)
     assert (list(served), told) == (["bob"], [])
+
+
+def test_links_are_followed_within_the_folder_and_the_roots_alone(models: Path, tmp_path: Path) -> None:
+    """Each row of the table of links in docs/fine-tunes.md."""
+    here, away = tmp_path / "here", tmp_path / "away"
+    shutil.copytree(models / "ada" / "ann", here / "v3")
+    shutil.copytree(models / "ada" / "bob", away / "far")
+    (here / "files").mkdir()
+    for file in (away / "far").iterdir():
+        (here / "files" / file.name).symlink_to(file)
+    for name, target in (("latest", "v3"), ("out", away / "far"), ("nothing", "gone"), ("itself", "itself")):
+        (here / name).symlink_to(target)
+    (tmp_path / "link").symlink_to(here)
+    served, told, *_ = opened(models, adapters=str(tmp_path / "link"))
+    assert served == {"latest": "base", "v3": "base"}
+    assert [line.partition(":")[0].split()[0] for line in told] == ["files", "out"]
+    assert "is a link that leaves app_roots and the folder of adapters" in told[0]
+    served, told, _, found = opened(models, adapters=str(tmp_path / "link"), app_roots=str(away))
+    assert (sorted(served), told) == (["files", "latest", "out", "v3"], [])
+    assert str(found.checkpoints["latest"].source).endswith("here/v3")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from blockwright.actors.config import Settings, SettingsError
-from blockwright.actors.log_folders import NAMES, check_folders
+from blockwright.actors.topology import OUTPUT_FOLDERS, check_folders
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OUTPUT_FOLDERS)
 def test_a_folder_is_made_or_refused_by_the_name_of_its_setting(name: str, tmp_path: Path) -> None:
     check_folders(Settings(**{name: str(tmp_path / "new")}))  # type: ignore[arg-type]
     assert (tmp_path / "new").is_dir()

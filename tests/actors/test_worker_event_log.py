@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.actors.worker.event_log_file import EventLog
-from blockwright.api.commands.replay_report import Report, replay
+from blockwright.api.commands.trace import Report, replay
 from blockwright.gpu.executor import Executor
 from blockwright.policies.sweep.event_log import Planned
 from blockwright.policies.sweep.state import SweepState

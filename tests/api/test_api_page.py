@@ -12,7 +12,7 @@ import pytest
 from blockwright.api.app.openapi import document
 from blockwright.api.app.routes import ENDPOINTS, Endpoint
 from blockwright.api.openai.field_types import Field, Only, Record, Schema
-from blockwright.api.openai.foreign_fields import BEGINNINGS, GENERATING
+from blockwright.api.openai.foreign_fields import BEGINNINGS, FAMILIES, GENERATING
 from blockwright.tests.claims import claim
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
@@ -43,6 +43,11 @@ The generating endpoints and batches refuse these fields, and `/tokenize` those 
 `null`, empty values and those that change nothing (`"mirostat": 0`, `"typical_p": 1`) are ignored, and so is a value that
 the body also has under our name. The fields within `options` are treated like those of the body. Fields that only concern
 the other server, such as `keep_alive` or `cache_prompt`, are ignored and named in `x-ignored-fields`.
+
+`lora_...` stands for all names that begin like that, and `...lora...` for all other names with that word, such as
+`useLora`. Names with a word such as `cache`, `draft` or `timings` are not meant. A bound on tokens or lengths (`max`,
+`min` or `num` with `tokens`, `length` or `new`) is refused with the names of ours. `prefix`, `images` and `thinking` are
+refused in messages, too, and fields of a request beside the `body` of a batch's line.
 
 | fields | what the refusal says |
 | --- | --- |"""
@@ -82,7 +87,9 @@ def section(endpoint: Endpoint) -> Iterator[str]:
 def foreign_table() -> Iterator[str]:
     """By remedy, in the order of the first field that has it."""
     names: dict[str, list[str]] = {}
-    for name, foreign in (GENERATING | {f"{begin}...": one for begin, one in BEGINNINGS.items()}).items():
+    families = {f"{begin}...": one for begin, one in BEGINNINGS.items()}
+    families |= {f"...{word}...": one for word, one in FAMILIES.items()}
+    for name, foreign in (GENERATING | families).items():
         names.setdefault(foreign.remedy.format(value="its name"), []).append(f"`{name}`")
     for remedy, fields in names.items():
         yield f"| {', '.join(fields)} | {remedy} |"

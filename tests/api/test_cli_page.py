@@ -24,10 +24,9 @@ def page() -> str:
 
 
 def section(name: str) -> Iterator[str]:
-    module = COMMANDS[name].load()
-    parser = make_parser(name, module)
+    parser = make_parser(name, COMMANDS[name].load())
     yield f"## {name}\n"
-    yield f"{(module.__doc__ or '').strip()}\n"
+    yield f"{parser.description}\n"
     actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
     if actions:
         yield "| argument | meaning |\n| --- | --- |"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from blockwright.tests.api.fake_port import one_by_one
 from blockwright.tests.api.raw import BODY, answer_of, listening
@@ -92,3 +94,19 @@ async def test_a_client_of_http_1_0_expects_nothing(folder: Path) -> None:
         await asyncio.sleep(0)
         writer.write(BODY)
         assert (await answer_of(reader))[0] == 200
+
+
+async def test_a_client_that_leaves_before_it_is_told_to_go_on_leaves_no_error_in_the_log(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def gone(request: web.Request, most: int) -> None:
+        assert request.transport is not None
+        request.transport.close()
+        raise ConnectionResetError("Cannot write to closing transport")
+
+    monkeypatch.setattr("blockwright.api.openai.request_body.begin_body", gone)
+    with caplog.at_level(logging.INFO):
+        async with listening(folder, lambda generation: ()) as server:
+            assert await server.whole(head(b"/v1/completions", EXPECT, length=1000)) == b""
+    assert any("POST /v1/completions: the client left" in one.getMessage() for one in caplog.records)
+    assert [one for one in caplog.records if one.levelno > logging.INFO] == []

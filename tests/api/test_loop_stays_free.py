@@ -2,15 +2,22 @@
 
 A probe ticks on the loop beside each. What it compares is processor time of the process between two ticks, for another
 program that has the core is no fault of ours; the best of ten tries counts.
+
+Building a large tokenizer is not among the rows: the ``tokenizers`` library keeps the interpreter lock from beginning to end
+(``from_str``, ``from_buffer``, ``from_file``, and when a pickled one is restored), 0.5 to 1 s for 128,000 tokens.
+docs/operations.md says when that happens.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import io
 import json
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +25,10 @@ import pytest
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.patterns import matches
-from blockwright.tests.api.fake_port import EOS, make_folder, one_by_one
+from blockwright.policies.plan.sweep_plan import TokenLogprob
+from blockwright.policies.sweep.events import PromptScored
+from blockwright.tests.api.fake_port import EOS, make_folder, one_by_one, with_logprobs
+from blockwright.tests.api.raw import listening
 from blockwright.tests.claims import claim
 
 MOST = 0.1  # seconds
@@ -60,6 +70,13 @@ BODIES: dict[str, Callable[[], str]] = {
     ),
     "echoed ids": lambda: json.dumps({"model": "tiny", "echo": True, "max_tokens": 1, "prompt": [5] * 200_000}),
     "bad words": lambda: json.dumps({"model": "tiny", "prompt": "a", "bad_words": ["one two, three" * 70] * 256}),
+    "many tokens": lambda: json.dumps({"model": "tiny", "prompt": "one, two: [three] " * 70_000, "return_token_strs": True}),
+    "an echoed text": lambda: json.dumps(
+        {"model": "tiny", "echo": True, "logprobs": 1, "max_tokens": 1, "prompt": "one, two: [three] " * 70_000}
+    ),
+    "an echo of few ids each": lambda: json.dumps(
+        {"model": "tiny", "echo": True, "max_tokens": 1, "prompt": [[5, 6, 7]] * 1024}
+    ),
     "a long name": lambda: json.dumps({"model": "t" * 5_000_000, "prompt": "a"}),
     "arguments": lambda: json.dumps({"messages": [{"role": "assistant", "tool_calls": [CALL]}], "prompt": "a"}),
     "members": lambda: json.dumps({f"k{i}": 0 for i in range(300_000)}),
@@ -88,6 +105,25 @@ async def test_bodies(serve: Any, kind: str) -> None:
             async with client.post(path, data=io.BytesIO(body), headers=JSON) as answer:
                 assert answer.status in (200, 400, 404, 413), await answer.text()
                 await answer.read()
+
+    await check_free(post)
+
+
+@claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_long_answers(serve: Any, stream: bool) -> None:
+    """An echo of many tokens with their log-probabilities."""
+    count = 60_000
+    entries = [TokenLogprob(-0.5, [(3 + i, -1.0 - i) for i in range(5)], 1)] * (count - 1)
+    client, port = await serve(lambda generation: [PromptScored("gw0", "r", 1, 1, entries), *with_logprobs([70], 5)])
+    port.infos = [replace(port.infos[0], max_length=2 * count)]
+    body = {"prompt": [5] * count, "echo": True, "logprobs": 5, "max_tokens": 1, "stream": stream}
+
+    async def post() -> None:
+        async with client.post("/v1/completions", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            async for _ in answer.content.iter_any():
+                continue
 
     await check_free(post)
 
@@ -206,3 +242,39 @@ async def test_adapters() -> None:
                 continue
 
     await check_free(match)
+
+
+FORM_HEAD = (
+    b"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+    b"Content-Length: 60000000\r\n"
+)
+FILE = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+GZIP = b"Content-Encoding: gzip\r\n"
+PACKED = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n" + GZIP + b"\r\n"
+UPLOADS: dict[str, Callable[[], bytes]] = {
+    "lines before the form": lambda: FORM_HEAD + b"\r\n" + b"\r\n" * 400_000,
+    "lines after the form": lambda: FORM_HEAD + b"\r\n" + FILE + b"{}\r\n--x--\r\n" + b"\r\n" * 400_000,
+    "empty lines": lambda: FORM_HEAD + b"\r\n" + FILE + b"\n" * 800_000,
+    "short lines": lambda: FORM_HEAD + b"\r\n" + FILE + b"{}\n" * 400_000,
+    "headers of a part": lambda: FORM_HEAD + b"\r\n--x\r\n" + b"a: b\r\n" * 200_000,
+    "a packed form": lambda: FORM_HEAD + GZIP + b"\r\n" + gzip.compress(b"\r\n" * 50_000_000, 1),
+    "a packed body": lambda: PACKED % b"/v1/completions" + gzip.compress(b" " * 150_000_000, 1),
+    "a packed body that no handler reads": lambda: PACKED % b"/nothing" + gzip.compress(b" " * 150_000_000, 1),
+}
+
+
+@claim("Long bodies, templates and adapters hold the event loop for less than 0.1 s", of="http-api")
+@pytest.mark.parametrize("kind", UPLOADS)
+async def test_uploads_and_packed_bodies(folder: Path, tmp_path: Path, kind: str) -> None:
+    """Bodies that never end: what has arrived of them must be read in pieces."""
+    body = UPLOADS[kind]()
+    async with listening(folder, lambda generation: (), batch_dir=str(tmp_path / "batches")) as server:
+
+        async def post() -> None:
+            async with server.connect() as (reader, writer):
+                writer.write(body)
+                writer.write_eof()
+                with contextlib.suppress(ConnectionError):  # it is closed before all of the body is read
+                    await reader.read()
+
+        await check_free(post)

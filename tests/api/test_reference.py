@@ -9,8 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from blockwright.actors.gateway.port import RequestView
-from blockwright.api.app.json_schema import Schemas
-from blockwright.api.app.openapi import document
+from blockwright.api.app.openapi import Schemas, document
 from blockwright.api.app.routes import ENDPOINTS
 from blockwright.policies.plan.sweep_plan import TokenLogprob
 from blockwright.policies.requests.refusal import Refusal, RequestRefused

@@ -29,7 +29,16 @@ async def test_a_log_is_drawn(tmp_path, capsys):
 
 def test_a_file_that_is_not_there(tmp_path, capsys):
     assert main(["trace", str(tmp_path / "none")]) == 2
-    assert "No such file" in capsys.readouterr().err
+    assert f"there is no file {tmp_path / 'none'}; name what Node(message_log=...) wrote" in capsys.readouterr().err
+    assert main(["trace", str(tmp_path)]) == 2
+    assert f"{tmp_path} cannot be read (Is a directory); name the log of a node" in capsys.readouterr().err
+    assert main(["trace", "replay", str(tmp_path / "none")]) == 2
+    assert "none: No such file or directory; name a file of a worker's event_log" in capsys.readouterr().err
+
+
+def test_a_misspelt_second_word(capsys):
+    assert main(["trace", "rply", "FILE"]) == 2
+    assert "no command 'trace rply', and no file rply; did you mean trace replay?" in capsys.readouterr().err
 
 
 def test_a_file_of_something_else(tmp_path, capsys):

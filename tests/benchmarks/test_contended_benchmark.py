@@ -1,4 +1,4 @@
-"""The busy neighbour ends with its block, whatever ends that; shares are of the same subject and round."""
+"""The busy neighbor ends with its block, whatever ends that; shares are of the same subject and round."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import re
 import typing
 from typing import Any
 
-from blockwright.api.http.runtime_metrics import runtime_families
+from blockwright.api.http.metric_families import runtime_families
 from blockwright.runtime.base.node_view import ActorView, NodeView, PeerView, measures
 from blockwright.tests.claims import claim
 from blockwright.tests.docs.metrics_page import PAGE, row, rows

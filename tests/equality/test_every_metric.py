@@ -15,7 +15,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from blockwright.actors.batches.figures import figures_of
+from blockwright.actors.batches.actor import figures_of
 from blockwright.actors.controller.messages import LoadFailed, LoadRefused
 from blockwright.actors.controller.overload_messages import BreakOffRestore, MemoryLacks, RestoreParameters, TrimParameters
 from blockwright.actors.controller.overload_view import overload_view

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from blockwright.gpu.backend import Batch
 from blockwright.gpu.model import registry
 from blockwright.gpu.model.config import (
     AttentionConfig,
@@ -23,12 +25,14 @@ from blockwright.gpu.model.config import (
     attention_of,
 )
 from blockwright.gpu.select import open_backend
+from blockwright.gpu.tables import Tables
 from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
 from blockwright.policies.model.chain import Kind
+from blockwright.tests.cap import CAP
 from blockwright.tests.checkpoints import make_checkpoint
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu import reference
-from blockwright.tests.gpu.native_oracle import instruction_sets
+from blockwright.tests.gpu.native_oracle import instruction_sets, pack_whole
 from blockwright.tests.gpu.rig import Rig
 
 MakeCheckpoint = Callable[..., Path]
@@ -249,3 +253,36 @@ def test_one_file_and_one_line_each() -> None:
     for path in (*folder.parent.glob("*.py"), *(folder / f"{name}.py" for name in shared - {"registry"})):
         found = names.search(path.read_text())
         assert found is None, f"{path.name}: {found}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [
+        ("gemma", {"hidden_size": 96}),
+        ("gemma2", {"hidden_size": 40}),
+        ("granite", {"hidden_size": 96, "embedding_multiplier": 9.797958971132712}),
+    ],
+)
+def test_scaled_embeddings_have_the_bits_of_transformers(
+    checkpoint: MakeCheckpoint, architecture: str, settings: dict[str, Any], backend: str, dtype: str
+) -> None:
+    """Gemma rounds its multiplier to the weight's type, Granite does not. In bfloat16 the root of 96 shows it."""
+    path = checkpoint(architecture, dtype="bfloat16", num_hidden_layers=1, **settings)
+    model, tokens = reference.load(path, dtype), list(range(300))
+    expected = []
+    hook = model.model.layers[0].register_forward_pre_hook(lambda _, inputs: expected.append(inputs[0][0]))
+    reference.logits(path, tokens, dtype)
+    hook.remove()
+    spec = Checkpoint.open(path).specs(16, dtype)[0]
+    engine = open_backend(backend, dtype, 1, CAP)
+    tables = Tables(1, 512, 1, 16)
+    tables.tokens[0, : len(tokens)] = tokens
+    engine.reserve(tables, len(tokens), 1)
+    run = engine.compose([pack_whole(engine, spec, {"weight": model.get_input_embeddings().weight.detach()})], kv_layer=0)
+    hidden_TD = torch.empty(len(tokens), settings["hidden_size"], dtype=getattr(torch, dtype))
+    row_N, start_N, count_N = (np.array([number], dtype=np.int32) for number in (0, 0, len(tokens)))
+    engine.forward(run, Batch(row_N, start_N, count_N, hidden_TD))
+    engine.settle()
+    assert torch.equal(hidden_TD, expected[0])

@@ -1,5 +1,5 @@
-"""The kernels' scheduler under the sanitiser for races, with threads delayed at every point of a piece; and planted faults
-that it must find. Skipped where no compiler has the sanitiser.
+"""The kernels' scheduler under the sanitizer for races, with threads delayed at every point of a piece; and planted faults
+that it must find. Skipped where no compiler has the sanitizer.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def build(folder: Path, change: tuple[str, str, str] | None = None) -> Path:
     sources = ["race.c", "pool.c", "pieces.c"]
     done = subprocess.run([compiler, *COMPILE, *sources, "-o", "race"], cwd=folder, capture_output=True, text=True)
     if done.returncode and "tsan" in done.stderr:
-        pytest.skip("the compiler lacks the sanitiser for races")
+        pytest.skip("the compiler lacks the sanitizer for races")
     assert done.returncode == 0, done.stderr
     return folder / "race"
 
 
 def run(binary: Path, *arguments: int) -> subprocess.CompletedProcess[str]:
-    """Without address space randomisation where that can be: old sanitisers do not know all of it."""
+    """Without address space randomisation where that can be: old sanitizers do not know all of it."""
     plain = [str(binary), *map(str, arguments)]
     fixed = ["setarch", os.uname().machine, "-R", *plain]
     command = fixed if shutil.which("setarch") else plain
@@ -76,7 +76,7 @@ def run(binary: Path, *arguments: int) -> subprocess.CompletedProcess[str]:
     if "Operation not permitted" in done.stderr:
         done = subprocess.run(plain, capture_output=True, text=True, timeout=PATIENCE)
     if "unexpected memory mapping" in done.stderr:
-        pytest.skip("the sanitiser does not know this kernel's address space")
+        pytest.skip("the sanitizer does not know this kernel's address space")
     return done
 
 

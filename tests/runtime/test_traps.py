@@ -1,6 +1,6 @@
 """Traps that other actor runtimes fell into, by project and issue number, as far as they concern messages.
 
-Elsewhere: bounded before enqueue (otp#6199's neighbour), expired work: ``test_mailbox.py``, ``test_node.py``; streams
+Elsewhere: bounded before enqueue (otp#6199's neighbor), expired work: ``test_mailbox.py``, ``test_node.py``; streams
 without back-pressure (ray#40285, #64383) and generators that leak (xorbits inference#1044): ``test_streams.py``,
 ``test_stream_ends.py``; late replies (otp#2735): ``test_messages.py``; a missed edge of the ZeroMQ descriptor (pyzmq#1021,
 libzmq#1434), silent drops of a ROUTER (libzmq#2037): ``tests/transport/test_sockets.py``.

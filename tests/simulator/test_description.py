@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from blockwright.simulator.description import DescriptionError, profile, read
+from blockwright.simulator.description import DescriptionError, Scenario, profile, read
 from blockwright.tests.claims import claim
 
 GOOD = """seed = 3
@@ -73,17 +76,35 @@ def test_fields_can_be_set_from_outside(tmp_path: Path) -> None:
 def test_bytes_may_have_a_unit_wherever_they_are_given(tmp_path: Path) -> None:
     sizes = {"kv_bytes": "64", "parameters": "1 KiB", "embedding": "1B", "head": "2B", "hidden_bytes": "0.5KiB"}
     text = GOOD.replace("kv_bytes = 64", "\n".join(f'{name} = "{size}"' for name, size in sizes.items()))
-    text += '[links]\nbandwidth = "1GB"\nhost = "2GiB"\n[[models]]\nname = "a"\nshares = "m"\nown = "1KiB"\n'
+    text += '[links]\nbandwidth = "2GiB"\n[[models]]\nname = "a"\nshares = "m"\nown = "1KiB"\n'
     found, _ = read(write(tmp_path, text), ["instances.1.memory=2GiB", "instances.1.memory_chunk=2MiB"])
     base, adapter = found.models
     assert (base.kv_bytes, base.parameters, base.embedding, base.head, base.hidden_bytes) == (64, 1024, 1, 2, 512)
     assert (adapter.kv_bytes, adapter.parameters, adapter.own) == (64, 1024, 1024)
     assert (found.instances[1].memory, found.instances[1].memory_chunk) == (2 << 30, 2 << 20)
-    assert (found.links.bandwidth, found.links.host) == (1e9, 2 << 30)
+    assert found.links.bandwidth == 2 << 30
     with pytest.raises(DescriptionError, match=r"instances\[1\].memory is '2 lots'; give a number of bytes such as 2GiB"):
         read(write(tmp_path, GOOD), ["instances.1.memory=2 lots"])
     with pytest.raises(DescriptionError, match=r"max_rows is '2GiB'; give a whole number"):
         read(write(tmp_path, GOOD), ["instances.1.max_rows=2GiB"])
+
+
+def fields_of(kind: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path of every table in a description, with the name of each of its fields."""
+    hints = get_type_hints(kind)
+    for one in dataclasses.fields(kind):
+        yield place, one.name
+        inner, step = hints[one.name], f"{place}{one.name}."
+        if get_origin(inner) is tuple:
+            inner, step = get_args(inner)[0], f"{step}0."
+        if dataclasses.is_dataclass(inner) and isinstance(inner, type):
+            yield from fields_of(inner, step)
+
+
+@pytest.mark.parametrize(("place", "name"), [one for one in fields_of(Scenario) if len(one[1]) > 2])
+def test_every_misspelt_field_is_answered_with_the_nearest(tmp_path: Path, place: str, name: str) -> None:
+    with pytest.raises(DescriptionError, match=rf"{name[0]}{name} does not exist; did you mean {name}\?$"):
+        read(write(tmp_path, GOOD), [f"{place}{name[0]}{name}=3"])
 
 
 @claim("A wrong trace or description is refused with file, line and field", of="simulator")
@@ -93,7 +114,8 @@ def test_bytes_may_have_a_unit_wherever_they_are_given(tmp_path: Path) -> None:
         ("rate = 2.5", "rate = 0", r"c.toml, line 4: workload.rate is 0; give the requests a second"),
         ("rate = 2.5", 'rate = "x"', r"c.toml, line 4: workload.rate is 'x'; give a number"),
         ("rate = 2.5", "rate = -1", r"line 4: workload.rate is -1; give 0 or more"),
-        ("rate = 2.5", "rait = 2", r"line 4: workload.rait does not exist; there are: arrivals, rate"),
+        ("rate = 2.5", "rait = 2", r"line 4: workload.rait does not exist; did you mean rate\?$"),
+        ("seed = 3", "zzz = 3", r"line 1: zzz does not exist; there are: seed, workload, models"),
         ("rate = 2.5", 'rate = 1\narrivals = "often"', r"line 5: workload.arrivals is 'often'; give one of: poisson"),
         ("output_tokens = 20", "", r"line 3: workload has no lengths"),
         ("kv_bytes = 64", "", r"line 8: models\[0\].kv_bytes is missing"),

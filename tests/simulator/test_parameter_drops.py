@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from blockwright.policies.plan.coefficients import Coefficients
 from blockwright.simulator.description import DescriptionError, DescriptionSource, Scenario, scenario
-from blockwright.simulator.parameter_drops import OverloadSimulation, simulation_of
+from blockwright.simulator.parameter_drops import ParameterDropPolicy, simulation_of
 from blockwright.simulator.simulation import ClusterSimulation
 from blockwright.simulator.workload import Demand
 from blockwright.tests.claims import claim
@@ -21,9 +21,7 @@ PAGE = 4 * 64  # bytes, on all layers
 MEMORY, WHOLE = 24 * PAGE + 12_800, 12_800  # 24 pages beside the parameters; 98 on the devices of a pipeline of two
 
 
-def described(
-    count: int = 2, *, bandwidth: float = 1e6, latency: float = 0.0, host: float = 1e6, **overload: Any
-) -> Scenario:
+def described(count: int = 2, *, bandwidth: float = 1e6, latency: float = 0.0, **overload: Any) -> Scenario:
     table = {
         "workload": {"arrivals": "log"},
         "models": [{"name": "m", "kv_bytes": 64, "parameters": WHOLE, "hidden_bytes": 8, "context": 150}],
@@ -31,7 +29,7 @@ def described(
             {"name": "i", "count": count, "profile": "p", "memory": MEMORY, "memory_chunk": PAGE // 8, "page_size": 4,
              "max_rows": 64, "chunk_size": 16, "sweep_tokens": 32}
         ],
-        "links": {"bandwidth": bandwidth, "latency": latency, "host": host},
+        "links": {"bandwidth": bandwidth, "latency": latency},
         "dispatch": {"policy": "prefix-aware"},
         "overload": {"mode": "drop", "layers": 8, **overload},
     }  # fmt: skip
@@ -43,11 +41,22 @@ def burst(at: float, count: int, first: int = 0, prompt: int = 24, output: int =
     return [Demand(first + n, at + 0.02 * n, "m", prompt, output) for n in range(count)]
 
 
-def run(described: Scenario, arrivals: list[Demand]) -> OverloadSimulation:
+class Run(NamedTuple):
+    """A finished simulation, and its policy."""
+
+    cluster: ClusterSimulation
+    policy: ParameterDropPolicy
+
+    @property
+    def changes(self) -> list[dict[str, Any]]:
+        return self.policy.moves.changes
+
+
+def run(described: Scenario, arrivals: list[Demand]) -> Run:
     simulation = simulation_of(described, [COSTS], arrivals)
-    assert isinstance(simulation, OverloadSimulation)
+    assert isinstance(simulation.policy, ParameterDropPolicy)
     run_through(simulation)
-    return simulation
+    return Run(simulation, simulation.policy)
 
 
 def run_through(simulation: ClusterSimulation) -> None:
@@ -62,12 +71,12 @@ def run_through(simulation: ClusterSimulation) -> None:
             machine.state.check()
 
 
-def done(simulation: OverloadSimulation) -> list[dict[str, Any]]:
+def done(simulation: Run) -> list[dict[str, Any]]:
     """All changes, without calls for help."""
     return [change for change in simulation.changes if change["what"] != "lacking"]
 
 
-def whats(simulation: OverloadSimulation) -> list[str]:
+def whats(simulation: Run) -> list[str]:
     return [change["what"] for change in done(simulation)]
 
 
@@ -84,14 +93,14 @@ def test_a_burst_drops_and_quiet_restores() -> None:
     assert dropped["stale"] > 3
     assert (restored["stale"] > 0) == (back["bytes"] > 0) is True
     assert restored["at"] - restore["at"] >= WHOLE / 2 / 1e6, "each member gets one half back"
-    capacities = [reading.capacity // PAGE for reading in simulation.readings]
+    capacities = [reading.capacity // PAGE for reading in simulation.policy.readings]
     assert (capacities[0], max(capacities), capacities[-1]) == (48, 98, 48)
     off = simulation_of(described(mode="off"), [COSTS], burst(0.0, 30) + LATER)
-    assert not isinstance(off, OverloadSimulation)
+    assert off.policy is None
     off.run()
-    started = [sum(r.started - r.demand.at for r in s.requests[:30]) for s in (simulation, off)]
+    started = [sum(r.started - r.demand.at for r in s.requests[:30]) for s in (simulation.cluster, off)]
     assert started[0] < started[1], "those of the burst start sooner"
-    assert simulation.digest() == run(described(), burst(0.0, 30) + LATER).digest()
+    assert simulation.cluster.digest() == run(described(), burst(0.0, 30) + LATER).cluster.digest()
 
 
 def test_a_stale_sequence_pauses_for_its_own_exchange_shortest_first() -> None:
@@ -100,18 +109,18 @@ def test_a_stale_sequence_pauses_for_its_own_exchange_shortest_first() -> None:
     assert whats(simulation)[:3] == ["drop", "dropped", "exchanged"]
     _, dropped, exchanged = done(simulation)[:3]
     assert exchanged["bytes"] % (PAGE // 2) == 0
-    assert len(simulation.stalls) == dropped["stale"]
+    assert len(simulation.policy.moves.stalls) == dropped["stale"]
     seconds = exchanged["at"] - dropped["at"]
-    assert max(simulation.stalls) == pytest.approx(seconds)
+    assert max(simulation.policy.moves.stalls) == pytest.approx(seconds)
     assert exchanged["bytes"] / 20e3 / 2 <= seconds <= exchanged["bytes"] / 20e3
-    assert simulation.stalls[0] == pytest.approx(min(simulation.stalls))
-    assert sum(simulation.stalls) / len(simulation.stalls) < 0.75 * seconds
+    assert simulation.policy.moves.stalls[0] == pytest.approx(min(simulation.policy.moves.stalls))
+    assert sum(simulation.policy.moves.stalls) / len(simulation.policy.moves.stalls) < 0.75 * seconds
 
 
 def test_without_an_exchange_kv_is_computed_again() -> None:
     simulation = run(described(exchange=False, restore=False), burst(0.0, 14))
     assert whats(simulation)[:3] == ["drop", "dropped", "exchanged"]
-    assert simulation.stalls == []
+    assert simulation.policy.moves.stalls == []
     assert done(simulation)[2]["bytes"] == 0
 
 
@@ -135,7 +144,7 @@ def test_a_large_burst_makes_a_pipeline_of_four_where_that_is_not_too_many() -> 
     simulation = run(described(4), arrivals)
     drops = [c["group"] for c in simulation.changes if c["what"] == "drop"]
     assert drops == ["i-0+i-1", "i-2+i-3", "i-2+i-0+i-3+i-1"]
-    assert max(r.capacity for r in simulation.readings) > 2 * 98 * PAGE
+    assert max(r.capacity for r in simulation.policy.readings) > 2 * 98 * PAGE
     two = run(described(4, most=2), arrivals)
     assert {c["group"] for c in two.changes if c["what"] == "drop"} == {"i-0+i-1", "i-2+i-3"}
     assert any(c["what"] == "lacking" and "2 members at most" in c["why"] for c in two.changes)
@@ -167,7 +176,7 @@ def test_nobody_is_lost(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"mode": "shrink"}, "mode is 'shrink'; give one of: off, drop, swap, migrate"),
+        ({"mode": "shrink"}, "mode is 'shrink'; give one of: off, drop"),
         ({"layers": 1}, "layers is 1; give the layers of the model"),
         ({"layers": 32}, "kv_bytes is 64; give a multiple of 128"),
     ],

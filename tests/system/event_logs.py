@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from blockwright.actors.config import Settings
-from blockwright.api.commands.replay_report import as_lines, replay
+from blockwright.api.commands.trace import as_lines, replay
 
 
 class EventLogs:

@@ -85,6 +85,14 @@ async def serves_the_folder(client: Client, root: Path, expected: Expected) -> N
     _, answer = await client.post({"model": "terse", "prompt": PROMPT, "return_token_ids": True})
     own = answer["choices"][0]["token_ids"]
     assert own == (await asked(client, "base"))[1][:3], "a limit and a temperature of its own"
+    shutil.copytree(root / "lora00", root / "ada" / "vague")
+    status, error = await asked(client, "vague")
+    assert (status, error["message"]) == (
+        404,
+        "model 'vague' cannot be served: its base is not known; "
+        "the operator of the server can name it (setting bases.vague)",
+    )
+    shutil.rmtree(root / "ada" / "vague")
 
 
 async def refuses_to_guess(client: Client, root: Path, url: list[str], capsys: pytest.CaptureFixture[str]) -> None:

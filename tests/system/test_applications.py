@@ -246,7 +246,8 @@ def test_the_commands(server: Server, model: Path, roots: Path, capsys: pytest.C
     assert main(["apps", "add", "tuned", tuned, *url]) == 0
     assert re.fullmatch(r"tuned: ready; shares \d\d% of its blocks, \+[\d.]+ KiB\n", capsys.readouterr().out)
     assert main(["apps", *url]) == 0
-    head, *rows, default = (line.split() for line in capsys.readouterr().out.splitlines())
+    summary, default, _, head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert summary == ["2", "models:", "2", "ready"]
     assert default == f"requests without a model go to {model.name}".split()
     assert head == ["APPLICATION", "STATE", "BASE", "CHECKPOINT"]
     assert rows == [[model.name, "ready", "-", str(model)], ["tuned", "ready", model.name, os.path.realpath(tuned)]]

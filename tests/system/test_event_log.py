@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blockwright.actors.worker.event_log_file import EventLog
-from blockwright.api.commands.replay_report import replay
+from blockwright.api.commands.trace import replay
 from blockwright.tests.claims import claim
 from blockwright.tests.system.client import Client
 from blockwright.tests.system.conftest import slow

@@ -115,7 +115,7 @@ GAP = """import('/page/charts.js').then(({ Chart }) => {
 
 
 async def shares(browser: Browser) -> None:
-    """What two models share lies one below the other in one colour; a row has a name and one number, the rest on hover."""
+    """What two models share lies one below the other in one color; a row has a name and one number, the rest on hover."""
     assert "shared by demo-checkpoint, tuned" in await browser.look("document.querySelector('#chains .block').title")
     told = await browser.look("document.querySelector('#chains .chain').title")
     assert "ready on w0, w1" in told.splitlines()
@@ -304,7 +304,7 @@ async def fits(browser: Browser) -> None:
         assert (ground == "rgb(20, 21, 26)") == dark
         await browser.shape(width, dark=not dark)
         pairs = zip(painted, await browser.look(PAINTED), strict=True)
-        assert all(one != other for one, other in pairs), "charts have the colours of the shade at once"
+        assert all(one != other for one, other in pairs), "charts have the colors of the shade at once"
         await browser.shape(width, dark=dark)
     await browser.look("document.getElementById('reset').click(); true")
     assert await browser.look("document.querySelectorAll('#messages li').length") == 0
@@ -329,7 +329,7 @@ MANY = """import('/page/map.js').then(({ drawChains }) => {
 
 
 async def draws_many_models(browser: Browser) -> None:
-    """Twenty-four models are two columns of short rows, or one on a phone; equal blocks have one place and one colour."""
+    """Twenty-four models are two columns of short rows, or one on a phone; equal blocks have one place and one color."""
     for width, columns, most in ((1280, 2, 360), (390, 1, 720)):
         await browser.shape(width, dark=False)
         found = await browser.look(MANY)

@@ -10,7 +10,7 @@ let pointed = null; // the moment under the pointer, in seconds since 1970
 export const clock = (at, short = false) =>
   new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(short ? {} : { second: "2-digit" }), hour12: false });
 
-// What was painted keeps its colours when the screen turns dark or light: paint it again.
+// What was painted keeps its colors when the screen turns dark or light: paint it again.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 export const onShade = (draw) => dark.addEventListener("change", draw);
 onShade(() => charts.filter((chart) => chart.times.length).forEach((chart) => chart.draw()));

@@ -1,6 +1,6 @@
 // The models as chains of blocks: a row for each, its parts in proportion to their bytes. A part is a run of layers that the same
 // models have. All rows have one scale and leave out what adapters add, so that a block that models share lies in one column, in one
-// colour. What an adapter adds to a part is a strip above it.
+// color. What an adapter adds to a part is a strip above it.
 
 import { $, bytes, node } from "./tools.js";
 
@@ -12,7 +12,7 @@ export const usersOf = (view) => {
   return users;
 };
 
-// Colours far from each other, by the order in which they are asked for.
+// Colors far from each other, by the order in which they are asked for.
 function palette() {
   const given = new Map();
   return (key) => {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blockwright.actors.batches.figures import figures_of
+from blockwright.actors.batches.actor import figures_of
 from blockwright.policies.offline.job_account import FeedProgress
 
 ONE = FeedProgress(

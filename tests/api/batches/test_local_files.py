@@ -230,13 +230,30 @@ def test_a_file_that_is_edited_while_it_is_answered_is_noticed(given: Callable[.
         found.line(1)
 
 
+@pytest.mark.parametrize(
+    ("beside", "says"),
+    [
+        ({"model": "tiny"}, "model stands beside body"),
+        ({"max_tokens": 5}, "max_tokens stands beside body"),
+        ({"adapter_id": "dates"}, "send model = 'dates'"),
+        ({"temprature": 0}, "did you mean temperature"),
+    ],
+)
+def test_a_field_that_shapes_the_answer_is_refused_beside_the_body(beside: dict[str, object], says: str) -> None:
+    with pytest.raises(LineRefused, match=says) as caught:
+        parse_line(line(**beside).encode())
+    assert (caught.value.code, caught.value.custom_id) == ("misplaced_field", "a")
+    assert parse_line(line(metadata={"a": "b"}, model=None, note="x").encode()).custom_id == "a"
+
+
+@pytest.mark.parametrize("end", ["\n", ""], ids=["whole", "without its end"])
 @pytest.mark.parametrize("text", ["hello", '{"custom_id": "a"}', "[]", line("a")])
-def test_a_file_that_is_no_output_stays_as_it_is(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_output_stays_as_it_is(tmp_path: Path, text: str, end: str) -> None:
     path = tmp_path / "out.jsonl"
-    path.write_text(text + "\n")
+    path.write_text(text + end)
     with pytest.raises(BatchFileError, match=r"line 1 of .*out.jsonl is no answer of a batch"):
         BatchOutput(path)
-    assert path.read_text() == text + "\n"
+    assert path.read_text() == text + end
 
 
 def test_two_do_not_write_one_output(tmp_path: Path) -> None:

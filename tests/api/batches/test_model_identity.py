@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from blockwright.actors.changes_file import ChangesFile
 from blockwright.actors.config import Settings
 from blockwright.api.batches.model_identity import model_identities
+from blockwright.tests.adapters import make_adapter
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo-checkpoint"
 
@@ -59,3 +61,21 @@ def test_settings_that_shape_answers_are_in_it_and_others_are_not() -> None:
     assert one(DEMO, workers=2, memory=64 << 20, chunk_size=16) == before
     assert one(DEMO, dtype="float32") != before
     assert one(DEMO, max_model_len=64) != before
+
+
+def test_the_model_that_requests_without_one_get_is_the_first() -> None:
+    both = {"demo": str(DEMO), "other": str(DEMO)}
+    assert list(model_identities(Settings(applications=both))) == ["demo", "other"]
+    assert list(model_identities(Settings(applications=both, default_model="other"))) == ["other", "demo"]
+
+
+def test_adapters_of_a_folder_have_identities(tmp_path: Path) -> None:
+    make_adapter(DEMO, tmp_path / "ann")
+    settings = Settings(applications={"demo": str(DEMO)}, adapters=str(tmp_path))
+    found = model_identities(settings)
+    assert list(found) == ["demo", "ann"]
+    assert found["ann"] != found["demo"]
+    file = ChangesFile.of(settings)
+    assert file is not None
+    file.remove("demo", "ann")
+    assert next(iter(model_identities(settings))) == "ann", "an operator made it the default"

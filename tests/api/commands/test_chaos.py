@@ -58,7 +58,7 @@ def test_it_says_when_a_slow_worker_is_so_no_longer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Session:
-        def get(self, path: str) -> dict[str, Any]:
+        def get(self, path: str, holds: str = "") -> dict[str, Any]:
             return {"workers": WORKERS}
 
     monkeypatch.setattr(chaos, "connected", lambda arguments: nullcontext(Session()))

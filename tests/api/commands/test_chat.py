@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from blockwright.api.commands import CommandError
-from blockwright.api.commands.chat import converse, read_text
-from blockwright.api.commands.conversation import HELP, Conversation, base_model
+from blockwright.api.commands.chat import HELP, Conversation, base_model, converse, read_text
 from blockwright.api.program.results import RequestError
 
 
@@ -37,7 +36,7 @@ class Session:
 
 @pytest.fixture(name="talk")
 def talk_(monkeypatch: pytest.MonkeyPatch) -> Conversation:
-    monkeypatch.setattr("blockwright.api.commands.conversation.stream", lambda call, verbose: "yes")
+    monkeypatch.setattr("blockwright.api.commands.chat.stream", lambda call, verbose: "yes")
     return Conversation(Session(), None, False, {"temperature": 0.0})  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from rich.console import Console, Group
 
-from blockwright.actors.batches.figures import figures_of
+from blockwright.actors.batches.actor import figures_of
 from blockwright.api.commands.observe import ps_view, quantile, read_sample, top_view
 from blockwright.api.commands.tables import change_line, milliseconds, overload_lines, ps_tables, top_tables, total_line
 from blockwright.api.http.metrics import Metrics
@@ -114,7 +114,9 @@ def test_top_is_of_the_time_between_two_looks() -> None:
     before = read_sample(10.0, CLUSTER, metrics(100, [0.3] * 50))
     after = read_sample(12.0, CLUSTER, metrics(160, [0.3] * 50 + [0.05] * 10))
     base, tuned, other = top_view(before, after)["applications"]
-    assert (base["running"], base["waiting"], base["tokens_per_s"]) == (3, 0, 30.0)
+    assert (base["running"], base["waiting"], base["tokens_per_s"]) == (1, 2, 30.0), (
+        "of the workers' moment, not of /metrics"
+    )
     assert (base["ttft_p50"], base["ttft_p95"]) == (0.05, 0.095)
     assert (base["kv_used"], base["shared"], base["cache_hits"]) == (round(20 / 150, 3), 0.75, 0.15)
     assert (tuned["kv_used"], tuned["cache_hits"]) == (round(20 / 150, 3), 0.0), "its own, not those of its workers"
@@ -128,7 +130,7 @@ def test_the_first_line_of_top_fits_80_columns() -> None:
     before = read_sample(10.0, CLUSTER, metrics(100, []))
     view = top_view(before, before)
     view["applications"][0] |= busy
-    assert total_line(view) == "150 running, 1,200 waiting; 12,346 tokens/s, 9,876 of prompts; 2 of 2 workers ready"
+    assert total_line(view) == "152 running, 1,204 waiting; 12,346 tokens/s, 9,876 of prompts; 2 of 2 workers ready"
     assert [milliseconds(seconds) for seconds in (None, 0.25, 9.9994, 28.3334, 120.0)] == [
         "-",
         "250 ms",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
+import termios
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from rich.console import Console, Group
 
-from blockwright.api.commands.fitted_table import FittedTable
-from blockwright.api.commands.screen import Screenful, Scroll, screen, show
+from blockwright.api.commands.output import FittedTable
+from blockwright.api.commands.screen import Keyboard, Screenful, Scroll, keys, screen, show
 from blockwright.api.program.results import RequestError
+from blockwright.tests.waiting import PATIENCE
 
 
 class Terminal(io.StringIO):
@@ -186,3 +189,49 @@ def test_a_server_that_goes_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
     answers = iter([gone])
     with pytest.raises(RequestError, match="nothing answers"):
         show(view, render, of="http://there", once=False, as_json=False, interval=0.5)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[int, io.TextIOWrapper]]:
+    person, program = os.openpty()
+    with os.fdopen(program) as source:
+        yield person, source
+    os.close(person)
+
+
+def test_q_ends_it_and_the_terminal_is_as_before(pair: tuple[int, io.TextIOWrapper]) -> None:
+    person, source = pair
+    before = termios.tcgetattr(source)
+    with Keyboard(source) as keyboard:
+        assert not termios.tcgetattr(source)[3] & (termios.ICANON | termios.ECHO)
+        assert keyboard.pressed_within(0.001) == []
+        os.write(person, b"aq")
+        assert keyboard.pressed_within(PATIENCE) == ["a", "q"]
+        os.write(person, b"\x1b[B\x1b[6~\x1bOH\x1b[99~/\x7f\r\x1b")
+        moves = ["down", "page down", "home", "/", "backspace", "enter", "escape"]
+        assert keyboard.pressed_within(PATIENCE) == moves
+    assert termios.tcgetattr(source) == before
+
+
+def test_a_terminal_that_is_gone_is_the_end_of_input(pair: tuple[int, io.TextIOWrapper]) -> None:
+    person, source = pair
+    with Keyboard(source) as keyboard:
+        os.write(person, b"\x04")
+        assert keyboard.pressed_within(PATIENCE) == ["end of input"]
+
+
+def test_keys_have_names() -> None:
+    assert list(keys("x\x1b[A\x1b[5~\x1b[1~\x1b[F\x1b[4~y")) == ["x", "up", "page up", "home", "end", "end", "y"]
+    assert list(keys("\x1b\x1b[B")) == ["escape", "down"]
+    assert list(keys("\x1b[1;5C\x1b[")) == []
+
+
+def test_where_nobody_types_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    with Keyboard(io.StringIO("q")) as keyboard:
+        assert keyboard.pressed_within(0.5) == []
+    monkeypatch.setattr("sys.stdin", None)
+    with Keyboard() as keyboard:
+        assert keyboard.pressed_within(0.25) == []
+    assert waits == [0.5, 0.25]

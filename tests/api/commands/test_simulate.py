@@ -12,8 +12,7 @@ import pytest
 
 from blockwright.actors.worker.event_log_file import Header, encode_header, entry_encoder
 from blockwright.api.commands.cli import main
-from blockwright.api.commands.simulate_report import WIDTH, cumulative, plot
-from blockwright.api.commands.simulate_sweep import parse_target, verdict
+from blockwright.api.commands.simulate_report import WIDTH, cumulative, parse_target, plot, verdict
 from blockwright.policies.sweep.event_log import Began
 from blockwright.tests.claims import claim
 from blockwright.tests.policies.event_tape import Driver, Tape, make_state
@@ -73,19 +72,6 @@ def test_parameters_that_are_dropped_are_reported(tmp_path: Path, capsys: pytest
     assert found["overload"]["moved_bytes"] > 0
     assert {"i-0", "i-1", "i-0+i-1"} == {one["name"] for one in found["instances"]}
     assert all(one["sweeps"] for one in found["instances"])
-
-
-@pytest.mark.parametrize(("mode", "what"), [("swap", "swapped-in"), ("migrate", "migrated")])
-def test_kv_that_moves_is_reported(mode: str, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "p.json").write_text('{"coefficients": {"base": 0.03}}')
-    (tmp_path / "c.toml").write_text(DROPPING.replace('"drop"', f'"{mode}"'))
-    log, figures = tmp_path / "log.jsonl", tmp_path / "f.json"
-    code, out, _ = simulate(capsys, tmp_path / "c.toml", "--log", log, "--json", figures)
-    found = json.loads(figures.read_text())
-    jsonschema.validate(found, json.loads((ROOT / "docs" / "schemas" / "simulate.json").read_text()))
-    assert (code, found["failed"], f" {what}" in out) == (0, 0, True)
-    moves = [entry for entry in map(json.loads, log.read_text().splitlines()) if entry["what"] == what]
-    assert len(moves) == [change["what"] for change in found["overload"]["changes"]].count(what) > 0
 
 
 def test_the_course_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,7 +184,7 @@ def test_event_logs(
         ("workload.rate=9", "--set workload.rate changes nothing with --from; of the workload set workload.start,"),
         ('workload={"arrivals": "log", "rate": 9}', "--set workload changes nothing with --from; of the workload set"),
         ("workload.arrivals=poisson", "--set workload.arrivals changes nothing with --from"),
-        ("instances.0.max_row=9", "blockwright: --set: instances[0].max_row does not exist; there are: name, count"),
+        ("instances.0.max_row=9", "blockwright: --set: instances[0].max_row does not exist; did you mean max_rows?"),
         ("models.0.name=other", "--set: models lack 'base', which the logs have requests for; describe it, too"),
         ("instances.0.memory=1", "--set: instances[0].memory is 1; it holds no page of KV"),
     ],
@@ -227,7 +213,7 @@ def test_plots() -> None:
     assert (len(rising), rising[-1]) == (WIDTH, pytest.approx(100 / 101))
 
 
-@claim("`simulate` prints a row for each combination of settings and names the smallest that meets a target", of="simulator")
+@claim("`simulate` prints a row for each combination of settings and names the best that meets a target", of="simulator")
 def test_lists_are_a_row_for_each_combination_and_targets_name_the_smallest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,6 +252,33 @@ def test_mistakes_of_targets_and_lists(words: list[str], says: str, capsys: pyte
     code, _, err = simulate(capsys, EXAMPLE, *words)
     assert code == 2
     assert says in err
+
+
+@pytest.mark.parametrize(
+    ("values", "met", "best"),
+    [
+        (["workload.rate=2", "workload.rate=16", "workload.rate=4"], "yny", "largest that meets X: workload.rate=4"),
+        (["workload.speed=2", "workload.speed=0.5"], "yy", "largest that meets X: workload.speed=2"),
+        (["links.latency=1e-3", "links.latency=0.01"], "yy", "largest that meets X: links.latency=0.01"),
+        (["models.0.own=1MiB", "models.0.own=1GiB"], "yy", "largest that meets X: models.0.own=1GiB"),
+        (["instances.0.count=4", "instances.0.count=16"], "yy", "smallest that meets X: instances.0.count=4"),
+        (["links.bandwidth=9GB", "links.bandwidth=1e9"], "yy", "smallest that meets X: links.bandwidth=1e9"),
+        (["workload.law=constant", "workload.law=exponential"], "ny", "largest that meets X: workload.law=exponential"),
+        (["workload.rate=nothing", "workload.rate=1"], "nn", "nothing meets X"),
+    ],
+)
+def test_the_best_is_the_largest_load_or_the_smallest_resource(values: list[str], met: str, best: str) -> None:
+    found = [{"failed": int(one == "n")} for one in met]
+    told = verdict([[one] for one in values], found, [parse_target("failed < 1")])
+    assert told == best.replace("X", "failed < 1")
+
+
+def test_of_loads_and_resources_the_largest_load_comes_first() -> None:
+    combined = [[f"instances.0.count={count}", f"workload.rate={rate}"] for count in (1, 2, 4) for rate in (5, 10, 20)]
+    found = [{"failed": int(rate > 10 * count)} for count in (1, 2, 4) for rate in (5, 10, 20)]
+    assert verdict(combined, found, [parse_target("failed < 1")]) == (
+        "best that meets failed < 1: instances.0.count=2 workload.rate=20; the largest load, then the smallest of the rest"
+    )
 
 
 def test_sizes_with_units_are_compared_as_sizes() -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from blockwright.actors.checkpoints import open_checkpoints
 from blockwright.actors.config import SettingsError
 from blockwright.api.commands.cli import main
-from blockwright.api.commands.zoo_tables import added_line, list_table, list_view
+from blockwright.api.commands.zoo import added_line, list_table, list_view
 from blockwright.api.settings.options import make_settings
 from blockwright.tests.adapters import make_adapter
 from blockwright.tests.claims import claim

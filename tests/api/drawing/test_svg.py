@@ -1,4 +1,4 @@
-"""Drawings: well-formed files with both colour schemes, whatever their texts say."""
+"""Drawings: well-formed files with both color schemes, whatever their texts say."""
 
 from __future__ import annotations
 

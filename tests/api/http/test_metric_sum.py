@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from blockwright.api.http.metric_sum import plain, summed
+from blockwright.api.http.metric_families import plain, summed
 
 
 def family(**values: float) -> CounterMetricFamily:

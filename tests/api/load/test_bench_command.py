@@ -19,8 +19,8 @@ KEYS = {"api_keys": {"secret": "us"}}
 
 def call(url: object, *words: str) -> int:
     parser = argparse.ArgumentParser()
-    bench.add(parser)
-    return bench.run(parser.parse_args(["serve", "--url", str(url), *words]))
+    bench.bench_arguments(parser)
+    return bench.bench(parser.parse_args(["serve", "--url", str(url), *words]))
 
 
 @pytest.mark.parametrize(

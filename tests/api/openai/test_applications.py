@@ -227,3 +227,27 @@ async def test_without_a_folder_nothing_is_looked_for(serve: Any) -> None:
     client, port = await serve()
     assert (await client.post("/tokenize", json={"model": "found", "prompt": "a"})).status == 404
     assert port.sought == []
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "says"),
+    [
+        ("/admin/apps", {"temprature": 0.2}, "temprature", "did you mean temperature"),
+        ("/admin/apps", {"num_predict": 9}, "num_predict", "it is called max_tokens here"),
+        ("/admin/apps", {"base_model": "tiny"}, "base_model", "it is called base here"),
+        ("/admin/apps", {"wibble": 1}, "wibble", "unknown fields"),
+        ("/admin/apps/tuned", {"system_prompt": "x"}, "system_prompt", "it is called system here"),
+        ("/v1/load_lora_adapter", {"base": "tiny"}, "base", "it is called base_model_name here"),
+        ("/v1/load_lora_adapter", {"base_model_nam": "tiny"}, "base_model_nam", "did you mean base_model_name"),
+    ],
+)
+async def test_a_field_that_would_be_ignored_is_refused(
+    serve: Any, folder: Path, roots: dict[str, str], path: str, fields: dict[str, Any], param: str, says: str
+) -> None:
+    client, port = await serve(settings=roots)
+    own = {"lora_name": "a", "lora_path": str(folder)} if "lora" in path else {"path": str(folder)}
+    own |= {"name": "tuned"} if path == "/admin/apps" else {}
+    answer = await client.post(path, json={**own, **fields})
+    error = (await answer.json())["error"]
+    assert (answer.status, error["param"], port.added) == (400, param, [])
+    assert says in error["message"]

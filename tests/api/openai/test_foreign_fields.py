@@ -59,6 +59,28 @@ def chat(**fields: Any) -> Any:
         ("speculative.n_max", 16, "it is called draft_tokens here"),
         ("num_speculative_tokens", 5, "it is called draft_tokens here"),
         ("draft_model", "tiny", "drafts by another model are not built yet"),
+        # met by a word of their names
+        ("speakerAdapterName", "x", "an adapter is a model here"),
+        ("fallback_models", ["x"], "it is called model here"),
+        ("xgrammar_backend_rule", "x", "structured output is not supported yet"),
+        ("response_mime_type", "application/json", "structured output is not supported yet"),
+        ("sampling_seed", 5, "it is called seed here"),
+        ("frequency_penalties", 1, "the samplers here"),
+        ("suppress_tokens", [3], "bad_words, allowed_token_ids and logit_bias"),
+        ("exponential_decay_length_penalty", [3, 1.1], "the samplers here"),
+        ("maxTotalTokens", 9, "max_tokens and min_tokens bound an answer"),
+        ("max_time", 3, "an answer ends at max_tokens, not after a time"),
+        ("eos_tokens", ["x"], "an answer ends at stop"),
+        ("include_reasoning", False, "reasoning is not separated from the answer"),
+        ("reasoning", {"effort": "low"}, "chat_template_kwargs"),
+        ("prefill", "Sure", "continue_final_message"),
+        ("prompt_prefix", "x", "nothing is filled in"),
+        ("chat_template_str", "x", "the checkpoint's own"),
+        ("search_parameters", {"a": 1}, "tools are not supported yet"),
+        ("control_vectors", ["x"], "a prompt is text or token ids"),
+        ("return_hidden_states", True, "return_token_ids"),
+        ("safetySettings", [1], "answers are not filtered"),
+        ("provider", {"order": ["x"]}, "one model answers"),
     ],
 )
 def test_fields_of_other_servers_are_refused_with_our_name_for_them(name: str, value: Any, says: str) -> None:
@@ -79,6 +101,9 @@ def test_fields_of_other_servers_are_refused_with_our_name_for_them(name: str, v
         {"keep_alive": "5m", "cache_prompt": True, "id_slot": 3, "options": {"num_ctx": 4096, "num_thread": 4}},
         {"max_tokens": 7, "n_predict": 7, "maxTokens": 7, "max_new_tokens": 7.0},
         {"num_speculative_tokens": 0, "speculative.n_max": 0, "speculative_config": {}, "draft_model": ""},
+        {"return_progress": True, "max_tokens_per_second": 9, "tenant": "x"},
+        {"reasoning_format": "none", "separate_reasoning": False, "truncation": "disabled", "safetyIdentifier": "x"},
+        {"end_user_id": "x", "timings_per_token": True, "prompt_cache_max_len": 3, "cfg_scale": 1.0, "max_time": 0},
         {"do_sample": True, "num_beams": 1, "wibble": 1, "features": {}, "requests": 1, "usage": {"include": True}},
     ],
 )
@@ -152,3 +177,19 @@ def test_values_are_shown_as_json() -> None:
         chat(tools=[{"type": "é", "strict": True}])
     with pytest.raises(ApiError, match=r'^tools \(\["\\ud800"\]\) is not supported'):
         chat(tools=["\ud800"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("prefix", True, "send continue_final_message in the body"),
+        ("images", ["x"], "only text is read"),
+        ("thinking", "hm", "it is called reasoning_content here"),
+        ("tools", [{}], "tools are not supported yet"),
+    ],
+)
+def test_fields_of_messages_that_shape_the_answer_elsewhere_are_refused(name: str, value: Any, says: str) -> None:
+    with pytest.raises(ApiError, match=says) as caught:
+        chat(messages=[{**HELLO[0], name: value}])
+    assert caught.value.param == f"messages[0].{name}"
+    assert chat(messages=[{**HELLO[0], name: type(value)()}]).options.ignored == ()

@@ -198,7 +198,7 @@ async def test_a_stream_that_ends_early_and_an_answer_that_is_no_json(raw: Servi
         return web.Response(status=502, text="<html>bad gateway")
 
     client = await raw(wrong)
-    with pytest.raises(blockwright.RequestError, match="answered 502: <html>bad gateway"):
+    with pytest.raises(blockwright.RequestError, match=r"with 502 \(<html>bad gateway\), like a proxy"):
         await client.generate("a")
 
     async def broken(request: web.Request) -> web.StreamResponse:

@@ -39,17 +39,17 @@ async def answering() -> AsyncIterator[Answering]:
         await server.close()
 
 
-async def asked(url: str, path: str = "/admin/apps", key: str = "") -> Any:
-    return await asyncio.to_thread(PlainSession(url, key).get, path)
+async def asked(url: str, path: str = "/admin/apps", key: str = "", holds: str = "") -> Any:
+    return await asyncio.to_thread(PlainSession(url, key).get, path, holds)
 
 
-async def both_refuse(url: str) -> RequestError:
+async def both_refuse(url: str, holds: str = "") -> RequestError:
     """Return the error of the small client, which is the large one's."""
     with pytest.raises(RequestError) as small:
-        await asked(url)
+        await asked(url, holds=holds)
     async with Client(url) as client:
         with pytest.raises(RequestError) as large:
-            await client.get("/admin/apps")
+            await client.get("/admin/apps", holds)
     here, there = small.value, large.value
     assert (here.message, here.status, here.code) == (there.message, there.status, there.code)
     return here
@@ -93,7 +93,7 @@ async def test_a_key_is_not_carried_to_another_server(answering: Answering) -> N
     ("status", "kind", "text", "says"),
     [
         (404, "application/json", '{"error": {"message": "no such", "code": "model_not_found"}}', "^no such$"),
-        (502, "text/html", "<html>bad gateway", "^/admin/apps answered 502: <html>bad gateway$"),
+        (502, "text/html", "<html>bad gateway", "^[0-9.:]+ answered /admin/apps with 502, like a proxy whose"),
         (500, "text/html", "<html>", "is not a Blockwright server .*gave 500 and text/html.*; give the address of one"),
         (200, "text/html", "<html>", "is not a Blockwright server .*gave 200 and text/html"),
         (404, "application/json", "[]", "is not a Blockwright server .*gave 404 and application/json"),
@@ -105,6 +105,53 @@ async def test_refusals_and_strangers(answering: Answering, status: int, kind: s
 
     error = await both_refuse(await answering(answer))
     assert re.search(says, error.message)
+
+
+HTML = b"<html>\n<body>\n</html>"
+HEAD = b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "HERE is not a Blockwright server (it says 'SSH-2.0-OpenSSH_9.6'); give the"),
+        (b"-ERR unknown command\r\n", "(it says '-ERR unknown command')"),
+        (b"", "the connection to HERE ended before an answer (it was closed); is the server still there, and is its"),
+        (bytes(range(128, 256)) * 4 + b"\r\n\n", "HERE is not a Blockwright server (it sends no text of HTTP); give the"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "what answers at HERE speaks https; write https://HERE"),
+        (HEAD % (b"200 OK", b"text/html", len(HTML)) + HTML, "gave 200 and text/html); give the address of one"),
+        (
+            HEAD % (b"502 No", b"text/html", len(HTML)) + HTML,
+            "HERE answered PATH with 502, like a proxy whose server",
+        ),
+        (HEAD % (b"503 No", b"text/plain", 9) + b"no\nserver", "with 503 (no server), like a proxy"),
+        (HEAD % (b"200 OK", b"application/json", 2) + b"{}", "gave 200 and application/json"),
+        (HEAD % (b"200 OK", b"application/json; charset=x", 2) + b"\xff\xfe", "gave 200 and application/json); give"),
+        (HEAD % (b"404 No", b"application/json", 9) + b"{}", "broke within an answer (it is not complete); is the server"),
+    ],
+)
+async def test_a_port_where_something_else_speaks(sent: bytes, says: str) -> None:
+    """Whole answers, by both clients, and streams: one sentence with the origin, what it said, and a remedy."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        writer.write(sent)
+        writer.close()
+
+    server = await asyncio.start_server(speak, "127.0.0.1", 0)
+    here = "{}:{}".format(*server.sockets[0].getsockname())
+    async with server:
+        told = [(await both_refuse(f"http://{here}", "applications"), "/admin/apps")]
+        async with Client(f"http://{here}") as client:
+            streamed, whole = client.generate("a").__aiter__(), client.generate("a")
+            works: list[Callable[[], Awaitable[object]]] = [streamed.__anext__, whole.whole, client.models]
+            for work in works:
+                with pytest.raises(RequestError) as raised:
+                    await work()
+                told.append((raised.value, "/v1/models" if work == client.models else "/v1/completions"))
+    for error, path in told:
+        assert says.replace("HERE", here).replace("PATH", path) in error.message
+        assert error.message.isprintable()
 
 
 async def test_connections_that_end(answering: Answering) -> None:
@@ -121,9 +168,9 @@ async def test_connections_that_end(answering: Answering) -> None:
         request.transport.close()
         return response
 
-    with pytest.raises(RequestError, match=r"the connection failed \(.*\); is the server still there"):
+    with pytest.raises(RequestError, match=r"the connection to \S+ ended before an answer \(it was closed\); is the server"):
         await asked(await answering(gone))
-    with pytest.raises(RequestError, match=r"the connection broke \(.*\); is the server still there"):
+    with pytest.raises(RequestError, match=r"the connection to \S+ broke within an answer \(it is not complete\); is the"):
         await asked(await answering(half))
 
 
@@ -144,7 +191,7 @@ async def test_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
         assert error.message.startswith(f"no secure connection to 127.0.0.1:{server.port} (self")
         monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "cert.pem"))
         assert (await asked(f"https://localhost:{server.port}"))["method"] == "GET"
-        with pytest.raises(RequestError, match="the connection failed"):
+        with pytest.raises(RequestError, match=r"ended before an answer .*; is the server still there, and"):
             await asked(f"http://127.0.0.1:{server.port}")
     finally:
         await server.close()

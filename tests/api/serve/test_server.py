@@ -134,17 +134,15 @@ async def test_alive_before_the_cluster_and_ready_after_it(folder: Path) -> None
     assert names == ["listening", "hashed", "control plane up", "tokenizers loaded"]
     cluster.gateway.readiness = Readiness(True, applications={"tiny": "ready", "org/other": "ready"})
     last = await session.until("ready at")
-    room = "room for about 5 concurrent requests of 64 tokens of tiny, "
-    room += (
-        "or about 20 concurrent requests of 16 tokens of org/other on the workers that have loaded, others are still loading"
-    )
+    room = "room for about 5 concurrent requests of 64 tokens to tiny, "
+    room += "or about 20 concurrent requests of 16 tokens to org/other; more when all workers have loaded"
     assert last.endswith(f"ready at {session.server.address}/v1 with models: tiny, org/other; {room}")
     assert await session.status("/health") == 200
     assert 'blockwright_runtime_loop_lag_seconds{node="head"} 0.5' in await session.text("/metrics")
     assert any(re.fullmatch(r"\[ +[0-9.]+ s\] hashed", line) for line in session.lines)
     cluster.gateway.infos = [replace(info, rooms=(*info.rooms, 640)) for info in cluster.gateway.infos]
     cluster.stages.append(("loaded", 0.2))
-    last = await session.until("now room for about 15 concurrent requests of 64 tokens of tiny, or")
+    last = await session.until("now room for about 15 concurrent requests of 64 tokens to tiny, or")
     assert sum("ready at" in line for line in session.lines) == 1, "whoever comes late does not make it ready again"
     assert any("2 models in 3.0 MiB instead of 5.0 MiB (40 % saved)".replace(" %", "%") in line for line in session.lines)
     session.server.stop()
@@ -196,10 +194,10 @@ async def test_models_with_equal_room_are_told_together(folder: Path) -> None:
     named = [replace(first, id=name) for name in ("a", "b", "c", "d")]
     smaller = replace(first, id="e", rooms=first.rooms[:1], max_length=16)
     told = capacity([*named[:2], smaller], 8).removeprefix("room for about ").split(", or about ")
-    assert [text.split(" of ")[-1] for text in told] == ["a or b", "e"]
+    assert [text.split(" tokens to ")[-1] for text in told] == ["a or b", "e"]
     told = capacity([*named, smaller], 8).split(", or about ")
-    assert [text.split(" of ")[-1] for text in told] == ["4 models", "e"]
-    assert " of a" not in capacity(named, 8)
+    assert [text.split(" tokens to ")[-1] for text in told] == ["any of 4 models", "e"]
+    assert " to " not in capacity(named, 8)
 
 
 @claim("`serve` checks the checkpoint before the port and says once when it is ready", of="command-line")
@@ -218,7 +216,7 @@ async def test_stages_are_told_before_the_ready_line(folder: Path) -> None:
     await herald.announce(Catalog(cluster.gateway, 100), "http://there")
     said = [line.split("] ")[1].split(" at ")[0] for line in lines]
     assert [words for words in said if words in ("hashed", "loaded", "ready")] == ["hashed", "loaded", "ready"]
-    assert "; room for about 13 concurrent requests of 64 tokens of tiny" in lines[-1], "of the one that came last, too"
+    assert "; room for about 13 concurrent requests of 64 tokens to tiny" in lines[-1], "of the one that came last, too"
 
 
 async def test_what_serves_badly_is_told_once_and_before_the_ready_line(folder: Path) -> None:
@@ -428,7 +426,7 @@ async def test_a_port_of_another_server_is_not_shared_by_mistake(folder: Path, c
 @pytest.mark.parametrize(
     ("stages", "states", "rest"),
     [
-        (("hashed",), {"tiny": "ready"}, " on the workers that have loaded, others are still loading"),
+        (("hashed",), {"tiny": "ready"}, "; more when all workers have loaded"),
         (("hashed", "loaded"), {"tiny": "ready"}, ""),
         (("hashed",), {"tiny": "ready", "org/other": "failed"}, ""),
     ],
@@ -445,5 +443,5 @@ async def test_the_room_is_told_to_be_less_while_a_worker_loads(
     await herald.announce(Catalog(cluster.gateway, 100), "http://there")
     head, _, told = lines[-1].partition("; room for about ")
     assert "ready at http://there/v1 with models: tiny" in head
-    both = " of tiny, or about 8 concurrent requests of 16 tokens of org/other" * (len(states) > 1)
+    both = " to tiny, or about 8 concurrent requests of 16 tokens to org/other" * (len(states) > 1)
     assert told == f"5 concurrent requests of 64 tokens{both}{rest}"

@@ -70,6 +70,10 @@ def test_keys_on_a_command_line(tmp_path: Path) -> None:
     [
         ("temprature = 0.2", r"there is no setting applications.v.temprature; did you mean temperature\?"),
         ("tools = []", r"there is no setting applications.v.tools; there are: base, frequency_penalty, max_tokens, "),
+        ("num_predict = 9", r"there is no setting applications.v.num_predict; did you mean max_tokens\?"),
+        ("repeat_penalty = 2", r"there is no setting applications.v.repeat_penalty; did you mean repetition_penalty\?"),
+        ("system_prompt = 'x'", r"there is no setting applications.v.system_prompt; did you mean system\?"),
+        ("lora = 'x'", r"there is no setting applications.v.lora; there are: base, "),
         ("temperature = 3", r"applications.v.temperature is 3; give a number from 0 to 2"),
         ("temperature = true", r"applications.v.temperature is true; give a number"),
         ("top_p = 2", r"applications.v.top_p is 2; give a number"),
@@ -90,11 +94,20 @@ def test_a_wrong_key_is_refused_by_its_name(tmp_path: Path, entry: str, says: st
         ("applications.v.temprature=0.2", "there is no setting applications.v.temprature; did you mean temperature"),
         ("applications.v.temperature=warm", "applications.v.temperature is 'warm'; give a number"),
         ("applications.w.system=x", "applications.w has no path; give applications.w.path"),
+        ("applications.w.misspelt=1", "there is no setting applications.w.misspelt; there are: base, "),
+        ("applications.base.systm=a/b", "there is no setting applications.base.systm; did you mean system"),
     ],
 )
 def test_the_same_on_a_command_line(sets: str, says: str) -> None:
     with pytest.raises(SettingsError, match=says):
         make_settings("/m/base", apps=["v=/v"], sets=[sets])
+
+
+def test_a_misspelt_key_of_a_model_that_the_command_line_makes() -> None:
+    """A value with a slash may be a path, unless the part before the dot is a model."""
+    with pytest.raises(SettingsError, match=r"there is no setting applications.w.misspelt; there are: base, "):
+        make_settings("/m/base", sets=["applications.w.path=/w", "applications.w.misspelt=a/b"])
+    assert make_settings("/m/base", sets=["applications.w.1=a/b"]).applications["w.1"] == "a/b"
 
 
 def test_a_program_gives_the_same() -> None:

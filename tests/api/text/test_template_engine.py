@@ -174,6 +174,20 @@ def test_what_templates_cannot_do(source: str, says: str) -> None:
     assert says in refusal(source)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception('a' * 9000000) }}",
+        "{{ raise_exception([['a' * 1000000] * 900]) }}",
+        "{{ messages[0]['" + "a" * 500_000 + "'].b }}",
+        "{% " + "a" * 500_000 + " %}",
+    ],
+)
+def test_a_refusal_is_short(source: str) -> None:
+    """It is in an answer and in the log."""
+    assert 10 < len(refusal(source)) < 1500
+
+
 def test_what_templates_of_checkpoints_do() -> None:
     """The text that jinja2 makes without a bound."""
     source = (

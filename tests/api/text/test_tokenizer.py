@@ -87,6 +87,36 @@ def test_a_long_text_leaves_the_interpreter_to_others(tmp_path: Path) -> None:
     assert any(turns() > 10 for _ in range(20))  # with the lock held all along: one or two; a busy machine may give few
 
 
+def test_a_text_that_the_tokenizer_gives_up_on(tmp_path: Path) -> None:
+    """The package panics at an expression that takes too many steps."""
+    folder = folder_with(tmp_path)
+    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pre_tokenizer": pattern}))
+    codec = TextCodec.load(CheckpointFiles(folder))
+    for use in (codec.encode, codec.offsets):
+        with pytest.raises(ApiError, match="the tokenizer gives up on this text"):
+            use("a" * 40 + "x", special=False)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"},
+        {"type": "Replace", "pattern": {"Regex": "a{2,}{2,}$"}, "content": "b"},
+        {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 1000},
+    ],
+)
+def test_a_slow_decoder_is_refused(tmp_path: Path, part: dict[str, Any]) -> None:
+    """It would run on the event loop for every token."""
+    folder = folder_with(tmp_path)
+    file = folder / "tokenizer.json"
+    decoder = {"type": "Sequence", "decoders": [part]}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"decoder": decoder}))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json has a decoder that repeats a group"):
+        TextCodec.load(CheckpointFiles(folder))
+
+
 @pytest.mark.parametrize("where", ["config", "file", "list"])
 def test_chats(tmp_path: Path, where: str) -> None:
     folder = folder_with(tmp_path, chat_template="{{ raise_exception('not this one') }}")

@@ -164,7 +164,7 @@ def test_temperatures_near_zero_choose_the_best(temperature: float) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_of_what_is_no_number_no_token_is_drawn(value: float) -> None:
-    """Its neighbours are as ever; where some tokens alone are impossible, another one is drawn."""
+    """Its neighbors are as ever; where some tokens alone are impossible, another one is drawn."""
     logits_NV = make_logits(3)
     logits_NV[1, :] = value
     logits_NV[2, 3::4] = float("-inf")

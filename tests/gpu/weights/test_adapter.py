@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,12 @@ def test_what_the_numbers_of_an_adapter_are_is_part_of_its_identity(folder: Fold
         ("target_modules", "(", "is not a supported regular expression"),
         ("target_modules", "(a|a)*b", "lacks lora_A|is not among target_modules"),
         ("layers_to_transform", [-1], "layers_to_transform is .-1., not a layer"),
+        ("layers_to_transform", [0] * 20_001, "layers_to_transform has 20001 entries, more than 20000"),
+        ("target_modules", ["q"] * 20_001, "target_modules has 20001 entries"),
+        ("modules_to_save", ["q"] * 20_001, "modules_to_save has 20001 entries"),
+        ("rank_pattern", {f"q{i}": 4 for i in range(20_001)}, "rank_pattern has 20001 entries"),
+        ("alpha_pattern", {f".*q{i}": 4 for i in range(257)}, "alpha_pattern has 257 regular expressions, more than 256"),
+        ("task", "x" * (4 << 20), "adapter_config.json is too long"),
     ],
 )
 def test_an_option_that_is_not_supported_is_named(
@@ -137,6 +144,14 @@ def test_an_option_that_is_not_supported_is_named(
     with pytest.raises(CheckpointError, match=sentence) as caught:
         folder.open(made[0])
     assert str(folder.path) in str(caught.value)
+
+
+def test_a_header_that_takes_long_to_read_is_refused(folder: Folder, made: tuple[Path, Path]) -> None:
+    folder.open(made[0])
+    header = json.dumps({"x" * (8 << 20): {}}).encode()
+    (folder.path / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(CheckpointError, match=r"has a header of .* bytes, more than 8388608; save fewer tensors"):
+        open_checkpoint(folder.path, made[0])
 
 
 def renamed(tensors: dict[str, torch.Tensor], old: str, new: str) -> None:
@@ -165,7 +180,7 @@ def renamed(tensors: dict[str, torch.Tensor], old: str, new: str) -> None:
         (lambda t: t.update({f"{Q}.base_layer.bias": torch.ones(64)}), "replaces a bias that the base .* does not have"),
         (lambda t: t.update({f"{Q}.beft_bias": torch.ones(1, 63)}), r"has shape \[63\] where"),
         (lambda t: t.update({f"{Q}.lora_B.weight": torch.ones(65, 4)}), r"has shape \[65, 4\] where"),
-        (lambda t: t.update({f"{Q}.lora_A.weight": torch.ones(4, 64, dtype=torch.int8)}), "is quantised"),
+        (lambda t: t.update({f"{Q}.lora_A.weight": torch.ones(4, 64, dtype=torch.int8)}), "is quantized"),
         (lambda t: t.update({"base_model.model.lm_head.weight": torch.ones(3, 64)}), r"has shape \[3, 64\] where lm_head"),
     ],
 )

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from blockwright.gpu.model.config import AttentionConfig, EmbeddingConfig, HeadConfig, MlpConfig, RopeConfig
-from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError
-from blockwright.gpu.weights.near_folder import near_folder
+from blockwright.gpu.weights.checkpoint import Checkpoint, CheckpointError, near_folder
+from blockwright.gpu.weights.identity import component_id
 from blockwright.policies.model.chain import Kind, KvLayout
 from blockwright.tests.checkpoints import PRESETS, make_checkpoint
 from blockwright.tests.claims import claim
@@ -218,7 +218,7 @@ def refusal(path: Path | str) -> str:
         ({"rms_norm_eps": "small"}, ["rms_norm_eps", "small"]),
         ({"rms_norm_eps": -1}, ["rms_norm_eps is -1", "from 0 to 1"]),
         ({"eos_token_id": "</s>"}, ["eos_token_id"]),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, ["quantised", "gptq"]),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, ["quantized", "gptq"]),
     ],
 )
 def test_refuses_configurations(copy: Callable[..., Path], changes: dict[str, Any], words: list[str]) -> None:
@@ -332,7 +332,7 @@ def test_refuses_tensors(copy: Callable[..., Path]) -> None:
     assert "[64, 112]" in with_({name: tensors[name].T.contiguous()})
     assert "tie_word_embeddings" in with_({"lm_head.weight": None})
     packed = {name: None, name.removesuffix("weight") + "qweight": tensors[name].to(torch.int32)}
-    assert "quantised" in with_(packed)
+    assert "quantized" in with_(packed)
 
 
 def test_refuses_shards(tmp_path: Path) -> None:
@@ -409,3 +409,10 @@ def test_a_tensor_under_another_name_is_named(copy: Callable[..., Path]) -> None
     said = refusal(folder)
     assert "lacks tensor model.layers.1." in said
     assert "but has tower.model.layers.1." in said
+
+
+def test_a_field_that_came_later_leaves_identities_of_stored_models_alone() -> None:
+    contents = {"weight": b"x" * 32}
+    plain, rounded = (EmbeddingConfig(vocabulary=8, hidden=4, multiplier=2.5, rounded=rounded) for rounded in (False, True))
+    assert component_id(Kind.EMBEDDING, plain, contents).hex() == "ee7f2f7f958fba7c8e6d87a51306cf83"
+    assert component_id(Kind.EMBEDDING, rounded, contents) != component_id(Kind.EMBEDDING, plain, contents)

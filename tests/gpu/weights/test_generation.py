@@ -54,18 +54,56 @@ def test_every_field_of_transformers_has_its_place(config: ModelConfig, tmp_path
 
 def test_applied_fields_are_read(config: ModelConfig, tmp_path: Path) -> None:
     values = {
-        "min_p": 0.1, "min_length": 9, "min_new_tokens": 3, "max_length": 40, "max_new_tokens": 20,
+        "min_p": 0.1, "min_new_tokens": 3, "max_length": 40, "max_new_tokens": 20,
         "no_repeat_ngram_size": 2,
         "suppress_tokens": [3, 4, 999, -1], "begin_suppress_tokens": [5], "stop_strings": ["a", "b"],
         "bad_words_ids": [[3], [EOS], [4, 5], [999]], "sequence_bias": [[[7], 2.5], [[8, 9], -1]],
     }  # fmt: skip
     assert read(config, written(tmp_path, values)) == GenerationDefaults(
-        eos_token_ids=(EOS,), min_p=0.1, min_length=9, min_new_tokens=3, max_length=40, max_new_tokens=20, no_repeat_ngram=2,
+        eos_token_ids=(EOS,), min_p=0.1, min_new_tokens=3, max_length=40, max_new_tokens=20, no_repeat_ngram=2,
         suppressed=(3, 4), suppressed_first=(5,), stop_strings=("a", "b"), banned=((3,), (4, 5)),
         biases=(WeightedTokens((7,), 2.5), WeightedTokens((8, 9), -1.0)),
     )  # fmt: skip
     assert read(config, written(tmp_path, dict.fromkeys(values))) == GenerationDefaults(eos_token_ids=(EOS,))
     assert read(config, tmp_path / "none") == GenerationDefaults(eos_token_ids=(EOS,))
+
+
+def test_min_new_tokens_takes_the_place_of_min_length(config: ModelConfig, tmp_path: Path) -> None:
+    """As in transformers, also where it is 0."""
+    assert read(config, written(tmp_path, {"min_length": 9})).min_length == 9
+    for least in (0, 3):
+        made = read(config, written(tmp_path, {"min_length": 9, "min_new_tokens": least}))
+        assert (made.min_length, made.min_new_tokens) == (0, least)
+
+
+def test_a_quantized_cache_is_named(config: ModelConfig, tmp_path: Path) -> None:
+    assert read(config, written(tmp_path, {"cache_implementation": "quantized"})).unapplied == ("cache_implementation",)
+
+
+def test_without_the_file_config_json_has_the_fields(config: ModelConfig, tmp_path: Path) -> None:
+    """As older releases saved them, and as transformers reads them."""
+    from transformers import GenerationConfig
+
+    fields = {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "min_length": 7, "suppress_tokens": [3], "top_p": 0.5}
+    base, adapter = tmp_path / "base", written(tmp_path / "adapter", {"top_p": 0.9})
+    base.mkdir()
+    (base / "config.json").write_text(json.dumps({"hidden_size": 8, "typical_p": 0.5, "eos_token_id": EOS, **fields}))
+    judge = GenerationConfig.from_model_config(json.loads((base / "config.json").read_text()))
+    made = read(config, base)
+    assert (made.repetition_penalty, made.no_repeat_ngram, made.min_length, made.top_p) == (
+        judge.repetition_penalty,
+        judge.no_repeat_ngram_size,
+        judge.min_length,
+        judge.top_p,
+    )
+    assert (made.suppressed, made.unapplied) == ((3,), ("typical_p",))
+    assert (read(config, adapter, base).top_p, read(config, adapter, base).min_length) == (0.9, 7)
+    written(base, {})
+    assert read(config, base) == GenerationDefaults(eos_token_ids=(EOS,)), "with the file, config.json has none"
+    (base / "generation_config.json").unlink()
+    (base / "config.json").write_text(json.dumps({"min_length": "x"}))
+    with pytest.raises(CheckpointError, match=r"config.json: min_length is 'x', "):
+        read(config, base)
 
 
 def test_an_adapters_fields_go_before_its_bases(config: ModelConfig, tmp_path: Path) -> None:
@@ -87,6 +125,8 @@ def test_an_adapters_fields_go_before_its_bases(config: ModelConfig, tmp_path: P
         {"sequence_bias": [[[3], "x"]]},
         {"suppress_tokens": ["a"]},
         {"stop_strings": [3]},
+        {"stop_strings": ["a"] * 17},
+        {"stop_strings": "a" * 1025},
         {"min_p": 2},
         {"min_new_tokens": -1},
         {"no_repeat_ngram_size": 1.5},

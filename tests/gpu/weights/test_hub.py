@@ -179,7 +179,7 @@ def test_a_revision_is_handed_on_and_no_part_of_the_model_id(hub: Hub) -> None:
     ("fields", "words"),
     [
         ({"architectures": ["Mamba2ForCausalLM"]}, "Mamba2ForCausalLM, which is not supported"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantised (awq)"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantized (awq)"),
     ],
 )
 def test_what_cannot_be_served_is_refused_before_anything_large_is_fetched(

@@ -55,3 +55,9 @@ def test_what_takes_re_for_ever_ends(pattern: str) -> None:
 def test_what_is_not_supported_is_said(pattern: str, sentence: str) -> None:
     with pytest.raises(CheckpointError, match=f"file: .*{sentence}.*list the modules by name"):
         matches("file", pattern, "aaa")
+
+
+@pytest.mark.parametrize("name", ["q", "a.q", "aq", "a.b.q", "a.bxq", "bxq", "xa.b.q", "a.b.q.c", ""])
+@pytest.mark.parametrize("pattern", ["q", "b.q", "a.b.q", ".q", "q.", "..", "a.b.q.c"])
+def test_names_match_as_expressions_do(pattern: str, name: str) -> None:
+    assert matches("f", pattern, name, anywhere=True) is (re.fullmatch(rf"(.*\.)?({pattern})", name) is not None)

@@ -91,7 +91,7 @@ def test_a_field_that_does_not_fit_is_named(
         ({"prompt_embeddings": torch.ones(0)}, "lacks tensor prompt_embeddings"),
         ({"prompt_embeddings": torch.ones(4, 63)}, r"has shape \[4, 63\] where num_virtual_tokens 4"),
         ({"transform.0.weight": torch.ones(2, 2)}, "tensor transform.0.weight is not supported, only prompt_embeddings is"),
-        ({"prompt_embeddings": torch.ones(4, 64, dtype=torch.int8)}, "is quantised"),
+        ({"prompt_embeddings": torch.ones(4, 64, dtype=torch.int8)}, "is quantized"),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(

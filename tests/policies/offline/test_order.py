@@ -195,7 +195,7 @@ def test_an_outlier_leaves_its_source() -> None:
 
 def test_a_batch_with_one_beginning_is_not_one_unit() -> None:
     """All prompts share a long prefix. Opening it would cost a tenth of the tokens at worst, and costs nothing: whatever the
-    densities, its children are neighbours of each other."""
+    densities, its children are neighbors of each other."""
     prompts = [(*[1] * 500, n, *[2] * 100) for n in range(300)]
     outputs = [1 + 3 * n for n in range(300)]
     weigher = Weigher(PrefixTree([packed(prompt) for prompt in prompts]), Costs(1.0, 0.0, 0.01), outputs)

@@ -166,3 +166,13 @@ def test_a_cut_that_would_leave_less_kv_is_refused() -> None:
     assert plan.drops == ()
     assert plan.why == "w0 and w1 share too little to have more KV as one pipeline"
     assert capacity(big, components) > 0
+
+
+def test_the_capacity_is_the_least_of_the_stages_that_have_kv() -> None:
+    """A stage without KV limits nothing, unless its parameters do not fit: then no cut is possible."""
+    parts = chain(2)
+    each = nbytes(parts, range(1, 5)) + nbytes(parts, range(1))
+    layers = GroupMember("w0", 0, 5, frozenset(range(5)), each + 159)
+    head = GroupMember("w1", 5, 6, frozenset({5}), 100)
+    assert capacity(ParameterGroup("m", (layers, head)), parts) == 159 // 16
+    assert capacity(ParameterGroup("m", (layers, replace(head, budget=93))), parts) == -7

@@ -70,3 +70,12 @@ def test_missing_parameters_come_from_members_links_sharing_the_work() -> None:
     (pair,) = merged(2)
     dead = ParameterGroup("m", pair.members[:1])
     assert {load.source for load in loads(dead, CHAIN)} == {""}, "what nobody has comes from the checkpoint"
+
+
+def test_the_components_nearest_to_a_stage_come_first() -> None:
+    """At equal distance on both sides, the lower one does: a stage grows evenly."""
+    held = frozenset(range(4, 7))
+    whole = GroupMember("w0", 0, 4, frozenset(range(12)), 3 * WHOLE)
+    middle = GroupMember("w1", 4, 7, held, 3 * WHOLE)
+    order = [load.depth for load in loads(ParameterGroup("m", (whole, middle)), CHAIN[:12]) if load.worker == "w1"]
+    assert order == [3, 7, 2, 8, 1, 9, 0, 10, 11]

@@ -10,7 +10,7 @@ from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.sweep.events import DraftsVerified, Submission
 from blockwright.policies.sweep.state import SweepState
-from blockwright.tests.policies.sweep_world import World, chain, generate, replica, submission
+from blockwright.tests.policies.sweep_world import World, chain, generate, pipeline, replica, submission
 
 BASE = chain("base", 2)
 ROUTE = "base@w0"
@@ -57,6 +57,32 @@ def test_tokens_are_those_without_drafts(seed: int) -> None:
     played.run(seed)
     assert played.emitted == want
     assert played.finished.keys() == want.keys()
+    played.assert_quiet()
+
+
+@pytest.mark.parametrize("workers", [["w0", "w1"], ["w0", "w1", "w2"]])
+@pytest.mark.parametrize("seed", range(15))
+def test_drafts_travel_with_flights(workers: list[str], seed: int) -> None:
+    """The last worker of a route verifies what its home drafted; little memory preempts and revokes leases."""
+    chance = random.Random(seed)
+    whole, local = pipeline(workers, BASE), replica("w0", BASE)
+    played = Listening(workers, [BASE], [whole, local], budget=chance.choice([32, 80]) * 64 * 1024, max_rows=4)
+    want = {}
+    for number in range(8):
+        prompt = [chance.randrange(50) for _ in range(chance.randrange(1, 20))]
+        limit, stop = len(prompt) + chance.randrange(1, 25), [chance.randrange(50)]
+        text = guessed(prompt, limit, stop, chance.choice([1 << 30, 8, 2]), chance)
+        options = chance.choice([None, DraftOptions(True, chance.randrange(5), text), DraftOptions(True, 0, text)])
+        name = f"r{number}"
+        want[name] = generate("base", prompt, limit, stop)
+        route = whole if number % 4 else local
+        more = {"stop": stop, "arrival": float(number), "drafts": options}
+        played.submit(submission(name, prompt, limit, route.id, **more))
+        if number % 3 == 2:
+            played.move(f"r{number - 1}", local.id) if f"r{number - 1}" not in played.finished else None
+    played.run(seed)
+    assert played.emitted == want
+    assert sum(one.accepted for one in played.rounds) > 0
     played.assert_quiet()
 
 

@@ -1,0 +1,131 @@
+"""The controller's calls to gateways and to the workers' supervisor, as its state machine's effects ask for them.
+
+There are calls for applications on demand, for starting and stopping workers, and for dropping and restoring parameters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ...policies.cluster.demand import Use, combined
+from ...runtime.actor.actor import ActorNode
+from ...runtime.base.clock import first_within
+from ...runtime.base.errors import ActorDied
+from ...runtime.supervisor import Supervisor
+from ..gateway.switch_messages import SwitchFigures, SwitchRoutes
+from .messages import (
+    AskUse,
+    AwaitQuiet,
+    DemandEffect,
+    DemandEvent,
+    LookAgain,
+    LookLater,
+    Quiet,
+    ScalingEffect,
+    ScalingEvent,
+    StartWorker,
+    StopWorker,
+    Used,
+    Vacated,
+    VacateWorker,
+    WorkerStopped,
+)
+from .overload_messages import (
+    AwaitSwitched,
+    LoadAgain,
+    LoadLater,
+    OverloadEffect,
+    OverloadEvent,
+    RequestsSwitched,
+    RoutesLeft,
+    SwitchGateways,
+)
+from .state import ControllerState
+from .worker_calls import ask_until_answered
+
+ASK_SECONDS = 1.0  # a gateway later than this counts as having no requests
+QUIET_SECONDS = 3600.0
+LEAVE_SECONDS = 60.0  # timeout for a gateway's requests to leave routes
+SWITCH_SECONDS = 120.0  # timeout for a gateway's requests to get their pages
+ANSWER_SECONDS = 5.0  # timeout of a gateway's answer, beyond the grace
+STOP_SECONDS = 60.0  # timeout for a killed process to end
+
+
+class GatewayCalls:
+    """Calls of one controller. ``publishing`` is the lock held while a publication leaves."""
+
+    def __init__(self, node: ActorNode, gateways: Sequence[str], publishing: asyncio.Lock, state: ControllerState) -> None:
+        self._node = node
+        self._gateways = gateways
+        self._publishing = publishing
+        self._state = state
+
+    async def demand(self, effect: DemandEffect, handle: Callable[[DemandEvent], object]) -> None:
+        """Carry out an effect of applications on demand. ``handle`` takes the answer."""
+        match effect:
+            case AskUse():
+                async with self._publishing:  # wait until earlier publications are out: requests they let start wait no more
+                    pass
+                asked = [self._node.ref(g).uses(timeout=ASK_SECONDS, returns=dict[str, Use]) for g in self._gateways]
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+                handle(Used(combined(answer for answer in answers if isinstance(answer, dict))))
+            case AwaitQuiet(application):
+                async with self._publishing:
+                    version = self._state.version
+                awaited = [self._node.ref(g).quiet(application, version, timeout=QUIET_SECONDS) for g in self._gateways]
+                await asyncio.gather(*awaited, return_exceptions=True)  # a gateway that is gone has no requests
+                handle(Quiet(application))
+            case LookLater(seconds):
+                await first_within(self._node.clock, seconds, ())
+                handle(LookAgain())
+
+    async def switch(self, effect: OverloadEffect, handle: Callable[[OverloadEvent], object]) -> None:
+        """Carry out an effect of dropping and restoring parameters. ``handle`` takes the answer.
+
+        A gateway that is gone has no requests.
+        """
+        refs = [self._node.ref(gateway) for gateway in self._gateways]
+        match effect:
+            case SwitchGateways(number, ended, to, dropped):
+                async with self._publishing:
+                    order = SwitchRoutes(number, self._state.version, ended, to, dropped, len(refs))
+                asked = [partial(ref.switch, order, timeout=LEAVE_SECONDS, returns=int) for ref in refs]
+                answers = await self._answers(asked)
+                handle(RoutesLeft(number, sum(answer for answer in answers if isinstance(answer, int))))
+            case AwaitSwitched(number):
+                asked = [partial(ref.switched, number, timeout=SWITCH_SECONDS, returns=SwitchFigures) for ref in refs]
+                answers = await self._answers(asked)
+                handle(RequestsSwitched(number, tuple(answer for answer in answers if isinstance(answer, SwitchFigures))))
+            case LoadLater(worker, application, seconds):
+                await first_within(self._node.clock, seconds, ())
+                handle(LoadAgain(worker, application))
+
+    async def scale(self, effect: ScalingEffect, handle: Callable[[ScalingEvent], object]) -> None:
+        """Carry out an effect of starting and stopping workers. ``handle`` takes the answer."""
+        supervisor = self._node.ref(f"{self._node.name}/workers", Supervisor)
+        match effect:
+            case StartWorker(worker, _):
+                with suppress(ActorDied):  # the cluster stops, the supervisor with it
+                    await supervisor.start_child(worker)
+            case VacateWorker(worker, grace, _):
+                async with self._publishing:
+                    version = self._state.version
+                asked = [
+                    self._node.ref(g).vacated(worker, version, grace, timeout=grace + ANSWER_SECONDS) for g in self._gateways
+                ]
+                await asyncio.gather(*asked, return_exceptions=True)  # a gateway that is gone has nothing there
+                handle(Vacated(worker))
+            case StopWorker(worker):
+                try:
+                    with suppress(ActorDied):  # as above
+                        await supervisor.stop_child(worker, timeout=STOP_SECONDS)
+                finally:
+                    handle(WorkerStopped(worker))
+
+    async def _answers(self, asked: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
+        """Return the answer, or the error, of each gateway; a silent gateway is asked again."""
+        return await asyncio.gather(*(ask_until_answered(self._node.clock, ask) for ask in asked), return_exceptions=True)
