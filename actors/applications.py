@@ -8,11 +8,12 @@ continue.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from ..runtime.base.errors import ActorDied, DeadlineExceeded, RemoteError
 from ..zoo.source import open_source
 from .app_roots import check_name, folder_below
 from .changes_file import ChangesFile
-from .checkpoints import application_of, located, stored_base
+from .checkpoints import application_of, located, stored_base, with_tiers
 from .config import Settings, SettingsError
 from .controller.actor import Controller
 from .controller.messages import Application
@@ -50,6 +51,15 @@ def _tell_refusal(name: str, task: asyncio.Task[ApplicationView | RefusedChange]
     """Log a refusal whose caller no longer waits."""
     if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), RefusedChange):
         log.warning("model %s is not added: %s", name, answer.message)
+
+
+def _check_tiers(new: NewApplication, tiers: Sequence[Application], before: Mapping[str, WholeModel]) -> None:
+    """Raise RequestRefused if the id of a tier to add is that of a served model outside the family."""
+    for tier in tiers:
+        known = before.get(tier.served_as)
+        if known is not None and known.family != new.name:
+            message = f"{tier.served_as} is a tier of {new.name}, and another model that is served; remove that one first"
+            raise RequestRefused(Refusal.CONFLICT, message, param="name")
 
 
 class Applications(Actor):
@@ -118,17 +128,23 @@ class Applications(Actor):
         """Remove an application: see ``GatewayPort.remove_application``."""
         controller = self.node.ref(self._controller, Controller)
         try:
-            application, view = await controller.retire(name, grace, default)
+            family = next((one.family for one in await controller.wholes() if one.model == name), "")
+            if family:
+                message = f"{name} is a tier of {family}, and a family goes as a whole; remove {family}"
+                return RefusedChange(Refusal.CONFLICT, message, "name")
+            applications, view = await controller.retire(name, grace, default)
             log.info("model %s takes no new requests and is removed", name)
-            self._watch(application)
+            for application in applications:
+                self._watch(application)
             self._removed.add(name)
             await self._keep(lambda file: file.remove(name, default))
-            await controller.removed(application, timeout=grace + AFTER_GRACE)
+            await asyncio.gather(*(controller.removed(one, timeout=grace + AFTER_GRACE) for one in applications))
         except DeadlineExceeded:
             return view
         except RemoteError as error:
             return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "default" if default else "name")
-        self._held.pop(application, None)
+        for application in applications:
+            self._held.pop(application, None)
         return dataclasses.replace(view, gone=True)
 
     async def _keep(self, change: Callable[[ChangesFile], None]) -> None:
@@ -165,29 +181,33 @@ class Applications(Actor):
         self._held.pop(application, None)
 
     async def _add(self, new: NewApplication) -> ApplicationView | RefusedChange:
-        controller = self.node.ref(self._controller, Controller)
+        controller, before = self.node.ref(self._controller, Controller), dict[str, WholeModel]()
         try:
             check_name(new.name)
-            checkpoint, application = await self._read(new, await controller.wholes())
-            name = await controller.add(application, replace=new.replace, grace=self._settings.drain_timeout)
-            self._held.setdefault(name, checkpoint)  # before a worker reads it, and whatever happens to the caller
-            self._watch(name)
+            before = {one.model: one for one in await controller.wholes()}
+            opened = await self._read(new, [*before.values()])
+            _check_tiers(new, [application for _, application in opened[1:]], before)
+            names = [await self._begin(controller, new, *one, before) for one in opened]
         except RequestRefused as refused:
             return RefusedChange(refused.why, refused.message, refused.param)
         except (CheckpointError, SettingsError, OSError) as error:
             return RefusedChange(Refusal.INVALID, str(error), "path")
         except RemoteError as error:
+            await self._undo(controller, new, before)
             return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "name" if error.kind in _WHY else "path")
-        try:
-            why = await controller.settled(name, timeout=LONGEST_WAIT)
-        except DeadlineExceeded:
-            why = ""
-        if why:
-            log.warning("model %s cannot be served: %s", new.name, why)
-            return RefusedChange(
-                Refusal.INVALID, f"{new.name} from {application.checkpoint} cannot be served: {why}", "path"
-            )
-        view: ApplicationView | None = await controller.application(name)
+        for name, (_, application) in zip(names, opened, strict=True):
+            try:
+                why = await controller.settled(name, timeout=LONGEST_WAIT)
+            except DeadlineExceeded:
+                continue
+            if why:
+                log.warning("model %s cannot be served: %s", application.served_as, why)
+                await self._undo(controller, new, before)
+                message = f"{application.served_as} from {application.checkpoint} cannot be served: {why}"
+                return RefusedChange(Refusal.INVALID, message, "path")
+        if new.replace:
+            await self._end_tiers(controller, before, {application.served_as for _, application in opened}, new.name)
+        view: ApplicationView | None = await controller.application(names[0])
         if view is None:
             return RefusedChange(Refusal.CONFLICT, f"model {new.name!r} was removed while it was added", "name")
         if not new.on_demand:  # an adapter found in the folder will be found there again
@@ -201,12 +221,43 @@ class Applications(Actor):
         log.info("model %s from %s%s: %s", new.name, view.checkpoint, on, "ready" if view.ready else "loading")
         return view
 
-    async def _read(self, new: NewApplication, wholes: list[WholeModel]) -> tuple[Checkpoint, Application]:
-        """Open, check and hash a checkpoint, off the event loop."""
+    async def _begin(
+        self,
+        controller: Controller,
+        new: NewApplication,
+        checkpoint: Checkpoint,
+        application: Application,
+        before: Mapping[str, WholeModel],
+    ) -> str:
+        """Have the controller begin to serve an application or a tier; return its name."""
+        replace = new.replace and (not application.family or application.served_as in before)
+        name: str = await controller.add(application, replace=replace, grace=self._settings.drain_timeout)
+        self._held.setdefault(name, checkpoint)  # before a worker reads it, and whatever happens to the caller
+        self._watch(name)
+        return name
+
+    async def _undo(self, controller: Controller, new: NewApplication, before: Mapping[str, WholeModel]) -> None:
+        """Remove what an addition has begun if a part of it failed, unless it replaces a model."""
+        if new.name in before or new.replace:
+            return
+        with contextlib.suppress(RemoteError):  # nothing of it is left
+            await controller.retire(new.name, 0.0)
+
+    async def _end_tiers(
+        self, controller: Controller, before: Mapping[str, WholeModel], now: Collection[str], family: str
+    ) -> None:
+        """Remove the tiers of a replaced family that the new version lacks."""
+        for one in before.values():
+            if one.family == family and one.model not in now:
+                with contextlib.suppress(RemoteError):  # gone already
+                    await controller.retire(one.model, self._settings.drain_timeout)
+
+    async def _read(self, new: NewApplication, wholes: list[WholeModel]) -> list[tuple[Checkpoint, Application]]:
+        """Open, check and hash a checkpoint, off the event loop. Of a family the top comes first, then the tiers."""
         async with self._reading:
             return await asyncio.to_thread(self._hash, new, wholes)
 
-    def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> tuple[Checkpoint, Application]:
+    def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> list[tuple[Checkpoint, Application]]:
         settings, limits = self._settings, self._limits
         roots = roots_of(settings)
         base = base_of(new, roots, wholes)
@@ -215,9 +266,13 @@ class Applications(Actor):
         held = next((c for c in self._held.values() if base and located(c) == base.checkpoint and c.source == c.path), None)
         checkpoint = open_adapter(folder, held) if held else open_source(folder, base.checkpoint if base else "")
         length = check_model(settings, limits, new.name, checkpoint.config)
-        specs = checkpoint.specs(settings.page_size, limits.dtype)
-        folder_below(roots, str(checkpoint.source))  # checked again: it may have become a link while it was read
         span = settings.pipelines.get(new.name, settings.pipeline)
         name = base.model if base is not None else stored_base(checkpoint, wholes) if checkpoint.deltas else ""
-        made = application_of(new.name, checkpoint, specs, length, span, name)
-        return checkpoint, dataclasses.replace(made, model=new.name, created=int(time.time()), **_own(new))
+        whole, families = with_tiers({new.name: checkpoint}, settings)
+        specs = {model: one.specs(settings.page_size, limits.dtype) for model, one in whole.items()}
+        folder_below(roots, str(checkpoint.source))  # checked again: it may have become a link while it was read
+        made = []
+        for model, one in whole.items():
+            found = application_of(model, one, specs[model], length, span, name, families.get(model, ""))
+            made.append((one, dataclasses.replace(found, model=model, created=int(time.time()), **_own(new))))
+        return made

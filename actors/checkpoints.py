@@ -12,6 +12,7 @@ from ..gpu.model.config import ComponentSpec
 from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from ..gpu.weights.checkpoint import Checkpoint
 from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
+from ..policies.model.tiers import family_of, no_tier, tier_id
 from ..zoo.records import read_chain
 from ..zoo.source import open_source
 from .config import Settings, SettingsError
@@ -28,7 +29,7 @@ class Opened:
 
     ``bases`` has for each adapter the id of its whole model. ``assumed`` are adapters that named no base, or another one,
     and were put on the only one. ``defaults``: as in ``ModelInfo``. ``on_demand`` are the applications that no setting names
-    one by one; they are loaded when requests ask for them.
+    one by one; they are loaded when requests ask for them. ``families`` has for each lower tier the id of its family.
     """
 
     checkpoints: dict[str, Checkpoint]
@@ -36,19 +37,21 @@ class Opened:
     assumed: frozenset[str] = frozenset()
     defaults: Mapping[str, str] = field(default_factory=dict)
     on_demand: frozenset[str] = frozenset()
+    families: Mapping[str, str] = field(default_factory=dict)
 
 
 def open_checkpoints(settings: Settings) -> Opened:
     """Open what the settings name, whole models first. Raises CheckpointError or SettingsError: one sentence."""
-    opened = {name: open_source(path) for name, path in settings.applications.items() if not is_adapter(path)}
+    wholly = {name: open_source(path) for name, path in settings.applications.items() if not is_adapter(path)}
+    opened, families = with_tiers(wholly, settings)
     for name in settings.bases:
         if name in opened:
             raise SettingsError(f"bases.{name} names a whole checkpoint; only an adapter has a base: leave it out")
-    wholes = [WholeModel(name, located(one)) for name, one in opened.items() if not one.deltas]
+    wholes = [whole_model(name, one, families) for name, one in opened.items() if not one.deltas]
     found, bases, assumed = dict[str, Checkpoint](), dict[str, str](), set[str]()
     for name, path in settings.applications.items():
         if name in opened:
-            found[name] = opened[name]
+            found |= {one: opened[one] for one in opened if name in (one, families.get(one))}
             if opened[name].deltas:
                 bases[name] = stored_base(opened[name], wholes)
             continue
@@ -63,7 +66,10 @@ def open_checkpoints(settings: Settings) -> Opened:
                 f"too; serve one before it and name it in bases.{name} (there are: {', '.join(opened)})"
             )
         found[name] = open_adapter(path, opened[base])
-    return Opened(found, bases, frozenset(assumed), settings.application_defaults)
+    _check_named_tiers(settings, found, families)
+    inherited = {tier: settings.application_defaults.get(family, "") for tier, family in families.items()}
+    defaults = {**settings.application_defaults, **{tier: text for tier, text in inherited.items() if text}}
+    return Opened(found, bases, frozenset(assumed), defaults, families=families)
 
 
 def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
@@ -82,9 +88,46 @@ def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
     return chosen
 
 
+def _check_named_tiers(settings: Settings, opened: Mapping[str, Checkpoint], families: Mapping[str, str]) -> None:
+    """Raise SettingsError if a setting names a tier that its family does not have."""
+    named = {"default_model": [settings.default_model], "bases": [*settings.bases.values()]}
+    named |= {name: [*getattr(settings, name)] for name in ("pipelines", "tenant_weights", "tenant_kv_share")}
+    named["tenant_models"] = [one.strip() for models in settings.tenant_models.values() for one in models.split(",")]
+    for setting, names in named.items():
+        for name in names:
+            if name not in opened and family_of(name) in settings.applications and name not in settings.api_keys.values():
+                there = no_tier(name, families) or f"{family_of(name)} has no tiers"
+                raise SettingsError(f"{setting} names {name!r}, which is not served; {there}")
+
+
+def with_tiers(opened: Mapping[str, Checkpoint], settings: Settings) -> tuple[dict[str, Checkpoint], dict[str, str]]:
+    """Return the checkpoints and, behind each family, its lower tiers; and the family of each tier, by model id.
+
+    Raises CheckpointError or SettingsError.
+    """
+    found, families = dict[str, Checkpoint](), dict[str, str]()
+    for name, checkpoint in opened.items():
+        if (asked := settings.exit_layers(name)) and checkpoint.deltas:
+            raise SettingsError(f"exits.{name} is given, but {name} is an adapter; give the exits of its base")
+        family = checkpoint.with_shared_exits(asked, f"exits.{name}") if asked else checkpoint
+        found[name] = family
+        for layers in family.exits:
+            if (tier := tier_id(name, layers)) in opened or tier in settings.applications:
+                raise SettingsError(
+                    f"{tier} is a tier of the family {name}, and another application; give that one another id"
+                )
+            found[tier], families[tier] = family.at_exit(layers), name
+    return found, families
+
+
+def whole_model(name: str, checkpoint: Checkpoint, families: Mapping[str, str]) -> WholeModel:
+    """Return a whole model as ``choose_base`` takes it."""
+    return WholeModel(name, located(checkpoint), family=families.get(name, ""))
+
+
 def located(checkpoint: Checkpoint) -> str:
-    """Return a checkpoint's folder with every link resolved, as names of bases are compared with it."""
-    return os.path.realpath(checkpoint.source)
+    """Return a checkpoint's source with every link resolved, as names of bases are compared with it."""
+    return os.path.realpath(checkpoint.source) if checkpoint.source != checkpoint.path else checkpoint.beneath
 
 
 def stored_base(checkpoint: Checkpoint, wholes: Iterable[WholeModel]) -> str:
@@ -110,6 +153,7 @@ def model_info(opened: Opened, name: str, length: int, created: int) -> ModelInf
         adapter=located(checkpoint) if checkpoint.source != checkpoint.path else "",
         base=opened.bases.get(name, ""),
         defaults=opened.defaults.get(name, ""),
+        family=opened.families.get(name, ""),
     )
 
 
@@ -124,10 +168,11 @@ def hash_applications(opened: Opened, settings: Settings) -> list[Application]:
     applications = []
     for name, checkpoint in checkpoints.items():
         lazy = name in opened.on_demand
-        span = settings.pipelines.get(name, settings.pipeline)
+        family = opened.families.get(name, "")
+        span = settings.pipelines.get(name, settings.pipelines.get(family, settings.pipeline))
         try:
             specs = checkpoint.specs(settings.page_size, dtype)
-            made = application_of(name, checkpoint, specs, lengths[name], span, opened.bases.get(name, ""))
+            made = application_of(name, checkpoint, specs, lengths[name], span, opened.bases.get(name, ""), family)
         except (CheckpointError, SettingsError, OSError) as error:
             if not lazy:
                 raise
@@ -138,11 +183,17 @@ def hash_applications(opened: Opened, settings: Settings) -> list[Application]:
 
 
 def application_of(
-    name: str, checkpoint: Checkpoint, specs: Sequence[ComponentSpec], length: int, span: int, base_model: str = ""
+    name: str,
+    checkpoint: Checkpoint,
+    specs: Sequence[ComponentSpec],
+    length: int,
+    span: int,
+    base_model: str = "",
+    family: str = "",
 ) -> Application:
     """Return a hashed checkpoint in the controller's form. Raises SettingsError.
 
-    ``base_model`` is the id of the model that an adapter is put on.
+    ``base_model`` is the id of the model that an adapter is put on, ``family`` the id of a lower tier's family.
     """
     if checkpoint.virtual >= length:
         raise SettingsError(
@@ -156,8 +207,9 @@ def application_of(
         length,
         span,
         tuple(spec.hashes for spec in specs),
-        os.path.realpath(checkpoint.path) if checkpoint.source != checkpoint.path else "",
+        checkpoint.beneath if checkpoint.source != checkpoint.path else "",
         tuple({role: ref.nbytes for role, ref in spec.tensors.items()} for spec in specs),
         virtual=checkpoint.virtual,
         base_model=base_model,
+        family=family,
     )

@@ -8,12 +8,14 @@ seconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from ..policies.cluster.provisioning import MODES
 from ..policies.drafts.choice import settings_fault
+from ..policies.model.tiers import family_of
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.requests.account import SIDES, is_offline_account
 
@@ -86,6 +88,9 @@ class Settings:
         str,
         "file that keeps additions and removals at run time for the next start; empty: one in adapters, if that is set",
     ] = ""
+    exits: Annotated[
+        Texts, "application: layers of the lower tiers to serve beside it, as 8,16, for a family without exits.json"
+    ] = field(default_factory=dict)
     on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
     workers: Annotated[int, "worker processes", Group("Workers")] = 1
     threads: Annotated[int, "kernel threads per worker; 0: cores (of the container) divided by workers, at least 1"] = 0
@@ -261,6 +266,14 @@ class Settings:
     ] = ""
     request_log_size: Annotated[int, "bytes (or 64MiB) per gateway's request log; older requests are deleted"] = 64 << 20
 
+    def exit_layers(self, name: str) -> list[int]:
+        """Return the layers that ``exits`` gives an application."""
+        return [int(part) for part in self.exits.get(name, "").split(",") if part.strip()]
+
+    def may_serve(self, name: str) -> bool:
+        """Return whether an application has this id, or may have a tier of this id."""
+        return name in self.applications or family_of(name) in self.applications
+
     @property
     def largest_body(self) -> int:
         """Return the bytes that a request's body may have.
@@ -302,7 +315,7 @@ class Settings:
             label = f"pipelines.{name}" if name else "pipeline"
             if not 1 <= span <= self.workers or self.workers % span:
                 raise SettingsError(f"{label} is {span} with {self.workers} workers; give a divisor of workers")
-            if name and name not in self.applications:
+            if name and not self.may_serve(name):
                 raise SettingsError(f"{label} names no application; there are: {', '.join(self.applications)}")
         self._check_bases()
         self._check_autoscale()
@@ -384,15 +397,21 @@ class Settings:
         return bool(self.app_roots or self.adapters or self.apps_file)
 
     def _check_bases(self) -> None:
-        if self.default_model and self.default_model not in self.applications and not self._more_may_come:
+        if self.default_model and not (self.may_serve(self.default_model) or self._more_may_come):
             there = _listed(self.applications)
             raise SettingsError(f"default_model is {self.default_model!r}, which is not served; there are: {there}")
         for name, base in self.bases.items():
             for one in (name, base):
-                if one not in self.applications and not (one is name and self._more_may_come):
+                if not self.may_serve(one) and not (one is name and self._more_may_come):
                     raise SettingsError(
                         f"bases.{name} = {base!r}: {one} is not an application; there are: {_listed(self.applications)}"
                     )
+
+        for name, layers in self.exits.items():
+            if name not in self.applications and not self._more_may_come:
+                raise SettingsError(f"exits.{name} names no application; there are: {_listed(self.applications)}")
+            if not re.fullmatch(r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", layers):
+                raise SettingsError(f"exits.{name} is {layers!r}; give numbers of layers separated by commas, as 8,16")
 
     def _check_logs(self) -> None:
         for name in ("event_log_size", "request_log_size"):
@@ -428,7 +447,8 @@ class Settings:
         anything = self._more_may_come and not tenants  # without keys, each model is an account
         for name in ("tenant_weights", "tenant_kv_share"):
             for account in getattr(self, name):
-                if not anything and account not in {*accounts, "*", *(SIDES if name == "tenant_kv_share" else ())}:
+                known = {*accounts, "*", *(SIDES if name == "tenant_kv_share" else ())}
+                if not (anything or account in known or (not tenants and self.may_serve(account))):
                     kind = "tenant that has a key" if tenants else "application"
                     raise SettingsError(f"{name}.{account} names no {kind}; there are: {_listed(accounts)}")
         for account, weight in self.tenant_weights.items():
@@ -445,7 +465,7 @@ class Settings:
             raise SettingsError(f"kv_reserve is {self.kv_reserve}; give 0 to 0.9")
         for tenant, models in self.tenant_models.items():
             for model in models.split(","):
-                if model.strip() not in self.applications and not self._more_may_come:
+                if not (self.may_serve(model.strip()) or self._more_may_come):
                     served = _listed(self.applications)
                     raise SettingsError(
                         f"tenant_models.{tenant} names {model.strip()!r}, which is not served; there are: {served}"

@@ -7,9 +7,10 @@ served. They are loaded when requests ask for them.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..gpu.errors import CheckpointError
 from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
@@ -19,7 +20,7 @@ from ..policies.requests.refusal import Refusal, RequestRefused
 from ..zoo.source import open_source
 from .app_roots import check_name, folder_below
 from .changes_file import Changes
-from .checkpoints import Opened, located, stored_base
+from .checkpoints import Opened, stored_base, whole_model, with_tiers
 from .config import Settings, SettingsError
 from .gateway.port import NewApplication
 from .sizing import WorkerLimits, check_model, worker_limits
@@ -104,27 +105,37 @@ def open_further(settings: Settings, opened: Opened, changes: Changes) -> tuple[
     """
     told = [*changes.faults, *_overruled(settings, changes)]
     checkpoints, bases, defaults = dict(opened.checkpoints), dict(opened.bases), dict(opened.defaults)
+    families = dict(opened.families)
     models = {name: one.config for name, one in opened.checkpoints.items()}
     limits = worker_limits(settings, models, None)
     for new in _further(settings, changes, told):
         try:
-            checkpoint, base = _open(new, settings, limits, checkpoints)
+            checkpoint, base = _open(new, settings, limits, checkpoints, families)
+            found, tiers = with_tiers({new.name: checkpoint}, settings)
         except RequestRefused as refused:
             told.append(f"{new.name} is not served: {refused.message}")
         except (CheckpointError, SettingsError, OSError) as error:
             told.append(f"{new.name} is not served: {error}")
         else:
-            checkpoints[new.name], defaults[new.name] = checkpoint, new.defaults
+            checkpoints |= found
+            families |= tiers
+            defaults |= dict.fromkeys(found, new.defaults)
             bases |= {new.name: base} if base else {}
     lazy = frozenset(checkpoints.keys() - opened.checkpoints.keys())
-    return replace(opened, checkpoints=checkpoints, bases=bases, defaults=defaults, on_demand=lazy), told
+    more: dict[str, Any] = {"bases": bases, "defaults": defaults, "on_demand": lazy, "families": families}
+    return replace(opened, checkpoints=checkpoints, **more), told
 
 
 def _open(
-    new: NewApplication, settings: Settings, limits: WorkerLimits, here: dict[str, Checkpoint]
+    new: NewApplication,
+    settings: Settings,
+    limits: WorkerLimits,
+    here: Mapping[str, Checkpoint],
+    families: Mapping[str, str],
 ) -> tuple[Checkpoint, str]:
     """Open one and name its base. Raises RequestRefused, CheckpointError, SettingsError or OSError."""
-    wholes = [WholeModel(name, located(one)) for name, one in here.items() if one.source == one.path and not one.deltas]
+    there = {name: one for name, one in here.items() if one.source == one.path and not one.deltas}
+    wholes = [whole_model(name, one, families) for name, one in there.items()]
     base, folder = base_of(new, roots_of(settings) or new.path, wholes), os.path.realpath(new.path)
     made = open_source(folder) if base is None else open_adapter(folder, here[base.model])
     check_model(settings, limits, new.name, made.config)

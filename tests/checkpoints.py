@@ -182,3 +182,32 @@ def write_tokenizer(folder: Path) -> None:
         "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def make_family(folder: Path, target: Path, exits: dict[int, str]) -> Path:
+    """A copy of a checkpoint in one file with exits: for each number of layers the name of a head, or "shared".
+
+    A head of its own is the top's, disturbed; its dtype is the top's.
+    """
+    import shutil
+
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folder, target)
+    entries = [{"layers": layers, "head": head} for layers, head in exits.items()]
+    (target / "exits.json").write_text(json.dumps({"version": 1, "exits": entries}), encoding="utf-8")
+    raw = load_file(folder / "model.safetensors")
+    names = {"norm.weight": ("model.norm.weight", "gpt_neox.final_layer_norm.weight"),
+             "norm.bias": ("gpt_neox.final_layer_norm.bias",),
+             "head.weight": ("lm_head.weight", "embed_out.weight", "model.embed_tokens.weight")}  # fmt: skip
+    heads = {}
+    for name in {head: None for head in exits.values() if head != "shared"}:
+        generator = torch.Generator().manual_seed(sum(name.encode()))
+        for suffix, sources in names.items():
+            if (top := next((raw[source] for source in sources if source in raw), None)) is not None:
+                noise = 0.1 * torch.randn(top.shape, generator=generator)
+                heads[f"{name}.{suffix}"] = (top.float() + noise).to(top.dtype)
+    if heads:
+        save_file(heads, target / "exits.safetensors", metadata={"format": "pt"})
+    return target

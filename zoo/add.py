@@ -24,7 +24,7 @@ from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_ba
 from .disk import Disk, Step, Waiting, writing
 from .errors import StorageError, ZooError
 from .layout import CHAIN, Layout, check_name, tensor_header
-from .records import StoredChain, StoredComponent, StoredTensor, read_chain, stored_tensor
+from .records import StoredChain, StoredComponent, StoredExit, StoredTensor, read_chain, stored_tensor
 from .source import open_source
 from .zoo import Zoo
 
@@ -88,6 +88,7 @@ def add(
             base=base or zoo.nearest(tensors, besides=name),
             components=tuple(id.hex() for id in checkpoint.ids(hashes)),
             deltas=tuple(id.hex() for id in checkpoint.delta_ids(hashes)) if checkpoint.deltas else (),
+            exits=tuple(StoredExit(layers, id.hex()) for layers, id in checkpoint.exit_ids(hashes).items()),
             model=checkpoint.config,
             generation=checkpoint.generation,
             files={file: _hash(text) for file, text in texts.items()},
@@ -142,7 +143,7 @@ def _there(layout: Layout, chain: StoredChain) -> bool:
     if not (folder / CHAIN).is_file():
         return False
     other = read_chain(folder)
-    if (other.components, other.deltas, other.files) != (chain.components, chain.deltas, chain.files):
+    if (other.parts, other.exits, other.deltas, other.files) != (chain.parts, chain.exits, chain.deltas, chain.files):
         raise ZooError(
             f"zoo {layout.root} has another application {chain.application}, added from {shown(other.source)}; "
             "choose another name, or remove that one first"
@@ -196,6 +197,8 @@ def _store_components(
 
     for id, part in zip(chain.components, checkpoint.parts, strict=True):
         store(disk.layout.component(id), id, *part)
+    for one in chain.exits:
+        store(disk.layout.component(one.head), one.head, checkpoint.parts[-1][0], checkpoint.exits[one.layers])
     for place, change in checkpoint.deltas.items():
         store(disk.layout.delta(chain.deltas[place]), chain.deltas[place], *change)
 

@@ -55,26 +55,43 @@ class StoredComponent:
         return encode({"id": self.id, "kind": kind, "config": asdict(self.config), "tensors": tensors})
 
 
+@dataclass(frozen=True, slots=True)
+class StoredExit:
+    """An exit of a stored family: its layers, and the identity of its head in hexadecimal digits."""
+
+    layers: int
+    head: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredChain:
     """A stored application.
 
     ``base`` is the application that it is made from, which may have been removed since; "" for none. ``components`` are
     identities in order, in hexadecimal digits. ``deltas`` has one entry for each component, "" where an adapter changes
-    nothing; it is empty if there is no delta. ``files`` maps names to hashes. ``source`` is where it was added from.
+    nothing; it is empty if there is no delta. ``exits`` are a family's, lowest first. ``files`` maps names to hashes.
+    ``source`` is where it was added from.
     """
 
     application: str
     base: str
     components: tuple[str, ...]
     deltas: tuple[str, ...] = ()
+    exits: tuple[StoredExit, ...] = ()
     model: ModelConfig
     generation: GenerationDefaults
     files: dict[str, str]
     source: str
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The identities of all its components: the chain's, and the heads of its exits."""
+        return (*self.components, *(one.head for one in self.exits))
+
     def encoded(self) -> bytes:
-        return encode(asdict(self))
+        """Return the document. Without exits it is as earlier releases write and read it."""
+        values = asdict(self)
+        return encode(values if self.exits else {name: value for name, value in values.items() if name != "exits"})
 
 
 def stored_tensor(ref: TensorRef, hash: bytes) -> StoredTensor:
@@ -109,7 +126,7 @@ def read_chain(folder: Path) -> StoredChain:
     chain = from_fields(StoredChain, read_document(path), path)
     if chain.application != folder.name:
         raise ZooDamaged(path, f"application {folder.name}", shown(chain.application))
-    _check_hashes(path, chain.components, 32)
+    _check_hashes(path, chain.parts, 32)
     _check_hashes(path, filter(None, chain.deltas), 32)
     if chain.deltas and len(chain.deltas) != len(chain.components):
         raise ZooDamaged(path, f"{len(chain.components)} deltas", f"{len(chain.deltas)}")

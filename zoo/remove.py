@@ -50,7 +50,7 @@ def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) 
     with writing(root, waiting=waiting, step=step) as disk:
         zoo, layout = Zoo(root), disk.layout
         chains = zoo.chains().values()
-        components = {layout.component(id) for chain in chains for id in chain.components}
+        components = {layout.component(id) for chain in chains for id in chain.parts}
         deltas = {layout.delta(id) for chain in chains for id in filter(None, chain.deltas)}
         tensors = {layout.tensor(hash) for chain in chains for hash in zoo.tensors(chain)}
         files = {layout.file(hash) for chain in chains for hash in chain.files.values()}

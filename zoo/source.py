@@ -20,6 +20,7 @@ from ..gpu.weights.checkpoint import Checkpoint, DeltaPart, Parts
 from ..gpu.weights.checkpoint_files import CheckpointFiles
 from ..gpu.weights.generation import read_generation
 from ..gpu.weights.tensor_files import read_header
+from ..policies.model.tiers import folder_and_layers
 from .disk import check_zoo, link_text
 from .errors import ZooDamaged, ZooError
 from .layout import CHAIN, TENSOR_NAME, Layout, check_name, data_offset
@@ -50,10 +51,15 @@ class Hold:
 def open_source(source: str | Path, base: str | Path = "") -> Checkpoint:
     """Open a source. With ``base``, another source, return its variant by the adapter in folder ``source``.
 
-    Raises CheckpointError (ZooError for a zoo) if it cannot be served.
+    The source of a tier (``policies/model/tiers.py``) gives the tier. If its folder lists no exits, a setting named this
+    one, and the tier has the top's head. Raises CheckpointError (ZooError for a zoo) if it cannot be served.
     """
     if base:
         return open_adapter(source, open_source(base))
+    named, layers = folder_and_layers(str(source))
+    if layers:
+        family = open_source(named)
+        return (family if family.exits else family.with_shared_exits([layers], f"exits of {named}")).at_exit(layers)
     try:
         folder = Path(source).expanduser().absolute()
         stored = (folder / CHAIN).is_file()
@@ -87,9 +93,10 @@ def open_chain(folder: Path) -> Checkpoint:
             parts.append(part(layout.component(id)))
             if chain.deltas and chain.deltas[i]:
                 deltas[i] = part(layout.delta(chain.deltas[i]))
+        exits = {one.layers: part(layout.component(one.head))[1] for one in chain.exits}
         # the document's values may be of an earlier release
         generation = read_generation(CheckpointFiles(folder), chain.model)
-        return Checkpoint(folder, chain.model, generation, parts, deltas=deltas, known=known, hold=hold)
+        return Checkpoint(folder, chain.model, generation, parts, deltas=deltas, known=known, hold=hold, exits=exits)
     except OSError as error:
         raise ZooError(f"{error.filename} cannot be read ({error.strerror}); check its permissions") from None
 

@@ -99,7 +99,7 @@ class _Verification:
         for name, chain in found.items():
             deltas = map(self.layout.delta, filter(None, chain.deltas))
             files = map(self.layout.file, chain.files.values())
-            for path in (*map(self.layout.component, chain.components), *deltas, *files):
+            for path in (*map(self.layout.component, chain.parts), *deltas, *files):
                 self.needed[path].add(name)
         return found
 

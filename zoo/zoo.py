@@ -92,7 +92,7 @@ class Zoo:
 
     def tensors(self, chain: StoredChain) -> dict[str, StoredTensor]:
         """Return the tensors that an application needs, each once, by hash."""
-        parts = (*map(self.component, chain.components), *map(self.delta, filter(None, chain.deltas)))
+        parts = (*map(self.component, chain.parts), *map(self.delta, filter(None, chain.deltas)))
         return {tensor.hash: tensor for part in parts for tensor in part.tensors.values()}
 
     def listings(self) -> list[Listing]:

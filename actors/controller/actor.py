@@ -30,6 +30,7 @@ from ..gateway.port import ApplicationView, Census, DrainAnswered, RefusedChange
 from ..predictor.messages import NODE as PREDICTORS
 from ..worker.messages import WorkerStatus
 from . import messages as m
+from .families import members
 from .gateway_calls import GatewayCalls
 from .history import History
 from .messages import DrainWorker, ScalingEvent
@@ -134,11 +135,11 @@ class Controller(Actor):
         return ""
 
     @endpoint
-    async def retire(self, model: str, grace: float, default: str = "") -> tuple[str, RemovalView]:
-        """Begin to remove a model: no new requests, and ``grace`` seconds for the running ones.
+    async def retire(self, model: str, grace: float, default: str = "") -> tuple[list[str], RemovalView]:
+        """Begin to remove a model, with its tiers: no new requests, and ``grace`` seconds for the running ones.
 
-        Return its name, for ``removed``, and the consequences. ``default``: see ``GatewayPort.remove_application``. Raises
-        LookupError or Conflict.
+        Return their names, for ``removed``, and the consequences. ``default``: see ``GatewayPort.remove_application``.
+        Raises LookupError or Conflict.
         """
         state = self._state
         known = serving(state.served, model)
@@ -146,17 +147,22 @@ class Controller(Actor):
             raise not_served(state.served, model)
         if default and (default == model or serving(state.served, default) is None):
             raise not_served(state.served, default, besides=model)
-        check_default(model, state.table.default if state.default_is_set else "", default)
-        name = known.application.name
+        family = [served.application for served in members(state.served, known)]
+        for one in family:
+            if default == one.served_as:
+                raise not_served(state.served, default, besides=model)
+            check_default(one.served_as, state.table.default if state.default_is_set else "", default)
+            if one.name not in state.additions:
+                state.additions.check_settled(one.served_as, one.name)
         view = removal_view(state, known, default)
-        if name in self._state.additions:
-            self.handle(m.Remove(name))
-        else:
-            self._state.additions.check_settled(model, name)
+        for one in family:
+            if one.name in state.additions:
+                self.handle(m.Remove(one.name))
+                continue
             self._choose_default(default)  # in the same publication
-            self._grace[name] = grace
-            self.handle(m.Retire(name))
-        return name, view
+            self._grace[one.name] = grace
+            self.handle(m.Retire(one.name))
+        return [one.name for one in family], view
 
     def _choose_default(self, model: str) -> None:
         if model:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...policies.cluster.application_life import model_of
+from ...policies.model.tiers import folder_and_layers
 from ...policies.requests.load_failure import LoadFailure, blocked, reasons, without_folders
 from .additions import Additions
 from .controller_parts import ControllerParts
@@ -66,7 +67,8 @@ class LoadFailures:
         if not served.here or not served.shown or served.in_force or not blocked(_routes(served), refusals):
             return  # a pipeline may still serve it where replicas cannot be loaded
         self._number += 1
-        told = without_folders(reasons(refusals), (served.application.checkpoint, served.application.base))
+        sources = (served.application.checkpoint, served.application.base)
+        told = without_folders(reasons(refusals), [folder_and_layers(source)[0] for source in sources])
         final = blocked(_routes(served), {worker for worker in refusals if (worker, name) in self._final})
         served.failure = LoadFailure(name, self._number, told, final or not served.on_demand)
         if served.on_demand:

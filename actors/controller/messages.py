@@ -31,6 +31,7 @@ class Application:
     base_model: str = ""  # adapters: id of the model that it was put on
     defaults: str = ""  # as ``Chain`` has it
     on_demand: bool = False  # loaded when requests ask for it, if the settings allow that
+    family: str = ""  # as ``Chain`` has it
 
     @property
     def served_as(self) -> str:

@@ -123,7 +123,7 @@ def whole_models(served: Mapping[str, Served]) -> list[WholeModel]:
     """Return the models that an adapter can be put on: whole served models, then removed ones that adapters still hold."""
     here = [one.application for one in served.values() if one.deployed]
     wholes = [
-        WholeModel(one.application.served_as, one.application.checkpoint)
+        WholeModel(one.application.served_as, one.application.checkpoint, family=one.application.family)
         for one in served.values()
         if one.deployed and not (one.draining or one.application.changed)
     ]

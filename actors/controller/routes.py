@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ...policies.model.chain import Chain, Route
+from ...policies.model.tiers import folder_and_layers
 from ...policies.requests.dispatch import workers_of
 from ...policies.requests.load_failure import LoadFailure
 from ...policies.sweep.events import RoutesChanged
@@ -264,10 +265,11 @@ def _chain(served: Served, last: Chain | None) -> Chain:
         one.max_length,
         one.virtual,
         model=one.model,
-        checkpoint=one.base or one.checkpoint,
+        checkpoint=folder_and_layers(one.base or one.checkpoint)[0],
         created=one.created,
         place=served.place,
         base=one.base_model,
         defaults=one.defaults,
         adapter=one.checkpoint if one.base else "",
+        family=one.family,
     )

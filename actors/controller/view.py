@@ -18,6 +18,7 @@ from ...policies.model.chain import Chain, bases
 from ..block.messages import BlockStatus
 from ..gateway.port import ApplicationView, Census, RemovalView
 from ..worker.messages import WorkerStatus
+from .families import members
 from .labels import labels as labels_of
 from .messages import Application
 from .residency import Served, serving
@@ -159,7 +160,7 @@ def _applications(
 ) -> dict[str, Any]:
     deployed = [served for served in state.served.values() if served.deployed]
     current = sorted((served for served in deployed if not served.draining), key=lambda served: served.place)
-    parents = bases(Chain(served.application.name, served.blocks, 0) for served in current)
+    parents = bases(_compared(served) for served in current)
     users: dict[bytes, tuple[str, ...]] = {}
     for served in deployed:
         for shared in dict.fromkeys(c.shared for c in served.application.components):
@@ -191,6 +192,12 @@ def _applications(
     return result
 
 
+def _compared(served: Served) -> Chain:
+    """Return an application as ``bases`` compares it."""
+    one = served.application
+    return Chain(one.name, served.blocks, 0, model=one.model, family=one.family)
+
+
 def _state(state: ControllerState, served: Served) -> str:
     if not served.deployed:
         return "undeployed"
@@ -208,18 +215,21 @@ def _parameters(found: dict[str, tuple[int, int]], labels: Mapping[str, str]) ->
 def application_view(state: ControllerState, served: Served) -> ApplicationView:
     """Return the view of an application for the caller that added it."""
     one = served.application
-    shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed or o is served))
-    ready = served.parked or state.ready(one.name)
+    family = members(state.served, served)
+    shares = family_shares(state.served, family)
+    ready = all(member.parked or state.ready(member.application.name) for member in family)
     base = (_base(state, one) or "") if one.changed else ""
-    return ApplicationView(one.served_as, one.checkpoint, ready, one.context, shares.own, shares.shared, base)
+    tiers = tuple(member.application.served_as for member in family[1:])
+    return ApplicationView(one.served_as, one.checkpoint, ready, one.context, shares.own, shares.shared, base, tiers)
 
 
 def removal_view(state: ControllerState, served: Served, default: str) -> RemovalView:
-    """Return the consequences of a removal. ``default``: see ``GatewayPort.remove_application``."""
-    one = served.application
-    shares = parameter_shares(one, holders(o.application for o in state.served.values() if o.deployed))
-    others = [o.application for o in state.served.values() if o.deployed and not o.draining and o is not served]
-    over = [o for o in others if o.changed and (o.base == one.checkpoint if o.base else o.base_model == one.served_as)]
+    """Return the consequences of a removal, with all tiers. ``default``: see ``GatewayPort.remove_application``."""
+    family = members(state.served, served)
+    shares = family_shares(state.served, family)
+    others = [o.application for o in state.served.values() if o.deployed and not o.draining and o not in family]
+    checkpoints, models = zip(*((o.application.checkpoint, o.application.served_as) for o in family), strict=True)
+    over = [o for o in others if o.changed and (o.base in checkpoints if o.base else o.base_model in models)]
     default = default or state.table.default
     return RemovalView(False, shares.own, len(over), default, any(o.served_as == default for o in others))
 
@@ -273,3 +283,14 @@ def parameter_shares(application: Application, held: Mapping[bytes, int]) -> Par
         else:
             own += nbytes
     return ParameterShares(own, shared)
+
+
+def family_shares(served: Mapping[str, Served], family: list[Served]) -> ParameterShares:
+    """Return the bytes that an application and its tiers own together, and the bytes that others have, too."""
+    names = {one.application.name for one in family}
+    held = holders(one.application for name, one in served.items() if one.deployed and name not in names)
+    tensors: dict[bytes, int] = {}
+    for one in family:
+        tensors |= one.application.tensors()
+    shared = sum(nbytes for hash, nbytes in tensors.items() if held[hash])
+    return ParameterShares(sum(tensors.values()) - shared, shared)

@@ -7,7 +7,9 @@ table, to which the catalogue passes the controller's publications.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+from ...policies.model.tiers import no_tier
 from ...policies.nearest import suggestion
 from ...policies.requests.admission import admit
 from ...policies.requests.refusal import Refusal, RequestRefused
@@ -50,7 +52,8 @@ class Catalogue:
         table, chain, configured = self._table, self._table.chains.get(application), self.configured.get(model)
         if configured is None:
             assert chain is not None, "a model is neither configured nor published"
-            configured = ModelInfo(model, chain.checkpoint, chain.context, chain.created, False, adapter=chain.adapter)
+            more: dict[str, Any] = {"adapter": chain.adapter, "family": chain.family}
+            configured = ModelInfo(model, chain.checkpoint, chain.context, chain.created, False, **more)
         virtual = chain.virtual if chain is not None else configured.virtual
         return ModelInfo(
             model,
@@ -65,6 +68,7 @@ class Catalogue:
             base=chain.base if chain is not None else configured.base,
             defaults=chain.defaults if chain is not None else configured.defaults,
             adapter=chain.adapter if chain is not None and chain.checkpoint else configured.adapter,
+            family=chain.family if chain is not None else configured.family,
         )
 
     def virtual(self, model: str) -> int:
@@ -93,7 +97,8 @@ class Catalogue:
         """Return the refusal for a model that is not served or no longer served, else None."""
         if model in self._table.models:
             return None
-        there = suggestion(model, [*self._table.models], repr)
+        tiers = [one for one in self._table.models if self._model(one, self._table.models[one]).family]
+        there = no_tier(model, tiers) or suggestion(model, [*self._table.models], repr)
         return RequestRefused(Refusal.UNKNOWN_MODEL, f"model {model!r} does not exist; {there}")
 
     def unfit(self, generation: Generation) -> RequestRefused | None:

@@ -209,6 +209,7 @@ class ModelInfo:
     adapter: str = ""
     base: str = ""  # of an adapter: the id of the model that it was put on
     defaults: str = ""  # what its requests get where they say nothing, as a JSON object; "": nothing
+    family: str = ""  # of a lower tier: the id of the family, which is the top tier
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -232,7 +233,7 @@ class NewApplication:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationView:
-    """An application that was added. Sizes are raw bytes of parameters."""
+    """An application that was added, with its tiers. Sizes are raw bytes of parameters."""
 
     id: str
     checkpoint: str
@@ -241,6 +242,7 @@ class ApplicationView:
     own: int
     shared: int  # with other applications
     base: str = ""  # of an adapter: the id of the model that it was put on
+    tiers: tuple[str, ...] = ()  # of a family: the ids of its lower tiers, which were added with it
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class RowLengths:
 
     long: int
     short: int
+    rows: int = ROWS
 
     @classmethod
     def of(cls, max_position: int) -> RowLengths:

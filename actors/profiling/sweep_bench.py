@@ -17,11 +17,12 @@ from ...gpu.executor import PARAMETERS, Executor
 from ...gpu.model.config import ComponentSpec
 from ...gpu.parameters import ALIGNMENT
 from ...gpu.weights.checkpoint import Checkpoint
+from ...gpu.weights.exits import below
 from ...policies.model.chain import Component, Kind
 from ...policies.model.runs import Run, run_of
 from ...policies.plan.sampling import SamplingParams
 from ...policies.plan.sweep_plan import Edit, MapGroup, SetPages, SetSampling, Step, SweepPlan, WriteTokens
-from .shapes import ROWS, SWEEP_TOKENS, RowLengths, SweepShape
+from .shapes import SWEEP_TOKENS, RowLengths, SweepShape
 
 CHUNK = 64 << 10  # bytes that are mapped at a time
 PAGE = 16  # tokens
@@ -49,17 +50,18 @@ class SweepBench:
         self._backend, self._lengths, self._random = backend, lengths, Random(0)
         specs = [spec.loads()[0] for spec in checkpoint.specs(PAGE, str(backend.dtype).removeprefix("torch."))]
         layers = sum(spec.component.kv is not None for spec in specs)
-        pages = [-(-lengths.of_row(row) // PAGE) for row in range(ROWS)]
+        pages = [-(-lengths.of_row(row) // PAGE) for row in range(lengths.rows)]
         layouts = {spec.component.kv for spec in specs if spec.component.kv is not None}
         slots = layers * sum(pages)
         packed = sum(-(-part.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs for part in backend.parts(spec))
         sizes = [packed, *[slots * backend.slot_bytes(layout) for layout in layouts]]
-        if sum(sizes) > memory:
-            message = f"{checkpoint.path} with {ROWS} sequences needs {sum(sizes)} bytes, and {memory} are free here"
+        self.nbytes = sum(sizes)
+        if self.nbytes > memory:
+            message = f"{checkpoint.path} with {lengths.rows} sequences needs {sum(sizes)} bytes, and {memory} are free here"
             raise BackendError(f"{message}; end other programs, or profile a smaller model")
         self._executor = Executor(
             backend,
-            rows=ROWS,
+            rows=lengths.rows,
             max_length=lengths.long,
             kv_layers=layers,
             max_tokens=SWEEP_TOKENS,
@@ -73,7 +75,8 @@ class SweepBench:
         for layout, size in zip(layouts, sizes[1:], strict=True):
             self._map(self._executor.add_layout(layout), size)
         self.loads = list(self._load(backend, specs))
-        self._compose([spec.component for spec in specs])
+        self._chain, self._layers = [spec.component for spec in specs], checkpoint.config.layers
+        self._compose(self._chain)
         runs = self._whole
         self.parameters, self.kv = sum(run.nbytes for run in runs), sum(run.kv_bytes for run in runs)
         self._fill(pages, layers, checkpoint.config.vocabulary)
@@ -93,6 +96,32 @@ class SweepBench:
                 plan.steps.append(Step(self._runs[run], batch, [], run.nbytes, run.kv_bytes, run.head))
         self._number += 1
         return plan
+
+    def prompt_seconds(self, depth: int) -> float:
+        """Return the seconds that a prompt of the first row's length takes in the first layers, and then in the head.
+
+        ``depth`` is the number of layers; 0 means all.
+        """
+        runs = [self._first_layers(depth), self._whole[-1]] if depth else self._whole
+        length, seconds = self._lengths.of_row(0), 0.0
+        for start in range(0, length, SWEEP_TOKENS):
+            count = min(SWEEP_TOKENS, length - start)
+            drawn = [0] * (start + count == length)
+            plan = SweepPlan(self._number, row=[0], start=[start], count=[count], sample=drawn)
+            for run in runs:
+                if batch := drawn if run.head else [0]:
+                    plan.steps.append(Step(self._runs[run], batch, [], run.nbytes, run.kv_bytes, run.head))
+            self._number += 1
+            seconds += self._executor.execute(plan).seconds
+        return seconds
+
+    def _first_layers(self, depth: int) -> Run:
+        """Return the run of the embedding and the first layers, composed when it is first asked for."""
+        run = run_of(0, below(self._chain, depth, self._layers), 0)
+        if run not in self._runs:
+            self._runs[run] = len(self._runs)
+            self._executor.compose(self._runs[run], run.components, run.kv_layer)
+        return run
 
     def time(self, shapes: Sequence[SweepShape], repeats: int, tell: Callable[[int, int], None]) -> list[list[float]]:
         """Return the sorted seconds of each shape's repeats. A first turn warms up and does not count."""

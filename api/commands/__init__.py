@@ -65,6 +65,8 @@ COMMANDS = {
     "explain": Command("explain", "explain", "show what happened to a request"),
     "chaos": Command("chaos", "chaos", "kill, stop or slow a worker of your own server"),
     "doctor": Command("doctor", "doctor", "check whether this machine can serve"),
+    "family plan": Command("family", "family_plan", "measure which tiers are as fast as smaller models"),
+    "family export": Command("family", "family_export", "write a tier of a family as a checkpoint"),
     "zoo add": Command("zoo", "zoo_add", "add a model to a zoo, which stores each tensor once"),
     "zoo list": Command("zoo", "zoo_list", "list the applications of a zoo"),
     "zoo show": Command("zoo", "zoo_show", "show an application's blocks and who shares them"),

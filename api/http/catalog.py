@@ -34,6 +34,7 @@ from ...gpu.weights.checkpoint_files import (
 )
 from ...gpu.weights.generation import read_generation
 from ...policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, named_base
+from ...policies.model.tiers import no_tier
 from ...policies.nearest import suggestion
 from ...policies.plan.sampling import SamplingParams
 from ...zoo.source import is_variant, open_source
@@ -206,7 +207,8 @@ class Catalog:
             gone = f"the default, {shown(wanted)}, is not served" if wanted else "there is no default"
             remedy = f"name one of {', '.join(ids[:20])}, add {shown(wanted)} again, or start with default_model=NAME"
             raise ApiError(400, f"the request names no model and {gone}; {remedy}", param="model", code="no_default_model")
-        message = f"the model {shown(model)} does not exist; {suggestion(model, ids, repr)}"
+        told = no_tier(model, [info.id for info in models if info.family]) or suggestion(model, ids, repr)
+        message = f"the model {shown(model)} does not exist; {told}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
     async def load(self, info: ModelInfo) -> ServedModel:

@@ -199,4 +199,5 @@ def _follows(name: str, view: RemovalView) -> str:
 def _shares(view: ApplicationView) -> str:
     if not (total := view.own + view.shared):
         return "what it shares is known when it has been read"
-    return f"shares {shared_part(view.shared / total)} of its blocks, +{binary_size(view.own)}"
+    tiers = f"; tiers: {', '.join(view.tiers)}" if view.tiers else ""
+    return f"shares {shared_part(view.shared / total)} of its blocks, +{binary_size(view.own)}{tiers}"

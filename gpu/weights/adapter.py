@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import CheckpointError
 from ..model.config import EmbeddingConfig, TensorRef
@@ -90,7 +91,8 @@ def open_adapter(source: str | Path, base: Checkpoint) -> Checkpoint:
             "base and serve the whole checkpoint"
         )
     generation = read_generation(CheckpointFiles(folder, base.path), base.config)
-    return Checkpoint(base.path, base.config, generation, parts, base.chain, deltas, folder, known=base.known, hold=base)
+    own: dict[str, Any] = {"known": base.known, "hold": base, "tier": base.tier}
+    return Checkpoint(base.path, base.config, generation, parts, base.chain, deltas, folder, **own)
 
 
 def _low_rank(folder: Path, fields: Fields, form: str, base: Checkpoint) -> tuple[Parts, dict[int, DeltaPart]]:

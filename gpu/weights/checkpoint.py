@@ -7,10 +7,13 @@ tensors in pieces. No torch and no tensor in memory: ``gpu/weights/loader.py`` d
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...policies.model.chain import Component, Kind, KvLayout
+from ...policies.model.tiers import tier_source
 from ...policies.nearest import nearest
 from ..errors import CheckpointError
 from ..model.config import (
@@ -32,6 +35,7 @@ from ..model.fields import Fields, named, shown
 from ..model.parts import Architecture, Part, Source
 from ..model.registry import find
 from .checkpoint_files import CheckpointFiles
+from .exits import Heads, below, read_exits, shared_heads
 from .generation import read_generation
 from .hub import HUB_ADDRESS, HUB_ID, fetch
 from .identity import component_id, delta_id, hash_tensor
@@ -65,7 +69,8 @@ class Checkpoint:
     Made by ``open``, ``gpu/weights/adapter.py`` (an adapter over a base) or ``zoo/source.py``. ``deltas`` are an adapter's,
     by place in the chain. ``source`` is the adapter's folder. ``known`` has hashes of tensors that need not be read again; a
     whole checkpoint adds the hashes that it has computed, and its adapters share them. ``hold`` is an object that keeps
-    files from being removed while this lives.
+    files from being removed while this lives. ``exits`` are the heads of a family's lower tiers, by their number of layers;
+    ``tier`` is that number of one of them, opened by itself or under an adapter, and 0 for every other checkpoint.
     """
 
     def __init__(
@@ -80,6 +85,8 @@ class Checkpoint:
         *,
         known: dict[TensorRef, bytes] | None = None,
         hold: object = None,
+        exits: Heads | None = None,
+        tier: int = 0,
     ) -> None:
         self.path = path  # the folder with the tokenizer; for an adapter, its base's
         self.config = config
@@ -88,6 +95,7 @@ class Checkpoint:
         self.deltas = deltas or {}
         self.source = source or path
         self.known = {} if known is None else known
+        self.exits, self.tier = exits or {}, tier
         self._chain, self._hold = chain, hold
 
     @classmethod
@@ -115,12 +123,45 @@ class Checkpoint:
             )
         tie = {architecture.head: architecture.embedding, architecture.embedding: architecture.head} if config.tied else {}
         parts = [(part, _assign(path, roles, tie, tensors)) for part, roles in chain]
-        return cls(path, config, read_generation(CheckpointFiles(path), config), parts, chain)
+        exits = read_exits(path, config.layers, *_head(parts))
+        return cls(path, config, read_generation(CheckpointFiles(path), config), parts, chain, exits=exits)
+
+    def with_shared_exits(self, layers: Sequence[int], source: str) -> Checkpoint:
+        """Return this whole checkpoint as a family whose exits use its own head. ``source``: the field that asks for it.
+
+        Raises CheckpointError.
+        """
+        if self.exits:
+            raise CheckpointError(f"{source} is given, but {self.path} has exits of its own; leave {source} out")
+        exits = shared_heads(layers, _head(self.parts)[1], self.config.layers, source)
+        more: dict[str, Any] = {"known": self.known, "hold": self._hold, "exits": exits}
+        return Checkpoint(self.path, self.config, self.generation, self.parts, self._chain, **more)
+
+    def at_exit(self, layers: int) -> Checkpoint:
+        """Return the tier that leaves after this many layers. Raises CheckpointError if there is no such exit."""
+        if layers not in self.exits:
+            there = ", ".join(map(str, self.exits)) or "none"
+            raise CheckpointError(f"{self.path} has no exit after {layers} layers; there are: {there}")
+        head, refs = self.parts[-1][0], self.exits[layers]
+        config = dataclasses.replace(
+            self.config,
+            layers=layers,
+            windows=self.config.windows[:layers],
+            tied=self.config.tied and refs["weight"] == self.parts[-1][1]["weight"],
+        )
+        parts = [*below(self.parts, layers, self.config.layers), (head, refs)]
+        more: dict[str, Any] = {"known": self.known, "hold": self, "tier": layers}
+        return Checkpoint(self.path, config, self.generation, parts, **more)
 
     @property
     def nbytes(self) -> int:
         """The raw bytes of all components; a tied tensor counts in each component that uses it."""
         return sum(ref.nbytes for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values())
+
+    @property
+    def beneath(self) -> str:
+        """The source of the whole checkpoint, without an adapter; links are resolved."""
+        return tier_source(os.path.realpath(self.path), self.tier)
 
     @property
     def virtual(self) -> int:
@@ -133,7 +174,8 @@ class Checkpoint:
         if self._chain is None:
             fields = Fields.read(self.path / "config.json")
             architecture = find(fields)
-            _, self._chain = architecture.read(architecture.name, fields, self.config.dtype)
+            whole, chain = architecture.read(architecture.name, fields, self.config.dtype)
+            self._chain = [*below(chain, self.tier, whole.layers), chain[-1]] if self.tier else chain
         return self._chain
 
     def __len__(self) -> int:
@@ -156,7 +198,8 @@ class Checkpoint:
         A base of many adapters is read once: reading takes minutes for billions of parameters, and there may be twenty
         adapters.
         """
-        places = {ref for _, roles in (*self.parts, *self.deltas.values()) for ref in roles.values()}
+        every = (*(roles for _, roles in (*self.parts, *self.deltas.values())), *self.exits.values())
+        places = {ref for roles in every for ref in roles.values()}
         total, done = sum(ref.nbytes for ref in places - self.known.keys()), 0
 
         def advance(n: int) -> None:
@@ -191,6 +234,12 @@ class Checkpoint:
             component_id(KINDS[type(config)], config, {role: hashes[ref] for role, ref in roles.items()})
             for config, roles in self.parts
         ]
+
+    def exit_ids(self, hashes: Mapping[TensorRef, bytes]) -> dict[int, bytes]:
+        """Return the identity of each exit's head, by the exit's number of layers."""
+        head = self.parts[-1][0]
+        contents = {count: {role: hashes[ref] for role, ref in refs.items()} for count, refs in self.exits.items()}
+        return {count: component_id(Kind.HEAD, head, content) for count, content in contents.items()}
 
     def delta_ids(self, hashes: Mapping[TensorRef, bytes]) -> list[bytes]:
         """Return the identities of the components' deltas, empty where there is none."""
@@ -238,6 +287,12 @@ class Checkpoint:
                 variant = specs[i].component.variant(delta.id, delta.nbytes)
                 specs[i] = dataclasses.replace(specs[i], component=variant, delta=delta)
         return specs
+
+
+def _head(parts: Parts) -> tuple[HeadConfig, dict[str, TensorRef]]:
+    config, refs = parts[-1]
+    assert isinstance(config, HeadConfig), "a chain ends with its head"
+    return config, refs
 
 
 def component_of(config: ComponentConfig, id: bytes, nbytes: int, kv: KvLayout | None = None) -> Component:

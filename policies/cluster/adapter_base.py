@@ -18,6 +18,7 @@ class WholeModel(NamedTuple):
     model: str  # its id
     checkpoint: str  # its folder with every link resolved, or its hub id
     served: bool = True  # served under that id; else only adapters over it are served
+    family: str = ""  # a lower tier: id of its family, which is the top tier
 
 
 class AmbiguousBase(Exception):
@@ -32,12 +33,14 @@ def choose_base(trained_on: str, wholes: Iterable[WholeModel]) -> WholeModel | N
     """Return the model that an adapter trained on ``trained_on`` (a path, a hub id or "") belongs to; None: there is none.
 
     A matching id comes before a path or hub id, and that before its last name. Two ids of one checkpoint are one model; a
-    served model comes before a removed one. Raises AmbiguousBase if several models match equally well, or if none of
-    several matches.
+    served model comes before a removed one. A lower tier of a family is chosen only by its id. Raises AmbiguousBase if
+    several models match equally well, or if none of several matches.
     """
     distinct: dict[str, WholeModel] = {}
     matching: dict[int, dict[str, WholeModel]] = {}
     for whole in wholes:
+        if whole.family and whole.model != trained_on:
+            continue
         distinct.setdefault(whole.checkpoint, whole)
         if nearness := _nearness(trained_on, whole):
             matching.setdefault(nearness, {}).setdefault(whole.checkpoint, whole)

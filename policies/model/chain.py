@@ -104,6 +104,7 @@ class Chain:
     base: str = ""  # adapters: id of the model that it was put on
     defaults: str = ""  # default options of its requests, as a JSON object; "": none
     adapter: str = ""  # adapters: folder whose own files of that kind take precedence over the checkpoint's
+    family: str = ""  # lower tiers: id of the family, which is the top tier
 
     @property
     def served_as(self) -> str:
@@ -124,6 +125,7 @@ def bases(chains: Iterable[Chain]) -> dict[str, str]:
     """Return, for each application, the one that it is based on, if that is among ``chains``.
 
     For an adapter, it is the model that it was put on, unless that id now belongs to a model that shares nothing with it.
+    For a lower tier, it is the family.
     For a whole model, it is the earlier whole model that it shares most parameters with.
     """
     found: dict[str, str] = {}
@@ -135,6 +137,9 @@ def bases(chains: Iterable[Chain]) -> dict[str, str]:
             base = named.get(chain.base)
             if base is not None and not {c.shared for c in chain.components}.isdisjoint(c.shared for c in base.components):
                 found[chain.application] = base.application
+            continue
+        if chain.family in named:
+            found[chain.application] = named[chain.family].application
             continue
         common: Counter[str] = Counter()
         whole = not any(component.delta for component in chain.components)

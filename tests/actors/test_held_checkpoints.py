@@ -55,8 +55,8 @@ class Desk(Actor):
         return ApplicationView(application, "", True, 1, 1, 1)
 
     @endpoint
-    async def retire(self, model: str, grace: float, default: str = "") -> tuple[str, RemovalView]:
-        return self.serving[model], RemovalView(False, 0, 0, "", False)
+    async def retire(self, model: str, grace: float, default: str = "") -> tuple[list[str], RemovalView]:
+        return [self.serving[model]], RemovalView(False, 0, 0, "", False)
 
     @endpoint(concurrent=True)
     async def removed(self, application: str) -> None:
@@ -67,7 +67,7 @@ class Opened(Applications):
     """Reads no file."""
 
     def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> Any:
-        return f"checkpoint of {new.path}", Application(new.name, new.path, (), 1)
+        return [(f"checkpoint of {new.path}", Application(new.name, new.path, (), 1))]
 
 
 async def test_a_hold_ends_with_its_application_and_not_with_its_name() -> None:

@@ -19,6 +19,7 @@ FOLDER = ROOT / "docs" / "claims"
 SOURCES = ("tests", "benchmarks")
 CAPABILITIES = {
     "fine-tunes": "Fine-tunes on shared blocks",
+    "families": "Model families",
     "faults": "Faults and recovery",
     "numerics": "Tokens and numerics",
     "checkpoints": "Checkpoints and architectures",

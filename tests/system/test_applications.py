@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from blockwright.api.commands.cli import main
+from blockwright.gpu.weights.export import export
+from blockwright.policies.model.tiers import tier_source
 from blockwright.tests.adapters import greedy as peft_greedy
 from blockwright.tests.adapters import make_adapter, peft_model
-from blockwright.tests.checkpoints import make_checkpoint
+from blockwright.tests.checkpoints import make_checkpoint, make_family
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.test_sharing import altered
 from blockwright.tests.gpu.reference import greedy, prompt_of
@@ -25,6 +28,7 @@ from blockwright.tests.system.client import Client, body
 from blockwright.tests.system.server import Server
 from blockwright.tests.waiting import PATIENCE, until
 from blockwright.tests.zoo.models import infinite, variant
+from blockwright.zoo.source import open_source
 
 pytestmark = pytest.mark.system
 PROMPT = prompt_of(21, seed=3)
@@ -100,6 +104,44 @@ async def test_an_application_comes_and_goes_while_others_run(server: Server, mo
         assert await parameters(client) == before, "its memory is free again"
         gone, error = await change(client, "DELETE", "/admin/apps/tuned")
         assert (gone, error["error"]["param"]) == (404, "name")
+
+
+@claim("A family is added, replaced and removed with all its tiers while the server runs", of="families")
+async def test_a_family_comes_and_goes_with_its_tiers(server: Server, model: Path, roots: Path) -> None:
+    family, other = make_family(model, roots / "family", {1: "low"}), make_family(model, roots / "fewer", {2: "shared"})
+    tier = export(open_source(tier_source(str(family), 1)), roots / "tier")
+    async with Client(server) as client:
+        before = await parameters(client)
+        status, answer = await change(client, "POST", "/admin/apps", name="f", path=str(family))
+        assert (status, answer["state"]) == (200, "ready"), answer
+        heads = sum(tensor.nbytes for tensor in load_file(family / "exits.safetensors").values())
+        assert (answer["bytes"]["own"], answer["summary"].partition("; ")[2]) == (heads, "tiers: f:1")
+        assert await names(client) == {model.name: None, "f": model.name, "f:1": "f"}
+        assert await tokens(client, "f:1") == list(greedy(tier, tuple(PROMPT), 12))
+        status, error = await change(client, "DELETE", "/admin/apps/f:1")
+        assert (status, error["error"]["param"]) == (409, "name")
+        assert error["error"]["message"] == "f:1 is a tier of f, and a family goes as a whole; remove f"
+        status, answer = await change(client, "POST", "/admin/apps/f", path=str(other))
+        assert (status, answer["summary"].partition("; ")[2]) == (200, "tiers: f:2")
+        await settled(client, {model.name, "f", "f:2"})
+        status, answer = await change(client, "POST", "/admin/apps", name="f:3", path=str(roots / "tuned"))
+        assert status == 200, answer
+        three = make_family(model, roots / "three", {1: "shared", 2: "low"})
+        status, answer = await change(client, "POST", "/admin/apps", name="g", path=str(three))
+        assert status == 200, answer
+        status, answer = await change(client, "DELETE", "/admin/apps/g")
+        assert (status, answer["freed"]) == (200, heads), "the heads that only it had"
+        for name in ("f", "f:3"):
+            status, answer = await change(client, "DELETE", f"/admin/apps/{name}")
+            assert (status, answer["state"]) == (200, "removed")
+        assert await names(client) == {model.name: None}
+        assert await parameters(client) == before, "its memory is free again"
+
+
+async def settled(client: Client, expected: set[str]) -> None:
+    """Return when these models are served; the tiers of a replaced family end behind it."""
+    while {*await names(client)} != expected:
+        pass
 
 
 async def test_what_cannot_be_served_is_refused_and_nothing_changes(server: Server, model: Path, roots: Path) -> None:

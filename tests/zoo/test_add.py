@@ -17,12 +17,15 @@ from safetensors.torch import load_file, save_file
 
 from blockwright.gpu.errors import CheckpointError
 from blockwright.gpu.weights.checkpoint import Checkpoint
+from blockwright.policies.model.tiers import tier_source
 from blockwright.tests.adapters import make_adapter
+from blockwright.tests.checkpoints import make_family
 from blockwright.tests.claims import claim
 from blockwright.tests.zoo.models import WEIGHTS, doubled, files, infinite, tensor_files, variant
 from blockwright.zoo.add import add
 from blockwright.zoo.errors import StorageError, ZooError
-from blockwright.zoo.remove import remove
+from blockwright.zoo.remove import gc, remove
+from blockwright.zoo.source import open_source
 from blockwright.zoo.verify import verify
 from blockwright.zoo.zoo import Zoo
 
@@ -296,3 +299,32 @@ def test_a_disk_without_room(checkpoint: Make, tmp_path: Path, monkeypatch: pyte
     needs = f"zoo {zoo} needs 28672 bytes more and 24576 are free there; free some room on that disk"
     assert refused(zoo, tuned, "tuned") == needs
     assert add(zoo, str(checkpoint("llama")), "same").stored == 0
+
+
+@claim("A zoo stores only the heads of a family whose whole model it has", of="families")
+def test_a_family_adds_only_its_heads_and_takes_them_along(checkpoint: Make, tmp_path: Path) -> None:
+    base, zoo = checkpoint("llama"), tmp_path / "zoo"
+    family = make_family(base, tmp_path / "family", {1: "low", 2: "shared"})
+    add(zoo, str(base), "base")
+    before = files(zoo)
+    added = add(zoo, str(family), "family")
+    heads = sum(tensor.nbytes for tensor in load_file(family / "exits.safetensors").values())
+    assert (added.base, added.tensors, added.stored) == ("base", 2, heads)
+    assert add(zoo, str(family), "family").there
+    assert {one.application: one.owned for one in Zoo(zoo).listings()} == {"base": 0, "family": heads}
+    stored, folder = open_source(Zoo(zoo).folder("family")), open_source(family)
+    for layers in (1, 2):
+        tier = open_source(tier_source(str(Zoo(zoo).folder("family")), layers))
+        assert [one.component.id for one in tier.specs(16, "float32")] == [
+            one.component.id for one in folder.at_exit(layers).specs(16, "float32")
+        ]
+        assert tier.chain == folder.at_exit(layers).chain
+    again = add(tmp_path / "other", str(Zoo(zoo).folder("family")), "copy")
+    assert again.stored == added.nbytes
+    assert [*open_source(Zoo(tmp_path / "other").folder("copy")).exits] == [*stored.exits] == [1, 2]
+    del stored, tier
+    gc(zoo)
+    assert not verify(zoo).faults
+    remove(zoo, "family")
+    gc(zoo)
+    assert files(zoo) == before

@@ -31,6 +31,8 @@ FLAGS = {
     "demo": {"--checkpoint", "--port", "--serve"},
     "doctor": {"--json", "--port"},
     "chaos": {"--api-key-file", "--seconds", "--url"},
+    "family export": {"--tier"},
+    "family plan": {"--models"},
     "explain": {"--api-key-file", "--json", "--last", "--url"},
     "apps": {"--api-key-file", "--json", "--url"},
     "apps add": {"--api-key-file", "--base", "--replace", "--url", "--wait"},
