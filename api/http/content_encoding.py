@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 from aiohttp import StreamReader, web
 from aiohttp.base_protocol import BaseProtocol
@@ -74,7 +75,7 @@ class _Decoder:
 
     def __init__(self, coding: str) -> None:
         self._coding, self._form = coding, _CODINGS[coding]
-        self._stream: zlib._Decompress | None = None
+        self._stream: Any = None  # a decompressor of zlib, whose class has no public name
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """Yield what further bytes unpack to. A gzip file may follow another."""

@@ -51,6 +51,17 @@ def test_a_prediction_is_found_again_after_tokens_that_it_lacks_and_tokens_that_
         assert drafted(row(DraftOptions(prediction=text)), [1, 2, 3, *answer], most=3) == then, answer
 
 
+def test_a_text_that_repeats_itself_is_not_stuck_before_a_wrong_token() -> None:
+    """The place that agrees best is the one before a wrong token, again and again."""
+    answer = [7] * 40
+    text = [8 if place in (10, 20, 21, 30) else 7 for place in range(40)]
+    drafts, tokens, stood = row(DraftOptions(tokens=1, prediction=text)), [1, 2, 3], 0
+    for token in answer:
+        tokens.append(token)
+        stood += drafted(drafts, tokens, most=1) == [7]
+    assert stood > 30
+
+
 def test_the_answer_so_far_counts_after_a_failover() -> None:
     assert drafted(row(DraftOptions(prediction=[10, 11, 12, 13])), [1, 2, 3, 10, 11]) == [12, 13]
 
