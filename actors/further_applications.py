@@ -1,4 +1,4 @@
-"""Applications that no setting names one by one: adapters of the folder ``adapters``, and additions before a restart.
+"""Adapters of the folder ``adapters``, and models added before a restart: applications that no setting names one by one.
 
 Reads the file system and changes nothing. Each one is opened by itself, so a broken one does not keep others from being
 served. They are loaded when requests ask for them.

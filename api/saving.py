@@ -1,4 +1,7 @@
-"""The memory that sharing saves, in words: the same at a server's start, in ``ps`` and ``top``, in zoos and in the demo."""
+"""The memory that sharing saves, in words: the same at a server's start, in ``ps`` and ``top``, in zoos and in the demo.
+
+``actors/controller/view.py`` computes a server's numbers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choice of the back end, made once when a worker starts."""
+"""Choice of the back end, made once when a worker starts: native kernels, or the torch reference without gcc."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A supervisor: an actor that keeps other actors running, here and on other nodes.
 
-Owns its children: it starts them in order, restarts them as ``policies/restarts`` says when they end, and stops them in
-reverse order when it ends itself; none outlives it, whatever ends it. Gives up by crashing, so that its own supervisor acts.
-Decides nothing itself: who is restarted, when, and where is the policy's.
+Owns its children: it starts them in order, restarts them as the policy says when they end, and stops them in reverse order
+when it ends itself; none outlives it, whatever ends it. Gives up by crashing, so that its own supervisor acts. Decides
+nothing itself: ``policies/cluster/restart_policy.py`` decides which child is restarted, when, and where. Dead nodes are
+noticed in ``cluster/cluster.py``, ended processes in ``cluster/process_watch.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Removing an application from a zoo, and garbage collection of everything that no application needs.
+"""Removing an application from a zoo, and garbage collection (``zoo gc``) of everything that no application needs.
 
 An application that is being served is held (``source.Hold``) and cannot be removed, so files that a server may read again
 are never deleted. ``gc`` and all other writers exclude each other, so a model that is being added is not garbage.
@@ -46,7 +46,10 @@ def remove(root: Path, name: str, *, waiting: Waiting | None = None, step: Step 
 
 
 def gc(root: Path, *, waiting: Waiting | None = None, step: Step | None = None) -> Freed:
-    """Delete everything that no application needs. Raises ZooDamaged if an application's needs cannot be read."""
+    """Delete the components, deltas, tensors, files and device profiles that no application needs.
+
+    Foreign files stay. Raises ZooDamaged if an application's needs cannot be read.
+    """
     with writing(root, waiting=waiting, step=step) as disk:
         zoo, layout = Zoo(root), disk.layout
         chains = zoo.chains().values()

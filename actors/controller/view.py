@@ -1,6 +1,6 @@
 """The body of ``/admin/cluster``: the controller's state and the workers' answers as plain data.
 
-Makes no calls: a worker without an answer is shown with what the controller knows.
+Computes also what sharing blocks saves. Makes no calls: a worker without an answer is shown with what the controller knows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def cluster_view(
     Sizes are in bytes, block ids hexadecimal. sequences: of each gateway, by model. predictors: figures of each worker's.
     """
     labels = labels_of(state.served)
-    sharing = saving(served.application for served in state.served.values() if served.deployed)
+    sharing = memory_saved(served.application for served in state.served.values() if served.deployed)
     return {
         "workers": [
             _worker(state, worker, statuses.get(name), labels)
@@ -257,8 +257,8 @@ class Saving:
     saved: int  # what separate copies would take in addition
 
 
-def saving(applications: Iterable[Application]) -> Saving:
-    """Return the sizes for one place that holds all of them, however often they are deployed."""
+def memory_saved(applications: Iterable[Application]) -> Saving:
+    """Return the memory of all of them together and the memory that sharing saves, however often they are deployed."""
     stored: dict[bytes, int] = {}
     alone = 0
     for application in applications:

@@ -1,4 +1,4 @@
-"""The gateway's record of one request: its tokens, its attempts and its history of events.
+"""The gateway's record of one request: its tokens without gap or repetition, its attempts and its history of events.
 
 Owns the bookkeeping inside one request and its public view. Never decides where a request goes and never sends.
 """
@@ -238,7 +238,9 @@ class RequestRecord:
         self.drafts[news.source] = counts.plus(rounds, news.drafted, news.accepted)
 
     def submission(self, gateway: str, page_size: int, timeout: float) -> Submission:
-        """Return the next attempt as its home gets it, except for the route, which is not known yet.
+        """Return the next attempt as its home gets it. It resumes after the tokens that the request already has.
+
+        The route is left out, since it is not known yet.
 
         ``timeout``: as in ``Submission``.
         """
@@ -278,7 +280,10 @@ class RequestRecord:
         return replace(news, position=1, entries=self.scores) if new and not self.unscored else None
 
     def extend(self, news: TokensEmitted, now: float) -> TokensEmitted | None:
-        """Add the new tokens of ``news``, which must leave no gap, and return them; return None if nothing is new."""
+        """Add the new tokens of ``news``, and return them; return None if nothing is new.
+
+        Tokens that the request already has, repeated by a report, are dropped. ``news`` must leave no gap.
+        """
         skip = len(self.tokens) - news.position
         if skip:
             if skip > len(news.tokens) or (skip == len(news.tokens) and not news.finish):

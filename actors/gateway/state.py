@@ -1,4 +1,4 @@
-"""The gateway's state machine: requests, their emitted tokens, and failover to another attempt.
+"""The gateway's state machine: requests, their emitted tokens, and failover: a stream resumes in another attempt.
 
 Owns what must survive the death of any worker: a request's prompt, every token that was emitted, and how often it was
 present when a worker died. ``handle(event, now)`` returns the effects to perform, in order. Only the gateway starts
@@ -329,13 +329,14 @@ class GatewayState:
         self.offline.lost(worker)
         for record in sorted(ran, key=lambda record: record.key):
             record.note(now, "worker_died", worker=worker, cause=cause)
-            self._lost(record, now)
+            self._fail_over(record, now)
         self._pump(now)
 
-    def _lost(self, record: RequestRecord, now: float) -> None:
-        """Handle the death of a worker of the request's route.
+    def _fail_over(self, record: RequestRecord, now: float) -> None:
+        """Fail a request over after the death of a worker of its route: it resumes elsewhere from the tokens it has.
 
-        If the request ran alone, no other can be to blame: it counts even without a report that it was planned.
+        A request that has killed too many workers is refused instead. If the request ran alone, no other can be to blame: it
+        counts even without a report that it was planned.
         """
         record.deaths.count(record.planned or record.alone)
         self._cancel(record)
@@ -413,7 +414,7 @@ class GatewayState:
         else:
             self._freed |= record.alone
             if reason == "host-lost":
-                self._lost(record, now)
+                self._fail_over(record, now)
             else:
                 self._requeue(record, now)
         if record.state == "waiting":

@@ -1,4 +1,4 @@
-"""Outgoing tensor buffers, written into memory shared with the next worker if there is some.
+"""Outgoing tensors: a pipeline's hidden states for its next worker, in shared memory if there is some; KV and parameters.
 
 Owns the links that this worker has used. ``lay_out`` runs on the device thread, so that the event loop moves no large
 buffers; ``send`` runs on the loop.
@@ -49,7 +49,7 @@ class Outbox:
         return link.send(kind, header, [body])
 
     def depart(self, swept: Swept) -> None:
-        """Send the hidden states that leave after a sweep."""
+        """Send the hidden states that leave after a sweep to the worker of their next pipeline stage."""
         for departure, hidden in zip(swept.plan.departures, swept.departed, strict=True):
             header = pack(encode(Flight(departure.home, 0, departure.width, departure.rows), Sink()))
             try:

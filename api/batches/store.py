@@ -1,7 +1,8 @@
 """The store of files, batches and results: a database and a folder of files below ``batch_dir``.
 
-Each method is one transaction or one read. None uses asyncio, lines or HTTP (``desk.py`` calls them on one thread). A result
-is stored once: a second one for the same line changes nothing. Times are seconds since the epoch and are passed in.
+A batch continues from it after a crash (``open_batches``, ``answered``). Each method is one transaction or one read. None
+uses asyncio, lines or HTTP (``desk.py`` calls them on one thread). A result is stored once: a second one for the same line
+changes nothing. Times are seconds since the epoch and are passed in.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ class BatchStore:
         return [_made_batch(row) for row in rows], more
 
     def open_batches(self) -> list[OpenBatch]:
+        """Return the batches to run, also those of before a crash, the oldest first."""
         rows = self._database.execute(f"SELECT * FROM batches WHERE status IN ({_OPEN}) ORDER BY serial")
         return [
             OpenBatch(
@@ -197,7 +199,7 @@ class BatchStore:
         return new
 
     def answered(self, batch: str) -> dict[int, tuple[int, int]]:
-        """Return the lines that have a result: tokens of the answer, and cached ones of the prompt."""
+        """Return the lines that have a result and are not run again: tokens of the answer, and cached ones of the prompt."""
         rows = self._database.execute("SELECT line, output_tokens, cached_tokens FROM results WHERE batch = ?", (batch,))
         return {row[0]: (row[1], row[2]) for row in rows}
 

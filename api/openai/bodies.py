@@ -1,4 +1,4 @@
-"""Request bodies of the generating endpoints, parsed and checked into plain records.
+"""Request bodies of completions and chat completions, parsed and checked into plain records.
 
 Every refusal is a 400 that names the field, the value and the remedy. ``fields.py`` declares the fields. This module has the
 checks that concern several fields, prompts and messages. It is independent of models: ``generate.py`` applies lengths,

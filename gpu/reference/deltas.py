@@ -1,4 +1,7 @@
-"""Products of a component over a step's rows, in plain torch: the base's for all rows, plus the terms of their deltas.
+"""Products of a component in plain torch: the base's for all rows of a step, plus each row's delta (LoRA, bias shift).
+
+The native kernels do the same in ``gpu/kernels/deltas.h``. Parts of a forward pass other than products are in
+``backend.py``.
 
 Legend: T tokens of a step, G tokens with one delta, D input width, Q output width, P virtual tokens.
 """
@@ -67,7 +70,7 @@ class Products:
         self.changes = [(s.tokens, s.deltas[place]) for s in stretches if place in s.deltas]
 
     def __call__(self, role: str, x_TD: torch.Tensor) -> torch.Tensor:
-        """Return the product [T, Q] of one role."""
+        """Return the product [T, Q] of one role, with the LoRA terms and bias shifts of the rows' deltas added."""
         y_TQ = F.linear(x_TD, self.weights[role], self.weights.get(f"{role}_bias"))
         name = self._prefix + role
         for tokens, delta in self.changes:

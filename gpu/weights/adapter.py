@@ -25,7 +25,7 @@ from .bottleneck import read_bottlenecks
 from .checkpoint import Checkpoint, DeltaPart, Parts, locate, rows_of
 from .checkpoint_files import CheckpointFiles
 from .generation import read_generation
-from .lora import LoraRules, Sorted
+from .lora_rules import LoraRules, Sorted
 from .tensor_files import check_dtype, read_header
 from .virtual_tokens import read_virtual_tokens
 

@@ -1,9 +1,10 @@
-"""Identity of components and packed tensors: the content of their hashes. No torch, nothing stays resident.
+"""Identity of components, deltas and packed tensors: a hash of content, by which models share equal blocks.
 
-A component's id is a 128-bit BLAKE2b of its kind, its configuration (JSON with sorted keys) and, per role in alphabetical
-order, the hash of the raw tensor (type, shape, bytes as stored). The place of a tensor, fusion and packing do not enter. A
-packed tensor's id is a 128-bit BLAKE2b of the raw tensor's hash and the packed form, so that neither names nor components
-enter. A delta's id is made like a component's, from both configurations and its own tensors.
+Uses no torch; nothing stays resident. A component's id is a 128-bit BLAKE2b of its kind, its configuration (JSON with
+sorted keys) and, per role in alphabetical order, the hash of the raw tensor (type, shape, bytes as stored). The place of a
+tensor, fusion and packing do not enter. A packed tensor's id is a 128-bit BLAKE2b of the raw tensor's hash and the packed
+form, so that neither names nor components enter. A delta's id is made like a component's, from both configurations and its
+own tensors.
 """
 
 from __future__ import annotations

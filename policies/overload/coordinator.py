@@ -1,4 +1,6 @@
-"""The coordinator of the cluster's memory: readings of instances come in; drops, restores and calls for help come out.
+"""The coordinator of the cluster's memory: in a burst (overload) it decides which replicas drop parameters.
+
+Readings of instances come in; drops, restores and calls for help come out.
 
 Its state: the groups, their changes in progress, and the time of the last change. Groups drop side by side, because memory
 freed at one does not help requests that wait at another. They are restored only while nothing else changes.

@@ -1,4 +1,4 @@
-"""Load balancing: a request takes a whole route with room for it, and among these the least loaded one.
+"""Load balancing: the replica or pipeline (whole route) whose workers get a request: the least loaded with room for it.
 
 Owns the comparison between routes and the rule that a suspect (``poison.py``) runs alone. The routes and the work on each
 worker are in the routing table. Never looks at a clock.

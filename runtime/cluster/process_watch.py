@@ -1,5 +1,7 @@
-"""Watches of processes by pidfd: the kernel tells of an end whatever the parent is, and a signal never meets another process
-that has got the same number."""
+"""Watches of processes, which notice that a worker's process has died, by pidfd.
+
+The kernel reports the end whatever the parent is, and a signal never reaches another process that has got the same number.
+"""
 
 from __future__ import annotations
 

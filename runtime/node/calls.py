@@ -22,10 +22,10 @@ from ..base.clock import LONGEST, seconds
 from ..base.dead_letters import DeadLetters
 from ..base.errors import ActorDied, DeadlineExceeded, NodeDown, NoSuchActor
 from ..base.scope import CURRENT
+from .address_resolver import AddressResolver
 from .remote_calls import RemoteCall, RemoteCalls
 from .remote_streams import RemoteStreams
 from .requests import Requests, wrong_loop
-from .routing import Router
 
 
 class Calls:
@@ -34,7 +34,7 @@ class Calls:
     def __init__(
         self,
         clock: Clock,
-        router: Router,
+        resolver: AddressResolver,
         requests: Requests,
         remote: RemoteCalls,
         streams: RemoteStreams,
@@ -42,8 +42,8 @@ class Calls:
     ) -> None:
         self._clock, self._remote, self._streams, self._dead = clock, remote, streams, dead
         self._requests, self._loop, self._logged = requests, requests.loop, requests.message_log is not None
-        self._route, self._seen = router.route, router.seen
-        self.current_incarnation = router.current_incarnation
+        self._route, self._seen = resolver.resolve, resolver.seen
+        self.current_incarnation = resolver.current_incarnation
         self._deadlines = Deadlines(clock)
 
     async def call(

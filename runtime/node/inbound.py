@@ -19,13 +19,13 @@ from ..base import envelope
 from ..base.dead_letters import DeadLetters
 from ..base.decoding import decoder
 from ..base.errors import DecodeError, fault_to_wire
+from .address_resolver import AddressResolver
 from .heartbeat import Heartbeat
 from .incoming_calls import IncomingCalls
 from .peering import Peering
 from .peers import Peer, PeerTable
 from .remote_calls import RemoteCalls
 from .remote_streams import RemoteStreams, size_of
-from .routing import Router
 from .sender import PeerSender
 
 _heartbeat, _payload = decoder(Heartbeat), decoder(dict[str, Any])  # a head of a thousand reads two thousand a second
@@ -40,7 +40,7 @@ class Inbound:
         node: PeerId,
         clock: Clock,
         table: PeerTable,
-        router: Router,
+        resolver: AddressResolver,
         sender: PeerSender,
         remote: RemoteCalls,
         incoming: IncomingCalls,
@@ -51,7 +51,7 @@ class Inbound:
         dropped: Counter[str],
     ) -> None:
         self.open = False  # messages are let in
-        self._node, self._clock, self._table, self._router = node, clock, table, router
+        self._node, self._clock, self._table, self._resolver = node, clock, table, resolver
         self._sender, self._remote, self._incoming, self._streams = sender, remote, incoming, streams
         self._links, self._peering, self._dead, self._dropped = tensor_links, peering, dead, dropped
         self.on_lost, self.on_join = peering.on_lost, peering.on_join
@@ -59,7 +59,7 @@ class Inbound:
     def on_message(self, sender: PeerId, body: Buffer, buffers: list[memoryview]) -> None:
         if not self.open:
             return
-        peer = self._router.known(sender)
+        peer = self._resolver.known(sender)
         if peer is None and not self._listens_to(sender, body):
             return
         try:
@@ -123,7 +123,7 @@ class Inbound:
 
     def _is_strange(self, sender: PeerId) -> bool:
         """Return True if the sender is not admitted; its message is then counted as dropped."""
-        if self._router.known(sender) is not None:
+        if self._resolver.known(sender) is not None:
             return False
         self._dropped["fenced" if self._table.fenced(sender) else "stranger"] += 1
         return True

@@ -21,6 +21,7 @@ from ..base.dead_letters import DeadLetters
 from ..base.errors import NodeDown
 from ..base.node_view import NodeView
 from ..tracing.message_log import MessageLog
+from .address_resolver import AddressResolver
 from .calls import Calls
 from .heartbeat_sender import HeartbeatSender
 from .inbound import Inbound
@@ -37,7 +38,6 @@ from .registry import Registry, RegistryClient
 from .remote_calls import RemoteCalls
 from .remote_streams import RemoteStreams
 from .requests import Requests
-from .routing import Router
 from .sender import PeerSender
 from .service import NodeService
 from .spawning import Spawner
@@ -69,7 +69,7 @@ class NodeParts:
         self.dead = dead = DeadLetters(clock)
         self.itself = Peer(me, "", clock.now(), itself=True)
         self.actors = LocalActors(me, clock, message_log)
-        router = Router(me, table, self.actors.find, self.itself if encode_local else None)
+        resolver = AddressResolver(me, table, self.actors.find, self.itself if encode_local else None)
         self.tensor_links: LinkTable | None = None
         if transport is not None:
             self.tensor_links = LinkTable(me, transport, clock, LinkReceivers(me, receivers, dead).on_transfer)
@@ -78,13 +78,13 @@ class NodeParts:
         incoming = IncomingCalls(clock, sender, self.actors.find, dead)
         streams = RemoteStreams(clock, sender, requests, incoming.admit)
         self.remote = RemoteCalls(sender, requests, dead)
-        self.calls = Calls(clock, router, requests, self.remote, streams, dead)
+        self.calls = Calls(clock, resolver, requests, self.remote, streams, dead)
         self.monitors = Monitors(me, clock, table, self.actors, self.calls)
         self.links = Links(me.name, self.actors, self.monitors)
         self.registry = Registry(clock, self.monitors)
         self.names = RegistryClient(self.calls, lambda: self.peering.head.name if self.peering.head else me.name)
         self.spawner = Spawner(node, self.actors, self.links, self.calls)
-        near = (me, clock, table, router, sender, self.remote)
+        near = (me, clock, table, resolver, sender, self.remote)
         self.peering = Peering(*near, transport, self.tensor_links, membership, dropped, dismissed, ended)
         self.inbound = Inbound(*near, incoming, streams, self.tensor_links, self.peering, dead, dropped)
         instances = self.actors.instances

@@ -21,10 +21,10 @@ from ..base import envelope
 from ..base.decoding import decode
 from ..base.down import Down
 from ..base.errors import DecodeError, NodeDown
+from .address_resolver import AddressResolver
 from .membership import Membership
 from .peers import Peer, PeerTable
 from .remote_calls import RemoteCalls
-from .routing import Router
 from .sender import PeerSender
 
 
@@ -40,7 +40,7 @@ class Peering:
         node: PeerId,
         clock: Clock,
         table: PeerTable,
-        router: Router,
+        resolver: AddressResolver,
         sender: PeerSender,
         remote: RemoteCalls,
         transport: Transport | None,
@@ -50,7 +50,7 @@ class Peering:
         dismissed: asyncio.Event,
         ended: Callable[[str], None],
     ) -> None:
-        self._node, self._clock, self._table, self._router = node, clock, table, router
+        self._node, self._clock, self._table, self._resolver = node, clock, table, resolver
         self._sender, self._remote, self._transport, self._links = sender, remote, transport, tensor_links
         self._membership, self._dropped, self._dismissed, self._ended = membership, dropped, dismissed, ended
         self.head: PeerId | None = None
@@ -130,7 +130,7 @@ class Peering:
     # ---- system messages
 
     def on_hello(self, sender: PeerId, endpoint: str) -> None:
-        if self._router.known(sender) is not None:
+        if self._resolver.known(sender) is not None:
             return
         if self._membership is not None and not self._membership.admits(sender):
             self._dropped["stranger"] += 1
@@ -166,5 +166,5 @@ class Peering:
         else:
             for name, incarnation, endpoint in decode(list[tuple[str, int, str]], fields[0]):
                 other = PeerId(check_name(name), incarnation)
-                if other != self._node and self._router.known(other) is None and not self._table.fenced(other):
+                if other != self._node and self._resolver.known(other) is None and not self._table.fenced(other):
                     self.greet(other, endpoint)

@@ -121,7 +121,7 @@ class Freight:
             if waiting or seen["assembling_bytes"]:
                 return Violation("memory", f"{node.id} holds {waiting} messages, {seen['assembling_bytes']} bytes of others")
             if gone := [
-                to for to in (*seen["to"], *seen["from"]) if node.parts.inbound._router.known(parse_identity(to)) is None
+                to for to in (*seen["to"], *seen["from"]) if node.parts.inbound._resolver.known(parse_identity(to)) is None
             ]:
                 return Violation("memory", f"{node.id} still has links of {gone}")
         return None

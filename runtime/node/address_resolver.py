@@ -1,4 +1,4 @@
-"""Routing: resolves the address of an actor to an instance in this process or to a peer."""
+"""Address resolution: from an actor's address to its instance in this process, or to the peer that runs it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from ..base.errors import NodeDown
 from .peers import Peer, PeerTable
 
 
-class Router:
-    """The router of one node. find: an instance of this node by key, raises NoSuchActor or ActorDied. itself: given when
-    this node talks to its own actors by message (``encode_local``).
+class AddressResolver:
+    """The resolver of one node.
+
+    Args:
+        find: returns an actor's instance on this node by key. Raises NoSuchActor or ActorDied.
+        itself: this node as a peer, if it talks to its own actors by message (``encode_local``).
     """
 
     def __init__(self, node: PeerId, table: PeerTable, find: Callable[[str], ActorInstance], itself: Peer | None) -> None:
         self._node, self._table, self._find, self._itself = node, table, find, itself
 
-    def route(self, target: Address) -> Peer | ActorInstance:
-        """Return the route to an actor. Raises NodeDown, NoSuchActor, ActorDied."""
+    def resolve(self, target: Address) -> Peer | ActorInstance:
+        """Return an actor's instance, or the peer that runs it. Raises NodeDown, NoSuchActor, ActorDied."""
         if target.node == self._node.name:
             if target.incarnation not in (0, self._node.incarnation):
                 raise NodeDown(f"{target} is gone; node {self._node.name} is in incarnation {self._node.incarnation}")
