@@ -182,18 +182,21 @@ class Applications(Actor):
 
     async def _add(self, new: NewApplication) -> ApplicationView | RefusedChange:
         controller, before = self.node.ref(self._controller, Controller), dict[str, WholeModel]()
+        names: list[str] = []  # of the applications that this addition has begun
         try:
             check_name(new.name)
             before = {one.model: one for one in await controller.wholes()}
             opened = await self._read(new, [*before.values()])
             _check_tiers(new, [application for _, application in opened[1:]], before)
-            names = [await self._begin(controller, new, *one, before) for one in opened]
+            for checkpoint, application in opened:
+                names.append(await self._begin(new, checkpoint, application, before))
         except RequestRefused as refused:
             return RefusedChange(refused.why, refused.message, refused.param)
         except (CheckpointError, SettingsError, OSError) as error:
             return RefusedChange(Refusal.INVALID, str(error), "path")
         except RemoteError as error:
-            await self._undo(controller, new, before)
+            if names:
+                await self._undo(new, before)
             return RefusedChange(_WHY.get(error.kind, Refusal.INVALID), error.text, "name" if error.kind in _WHY else "path")
         for name, (_, application) in zip(names, opened, strict=True):
             try:
@@ -202,11 +205,11 @@ class Applications(Actor):
                 continue
             if why:
                 log.warning("model %s cannot be served: %s", application.served_as, why)
-                await self._undo(controller, new, before)
+                await self._undo(new, before)
                 message = f"{application.served_as} from {application.checkpoint} cannot be served: {why}"
                 return RefusedChange(Refusal.INVALID, message, "path")
         if new.replace:
-            await self._end_tiers(controller, before, {application.served_as for _, application in opened}, new.name)
+            await self._end_tiers(before, {application.served_as for _, application in opened}, new.name)
         view: ApplicationView | None = await controller.application(names[0])
         if view is None:
             return RefusedChange(Refusal.CONFLICT, f"model {new.name!r} was removed while it was added", "name")
@@ -222,31 +225,26 @@ class Applications(Actor):
         return view
 
     async def _begin(
-        self,
-        controller: Controller,
-        new: NewApplication,
-        checkpoint: Checkpoint,
-        application: Application,
-        before: Mapping[str, WholeModel],
+        self, new: NewApplication, checkpoint: Checkpoint, application: Application, before: Mapping[str, WholeModel]
     ) -> str:
         """Have the controller begin to serve an application or a tier; return its name."""
+        controller = self.node.ref(self._controller, Controller)
         replace = new.replace and (not application.family or application.served_as in before)
         name: str = await controller.add(application, replace=replace, grace=self._settings.drain_timeout)
         self._held.setdefault(name, checkpoint)  # before a worker reads it, and whatever happens to the caller
         self._watch(name)
         return name
 
-    async def _undo(self, controller: Controller, new: NewApplication, before: Mapping[str, WholeModel]) -> None:
+    async def _undo(self, new: NewApplication, before: Mapping[str, WholeModel]) -> None:
         """Remove what an addition has begun if a part of it failed, unless it replaces a model."""
         if new.name in before or new.replace:
             return
         with contextlib.suppress(RemoteError):  # nothing of it is left
-            await controller.retire(new.name, 0.0)
+            await self.node.ref(self._controller, Controller).retire(new.name, 0.0)
 
-    async def _end_tiers(
-        self, controller: Controller, before: Mapping[str, WholeModel], now: Collection[str], family: str
-    ) -> None:
+    async def _end_tiers(self, before: Mapping[str, WholeModel], now: Collection[str], family: str) -> None:
         """Remove the tiers of a replaced family that the new version lacks."""
+        controller = self.node.ref(self._controller, Controller)
         for one in before.values():
             if one.family == family and one.model not in now:
                 with contextlib.suppress(RemoteError):  # gone already

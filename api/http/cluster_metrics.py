@@ -20,6 +20,8 @@ COUNTERS = {  # counters since the start of a worker
     "sweep_seconds": "Seconds spent in steps.",
     "kernel_seconds": "Of these, the seconds spent in kernels.",
     "plan_seconds": "Seconds spent planning.",
+    "drafted_tokens": "Drafted tokens that were verified.",
+    "accepted_tokens": "Drafted tokens that stood, and counted.",
     "evicted_pages": "Cached pages that were evicted.",
     "shared_pages": "Times a sequence used a page that another one had computed.",
     "cached_pages": "Pages in the prefix cache that no sequence is using.",

@@ -184,8 +184,8 @@ async def test_a_removal_that_moves_the_default_is_refused_unless_it_says_where(
         with pytest.raises(LookupError, match=f"model '{wrong}' does not exist; there are: b"):
             await rig.controller.retire("a", 0.0, wrong)
     assert rig.state.table.default == "a"
-    name, view = await rig.controller.retire("a", 0.0, "b")
-    assert (name, view.default, view.answered, rig.state.table.default) == ("a", "b", True, "b")
+    names, view = await rig.controller.retire("a", 0.0, "b")
+    assert (names, view.default, view.answered, rig.state.table.default) == (["a"], "b", True, "b")
 
 
 async def test_heartbeats_of_other_nodes_are_no_news(rig: Rig) -> None:
@@ -306,7 +306,7 @@ async def test_what_is_removed_while_it_loads_is_a_conflict_and_no_fault_of_its_
         """Reads no file."""
 
         def _hash(self, new: NewApplication, wholes: list[WholeModel]) -> Any:
-            return None, replace(application(new.name, "xw"), model=new.name)
+            return [(None, replace(application(new.name, "xw"), model=new.name))]
 
     for worker in rig.workers:
         worker.loads.clear()

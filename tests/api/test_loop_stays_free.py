@@ -113,7 +113,7 @@ async def test_bodies(serve: Any, kind: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_long_answers(serve: Any, stream: bool) -> None:
     """An echo of many tokens with their log-probabilities."""
-    count = 60_000
+    count = 24_000
     entries = [TokenLogprob(-0.5, [(3 + i, -1.0 - i) for i in range(5)], 1)] * (count - 1)
     client, port = await serve(lambda generation: [PromptScored("gw0", "r", 1, 1, entries), *with_logprobs([70], 5)])
     port.infos = [replace(port.infos[0], max_length=2 * count)]

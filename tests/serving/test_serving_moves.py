@@ -87,7 +87,7 @@ def test_every_request_ends_with_the_right_tokens_however_often_it_moves(span: r
         planted |= game.house.late.keys()
     assert planted >= OF_ATTEMPTS | OF_LIVES, (OF_ATTEMPTS | OF_LIVES) - planted
     assert all(counters[name] > 0 for name in ("copied", "recomputed", "abandoned", "imported_pages")), counters
-    assert len(hits) > len(MOVED) * len(ACTIONS) // 3, hits
+    assert len(hits) >= len(MOVED) * len(ACTIONS) // 3, hits
 
 
 class FollowedUnrest(Unrest, Followed):

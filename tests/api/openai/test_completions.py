@@ -258,7 +258,7 @@ async def test_limits_and_more_of_the_checkpoint(serve: Any, say: Any, tmp_path:
 
     own = await asked()
     assert (own.max_tokens, own.stop_strings, own.sampling.min_p) == (9, 1, 0.2)
-    assert (own.sampling.rules.min_tokens, own.sampling.rules.ends, own.sampling.rules.barred) == (6, [EOS], [[9]])
+    assert (own.sampling.rules.min_tokens, own.sampling.rules.ends, own.sampling.rules.barred) == (2, [EOS], [[9]])
     other = await asked(max_tokens=30, min_tokens=0, min_p=0, ignore_eos=True, top_p=0, stop=["a", "x"])
     assert (other.max_tokens, other.stop_strings) == (30, 2)
     assert (other.sampling.min_p, other.sampling.top_p, other.sampling.rules.min_tokens) == (0, 0, 0)

@@ -5,7 +5,7 @@ import sys
 
 CODE = """
 from pathlib import Path
-from blockwright.runtime.cluster.process_title import set_title
+from blockwright.runtime.cluster.forkserver import set_title
 set_title({title})
 print(Path("/proc/self/cmdline").read_bytes().rstrip(b"\\0").decode())
 print(Path("/proc/self/environ").read_bytes().count(b"MARK=here"))
