@@ -9,8 +9,8 @@ from __future__ import annotations
 from ..plain import Plain
 from .options import LARGEST
 
-FULL = 256  # rounds after which counts are halved
-PRIOR = 8  # rounds that the acceptance of others is worth in the one of a sequence
+FULL = 64  # rounds after which counts are halved
+PRIOR = 4  # rounds that the acceptance of others is worth in the one of a sequence
 UNIT = 1 << 16  # one, in fixed point
 
 
@@ -45,18 +45,22 @@ class Acceptance:
             self.reached[place] += 1
             self.stood[place] += place < accepted
 
-    def chance(self, place: int) -> int:
-        """Return the chance in ``UNIT`` that the draft at ``place`` stands if the ones before it do.
+    def chances(self, places: int) -> list[int]:
+        """Return for each of the first ``places`` the chance in ``UNIT`` that its draft stands if the ones before it do.
 
-        Without any round it is a half.
+        A place that no round has reached is taken to be like the one before it, and the first for a half.
         """
-        before = self.prior.chance(place) if self.prior is not None else UNIT >> 1
-        return (PRIOR * before + UNIT * self.stood[place]) // (PRIOR + self.reached[place])
+        found: list[int] = []
+        before = self.prior.chances(places) if self.prior is not None else []
+        for place in range(places):
+            expected = before[place] if before else found[-1] if found else UNIT >> 1
+            found.append((PRIOR * expected + UNIT * self.stood[place]) // (PRIOR + self.reached[place]))
+        return found
 
-    def expected(self, drafts: int) -> int:
-        """Return the mean number of tokens in ``UNIT`` that a round of ``drafts`` drafts yields: one and the accepted."""
-        total = stands = UNIT
-        for place in range(drafts):
-            stands = stands * self.chance(place) // UNIT
-            total += stands
-        return total
+    def expected(self, drafts: int) -> list[int]:
+        """Return the mean number of tokens in ``UNIT`` that a round yields, with no drafts up to ``drafts`` of them."""
+        stands, means = UNIT, [UNIT]
+        for chance in self.chances(drafts):
+            stands = stands * chance // UNIT
+            means.append(means[-1] + stands)
+        return means

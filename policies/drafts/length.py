@@ -22,9 +22,9 @@ def best_length(acceptance: Acceptance, most: int, others: int, cost: Callable[[
     ``others``: tokens that the sweep draws for other rows. ``cost(g)``: nanoseconds of the sweep with ``g`` drafts.
     """
     alone = best_cost = max(1, cost(0))
-    best, best_yield = 0, (others + 1) * UNIT
+    best, best_yield, means = 0, (others + 1) * UNIT, acceptance.expected(most)
     for drafts in range(1, most + 1):
-        tokens, time = others * UNIT + acceptance.expected(drafts), max(1, cost(drafts))
+        tokens, time = others * UNIT + means[drafts], max(1, cost(drafts))
         gains = tokens * alone * LEAST_GAIN > (others + 1) * UNIT * time * (LEAST_GAIN + 1)
         if gains and tokens * best_cost > best_yield * time:
             best, best_yield, best_cost = drafts, tokens, time

@@ -8,9 +8,9 @@ from blockwright.policies.drafts.options import LARGEST
 
 def test_without_rounds_each_draft_stands_in_half_of_them() -> None:
     seen = Acceptance()
-    assert seen.chance(0) == UNIT // 2
-    assert seen.expected(0) == UNIT
-    assert seen.expected(3) == UNIT + UNIT // 2 + UNIT // 4 + UNIT // 8
+    assert seen.chances(3) == [UNIT // 2] * 3
+    assert seen.expected(0) == [UNIT]
+    assert seen.expected(3)[-1] == UNIT + UNIT // 2 + UNIT // 4 + UNIT // 8
 
 
 def test_a_round_counts_up_to_the_first_draft_that_fell() -> None:
@@ -19,7 +19,16 @@ def test_a_round_counts_up_to_the_first_draft_that_fell() -> None:
     seen.record(1, 1)
     assert seen.reached[:4] == [2, 2 - 1, 1, 0]
     assert seen.stood[:4] == [2, 1, 0, 0]
-    assert seen.chance(0) == (PRIOR * (UNIT // 2) + 2 * UNIT) // (PRIOR + 2)
+    assert seen.chances(1)[0] == (PRIOR * (UNIT // 2) + 2 * UNIT) // (PRIOR + 2)
+
+
+def test_a_place_that_was_never_reached_is_like_the_one_before_it() -> None:
+    """Otherwise rounds would never grow beyond the longest that was tried."""
+    seen = Acceptance()
+    for _ in range(FULL // 2):
+        seen.record(2, 2)
+    first, second, third = seen.chances(3)
+    assert third == second >= first - 1 > 9 * UNIT // 10
 
 
 def test_a_sequence_begins_with_what_its_application_saw() -> None:
@@ -27,10 +36,11 @@ def test_a_sequence_begins_with_what_its_application_saw() -> None:
     for _ in range(100):
         others.record(2, 2)
     mine = Acceptance(others)
-    assert mine.chance(0) == others.chance(0) > 9 * UNIT // 10
+    assert mine.chances(1) == others.chances(1)
+    assert mine.chances(1)[0] > 9 * UNIT // 10
     for _ in range(50):
         mine.record(1, 0)
-    assert mine.chance(0) < UNIT // 5
+    assert mine.chances(1)[0] < UNIT // 5
 
 
 def test_what_was_long_ago_counts_less() -> None:
@@ -40,13 +50,15 @@ def test_what_was_long_ago_counts_less() -> None:
     for _ in range(2 * FULL):
         seen.record(1, 0)
     assert seen.reached[0] <= FULL
-    assert seen.chance(0) < UNIT // 4
+    assert seen.chances(1)[0] < UNIT // 4
 
 
 def test_copies_go_on_alike() -> None:
     seen = Acceptance()
     seen.record(LARGEST, LARGEST)
-    for copy in (seen.fork(None), Acceptance.restore(seen.snapshot(), None)):
+    before = seen.snapshot()
+    copies = [seen.fork(None), Acceptance.restore(before, None)]
+    for copy in copies:
         copy.record(1, 0)
-        assert copy.snapshot() != seen.snapshot()
-        assert copy.chance(1) == seen.chance(1)
+    assert copies[0].snapshot() == copies[1].snapshot() != before
+    assert seen.snapshot() == before
