@@ -95,7 +95,7 @@ def _chosen(name: str, path: str, wholes: Sequence[WholeModel]) -> WholeModel:
 def _check_named_tiers(settings: Settings, opened: Mapping[str, Checkpoint], families: Mapping[str, str]) -> None:
     """Raise SettingsError if a setting names a tier that its family does not have."""
     named = {"default_model": [settings.default_model], "bases": [*settings.bases.values()]}
-    named |= {name: [*getattr(settings, name)] for name in ("pipelines", "tenant_weights", "tenant_kv_share")}
+    named |= {name: [*getattr(settings, name)] for name in ("pipelines", "drafts", "tenant_weights", "tenant_kv_share")}
     named["tenant_models"] = [one.strip() for models in settings.tenant_models.values() for one in models.split(",")]
     for setting, names in named.items():
         for name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from ..model.tiers import family_of
 from .options import LARGEST, DraftOptions
 
 OFF = "off"
@@ -23,10 +24,11 @@ def mode_fault(mode: str) -> str:
 def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str] | None) -> str:
     """Return a sentence on wrong settings ``drafts`` and ``draft_tokens``, or an empty text.
 
-    ``served``: the models that there are; None if others may come.
+    ``served``: the applications that there are; None if others may come. A tier is named by its family, since the tiers
+    are known only when the checkpoints are open.
     """
     for model, mode in modes.items():
-        if served is not None and model != EVERY and model not in served:
+        if served is not None and model != EVERY and model not in served and family_of(model) not in served:
             return f"drafts.{model} names no application; there are: {', '.join(sorted(served)) or 'none'}"
         if fault := mode_fault(mode):
             return f"drafts.{model} is {mode!r}, {fault}"
@@ -40,12 +42,13 @@ def draft_options(
 ) -> DraftOptions | None:
     """Return the drafts of a request, or None if it has none.
 
-    ``modes``: the setting ``drafts``. ``asked``: the request's own mode, which comes before the setting. A prediction is
-    used although the setting is off, but not if the request itself is.
+    ``modes``: the setting ``drafts``; a tier without an entry has the one of its family. ``asked``: the
+    request's own mode, which comes before the setting. A prediction is used although the setting is off, but not if the
+    request itself is.
     """
     if asked == OFF:
         return None
-    mode = asked or modes.get(model, modes.get(EVERY, OFF))
+    mode = asked or next((modes[name] for name in (model, family_of(model), EVERY) if name in modes), OFF)
     if mode == OFF and not prediction:
         return None
     return DraftOptions(prompt=mode != OFF, tokens=tokens, prediction=list(prediction))

@@ -52,6 +52,7 @@ def test_a_base_is_hashed_once_for_all_its_adapters(tmp_path: Path, monkeypatch:
             "default_model names 'm:2', which is not served; m has the tiers",
         ),
         ({"tenant_weights": {"m:1": 2}}, "tenant_weights names 'm:1', which is not served; m has no tiers"),
+        ({"exits": {"m": "1"}, "drafts": {"m:2": "auto"}}, "drafts names 'm:2', which is not served; m has the tiers m:1"),
         ({"exits": {"m": "1"}, "applications": {"m:1": ""}}, "m:1 is a tier of the family m, and another application; give"),
     ],
 )
@@ -61,6 +62,11 @@ def test_exits_that_the_settings_cannot_mean(checkpoint: Callable[..., Path], mo
     with pytest.raises((SettingsError, CheckpointError)) as raised:
         open_checkpoints(Settings(applications=applications, **more))
     assert says in str(raised.value)
+
+
+def test_a_tier_can_have_drafts_of_its_own(checkpoint: Callable[..., Path]) -> None:
+    settings = Settings(applications={"m": str(checkpoint("llama"))}, exits={"m": "1"}, drafts={"m:1": "prompt"})
+    assert "m:1" in open_checkpoints(settings).checkpoints
 
 
 def test_tiers_inherit_the_defaults_of_their_family(checkpoint: Callable[..., Path]) -> None:
