@@ -53,6 +53,11 @@ def _tell_refusal(name: str, task: asyncio.Task[ApplicationView | RefusedChange]
         log.warning("model %s is not added: %s", name, answer.message)
 
 
+def _of_family(tier: str, family: str, change: str, remedy: str) -> str:
+    """Return the sentence on a change of a single tier."""
+    return f"{tier} is a tier of {family}, and a family {change} as a whole; {remedy} {family}"
+
+
 def _check_tiers(new: NewApplication, tiers: Sequence[Application], before: Mapping[str, WholeModel]) -> None:
     """Raise RequestRefused if a served model outside the family has the id of a tier to add."""
     for tier in tiers:
@@ -130,8 +135,7 @@ class Applications(Actor):
         try:
             family = next((one.family for one in await controller.wholes() if one.model == name), "")
             if family:
-                message = f"{name} is a tier of {family}, and a family goes as a whole; remove {family}"
-                return RefusedChange(Refusal.CONFLICT, message, "name")
+                return RefusedChange(Refusal.CONFLICT, _of_family(name, family, "goes", "remove"), "name")
             applications, view = await controller.retire(name, grace, default)
             log.info("model %s takes no new requests and is removed", name)
             for application in applications:
@@ -186,6 +190,9 @@ class Applications(Actor):
         try:
             check_name(new.name)
             before = {one.model: one for one in await controller.wholes()}
+            if (served := before.get(new.name)) is not None and served.family:
+                message = _of_family(new.name, served.family, "is replaced", "replace")
+                return RefusedChange(Refusal.CONFLICT, message, "name")
             opened = await self._read(new, [*before.values()])
             _check_tiers(new, [application for _, application in opened[1:]], before)
             for checkpoint, application in opened:

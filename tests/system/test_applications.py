@@ -121,6 +121,12 @@ async def test_a_family_comes_and_goes_with_its_tiers(server: Server, model: Pat
         status, error = await change(client, "DELETE", "/admin/apps/f:1")
         assert (status, error["error"]["param"]) == (409, "name")
         assert error["error"]["message"] == "f:1 is a tier of f, and a family goes as a whole; remove f"
+        for path in ("/admin/apps/f:1", "/admin/apps"):  # replaced, or added once more
+            status, error = await change(
+                client, "POST", path, path=str(other), **({} if path[-1] == "1" else {"name": "f:1"})
+            )
+            assert (status, error["error"]["param"]) == (409, "name")
+            assert error["error"]["message"] == "f:1 is a tier of f, and a family is replaced as a whole; replace f"
         status, answer = await change(client, "POST", "/admin/apps/f", path=str(other))
         assert (status, answer["summary"].partition("; ")[2]) == (200, "tiers: f:2")
         await settled(client, {model.name, "f", "f:2"})
