@@ -16,8 +16,11 @@ FORM = f"give {', '.join(MODES[:-1])} or {MODES[-1]}"
 def mode_fault(mode: str) -> str:
     """Return the second half of a sentence on an unknown mode, or an empty text for a known one.
 
-    A tier (``tier:4``) and a model's name will be sources one day, so they get the reason why they are not.
+    A tier (``tier:4``) and a model's name will be sources one day, so they get the reason why they are not. A text
+    without letters and a known mode in other letters cannot mean these.
     """
+    if mode not in MODES and mode.strip().casefold() in ("", *MODES):
+        return f"which is not a source of drafts; {FORM}"
     return "" if mode in MODES else f"but drafts by a tier or by another model are not built yet; {FORM}"
 
 

@@ -43,6 +43,8 @@ def test_without_a_setting_there_are_none() -> None:
                              "give off, prompt or auto"),
         ({"*": "on"}, 0, "drafts.* is 'on', but drafts by a tier or by another model are not built yet; "
                          "give off, prompt or auto"),
+        ({"a": ""}, 0, "drafts.a is '', which is not a source of drafts; give off, prompt or auto"),
+        ({"a": "Auto"}, 0, "drafts.a is 'Auto', which is not a source of drafts; give off, prompt or auto"),
         ({}, 17, "draft_tokens is 17; give 0 (chosen as it pays) to 16"),
         ({}, -1, "draft_tokens is -1; give 0 (chosen as it pays) to 16"),
         ({"b:4": "auto"}, 0, "drafts.b:4 names no application; there are: a"),
