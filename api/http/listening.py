@@ -29,6 +29,7 @@ IDLE = 10
 LINGER = 10.0  # seconds to discard the rest of an unread body, so that the client reads the refusal
 CLOSE_SECONDS = 2.0  # seconds for answers that are still being written at shutdown
 SPARE_FILES = 256  # open files of a process that are reserved for other uses than connections
+SLICE = 8 << 10  # bytes that are parsed in one turn of the loop: each chunk of a body takes a call, and has a byte or more
 EXCESS_SECONDS = 1.0  # seconds in which an excess connection may send its request, so that its client reads the refusal
 
 
@@ -54,6 +55,7 @@ class _Connection(web.RequestHandler):
         self.excess = False
         self._answering = False
         self._limit: asyncio.TimerHandle | None = None
+        self._unparsed = b""  # the rest of a long read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -78,9 +80,27 @@ class _Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        """Parse what has come. A long read is parsed in slices, one in each turn of the loop; until then no more is read."""
+        if self._unparsed and data:
+            self._unparsed += data
+            if self.transport is not None:
+                self.transport.pause_reading()  # which aiohttp may have ended
+            return
+        super().data_received(data[:SLICE])
         if not self._answering:
             self._start_limit()
+        if len(data) > SLICE and self.transport is not None:
+            self._unparsed = data[SLICE:]
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._parse_slice)
+
+    def _parse_slice(self) -> None:
+        data, self._unparsed = self._unparsed, b""
+        if self.transport is None:  # lost meanwhile
+            return
+        self.data_received(data)
+        if not self._unparsed and not self._reading_paused and not self._buffer_paused:
+            self.transport.resume_reading()
 
     def begin_request(self) -> None:
         """Record that the head of a request is complete."""

@@ -251,7 +251,9 @@ FORM_HEAD = (
 FILE = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
 GZIP = b"Content-Encoding: gzip\r\n"
 PACKED = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n" + GZIP + b"\r\n"
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 UPLOADS: dict[str, Callable[[], bytes]] = {
+    "chunks of a byte": lambda: CHUNKED + b"1\r\n \r\n" * 400_000 + b"0\r\n\r\n",
     "lines before the form": lambda: FORM_HEAD + b"\r\n" + b"\r\n" * 400_000,
     "lines after the form": lambda: FORM_HEAD + b"\r\n" + FILE + b"{}\r\n--x--\r\n" + b"\r\n" * 400_000,
     "empty lines": lambda: FORM_HEAD + b"\r\n" + FILE + b"\n" * 800_000,
