@@ -44,7 +44,7 @@ IDEAL, BEST, NEVER = 0.85, 0.95, 0.95
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """The amount of measuring."""
 
     size: str = "S"
     dtypes: tuple[str, ...] = ("f32", "bf16")

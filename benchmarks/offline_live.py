@@ -61,7 +61,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """The amount of measuring."""
 
     count: int = 2000
     rounds: int = 2

@@ -32,7 +32,7 @@ WARM_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """The amount of measuring."""
 
     sizes: tuple[str, ...] = ("S", "M")
     prompt_tokens: int = 128

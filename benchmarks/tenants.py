@@ -50,7 +50,7 @@ LONGEST = 1024  # tokens of prompt and answer
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured."""
+    """The amount of measuring."""
 
     size: str = "W"
     dtype: str = "f32"

@@ -402,7 +402,8 @@ class Executor:
 
     def _sample_positions(self, sweep: Sweep, run: ComposedRun, batch: list[int], met: dict[int, int]) -> None:
         """Draw as ``_sample`` does, but after each position of rows with drafts, up to the first draft that differs."""
-        drawn = DrawnPositions(sweep.plan, batch, set(sweep.plan.verify))
+        verify = set(sweep.plan.verify)
+        drawn = DrawnPositions(sweep.plan, batch, verify)
         row_T = sweep.row_N[drawn.batch_T]
         position_T = sweep.start_N[drawn.batch_T] + drawn.place_T + 1
         hidden_TD = self._hidden.pick(run.width, sweep.offset_N[drawn.batch_T] + drawn.place_T)
@@ -414,7 +415,7 @@ class Executor:
         last_N = drawn.first_N.copy()  # index of the last token of each row that counts
         for i, (n, first, count) in enumerate(zip(batch, drawn.first_N.tolist(), drawn.count_N.tolist(), strict=True)):
             sweep.tokens[n], sweep.logprobs[n] = tokens[first], logprobs[first]
-            if n in sweep.plan.verify:
+            if n in verify:
                 begin, end = int(sweep.start_N[n]) + 1, int(sweep.start_N[n]) + count
                 counting = standing(tokens[first : first + count], self.tables.tokens[int(sweep.row_N[n]), begin:end])
                 last_N[i] += counting - 1

@@ -21,7 +21,6 @@ from ...policies.requests.routing_table import RoutingTable
 from ...policies.requests.turned_away import TurnedAway, turned_away
 from ...policies.requests.urgency import offline_urgency
 from ...policies.sweep.events import DraftsVerified, PromptScored, Submission, TokensEmitted
-from ..worker.messages import DraftRounds
 from .decision import Decision
 from .drafts import draft_view
 from .port import DraftCounts, Generation, RequestView
@@ -231,11 +230,10 @@ class RequestRecord:
         self.requeued = True
         self.note(now, "preempted")
 
-    def verified(self, news: DraftsVerified | DraftRounds) -> None:
+    def verified(self, news: DraftsVerified) -> None:
         """Count a round of drafts, or several that were reported together."""
-        rounds = news.rounds if isinstance(news, DraftRounds) else 1
         counts = self.drafts.get(news.source, DraftCounts())
-        self.drafts[news.source] = counts.plus(rounds, news.drafted, news.accepted)
+        self.drafts[news.source] = counts.plus(news.rounds, news.drafted, news.accepted)
 
     def submission(self, gateway: str, page_size: int, timeout: float) -> Submission:
         """Return the next attempt as its home gets it. It resumes after the tokens that the request already has.

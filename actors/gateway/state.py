@@ -30,7 +30,7 @@ from ...policies.sweep.events import (
     TokensEmitted,
 )
 from ..dispatcher.messages import Chosen
-from ..worker.messages import DraftRounds, Exported, GatewayNews, Submission, SweepReport
+from ..worker.messages import Exported, GatewayNews, Submission, SweepReport
 from . import messages as m
 from .admission import refusal
 from .application_usage import ApplicationUsage
@@ -374,7 +374,7 @@ class GatewayState:
             match news:
                 case Preempted():
                     record.preempted(now)
-                case DraftsVerified() | DraftRounds():
+                case DraftsVerified():
                     record.verified(news)
                 case TokensEmitted():
                     record.plan_seen(now, report.seconds)

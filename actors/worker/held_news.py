@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ...policies.sweep.events import DraftsVerified, TokensEmitted
-from .messages import DraftRounds, GatewayNews
+from .messages import GatewayNews
 
 
 def joined(first: TokensEmitted, then: TokensEmitted) -> TokensEmitted:
@@ -26,7 +26,7 @@ class HeldNews:
     def __init__(self) -> None:
         self._news: list[GatewayNews] = []
         self._last: dict[str, int] = {}  # request -> index of its last news
-        self._rounds: dict[tuple[str, int, str], DraftRounds] = {}  # by request, attempt and source
+        self._rounds: dict[tuple[str, int, str], DraftsVerified] = {}  # by request, attempt and source
 
     @property
     def news(self) -> list[GatewayNews]:
@@ -34,7 +34,7 @@ class HeldNews:
 
     def add(self, news: Iterable[GatewayNews]) -> None:
         for one in news:
-            if isinstance(one, DraftsVerified | DraftRounds):
+            if isinstance(one, DraftsVerified):
                 self._count(one)
                 continue
             at = self._last.get(one.request)
@@ -45,13 +45,13 @@ class HeldNews:
                 self._last[one.request] = len(self._news)
                 self._news.append(one)
 
-    def _count(self, one: DraftsVerified | DraftRounds) -> None:
-        """Add a round of drafts to those of the same attempt and source."""
-        key, rounds = (one.request, one.attempt, one.source), one.rounds if isinstance(one, DraftRounds) else 1
-        held = self._rounds.get(key) or DraftRounds(one.gateway, *key, rounds=0, drafted=0, accepted=0)
-        self._rounds[key] = replace(
-            held, rounds=held.rounds + rounds, drafted=held.drafted + one.drafted, accepted=held.accepted + one.accepted
-        )
+    def _count(self, one: DraftsVerified) -> None:
+        """Add a round of drafts to the held ones of the same attempt and source."""
+        key = one.request, one.attempt, one.source
+        if (held := self._rounds.get(key)) is not None:
+            drafted, accepted = held.drafted + one.drafted, held.accepted + one.accepted
+            one = replace(one, drafted=drafted, accepted=accepted, rounds=held.rounds + one.rounds)
+        self._rounds[key] = one
 
 
 def _follows(last: TokensEmitted, one: TokensEmitted) -> bool:

@@ -27,7 +27,6 @@ from ...policies.sweep.page_events import Exported
 
 __all__ = [
     "BlockLoaded",
-    "DraftRounds",
     "Exported",
     "GatewayNews",
     "LoadBlock",
@@ -43,20 +42,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class DraftRounds:
-    """The rounds of drafts of one attempt and source that were held back for a slow gateway, added up."""
-
-    gateway: str
-    request: str
-    attempt: int
-    source: str
-    rounds: int
-    drafted: int
-    accepted: int
-
-
-GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | Exported | DraftRounds
+GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | Exported
 """The sweep machine's effects, as they are; only rounds of drafts may be added up."""
 
 

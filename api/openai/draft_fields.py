@@ -38,6 +38,10 @@ class Prediction:
         given = Mapping().read(value, name)
         if (kind := given.get("type")) != "content":
             raise bad_request(f"{name}.type is {shown(kind)}; give content", f"{name}.type")
+        if unknown := sorted(given.keys() - {"type", "content"}):
+            raise bad_request(
+                f"{name} has no field {shown(unknown[0])}; its fields are type and content", f"{name}.{unknown[0]}"
+            )
         content = read_content(given.get("content"), f"{name}.content")
         return content if isinstance(content, str) else "".join(part["text"] for part in content)
 

@@ -299,7 +299,10 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class DraftsVerified:
-    """Effect: report a round of drafts: ``drafted`` tokens of ``source`` were verified, ``accepted`` of them stood."""
+    """Effect: report a round of drafts: ``drafted`` tokens of ``source`` were verified, ``accepted`` of them stood.
+
+    The rounds of one attempt and source may be added up on the way.
+    """
 
     gateway: str
     request: str
@@ -307,6 +310,7 @@ class DraftsVerified:
     source: str  # one of ``SOURCES`` in ``policies/drafts/options.py``
     drafted: int
     accepted: int
+    rounds: int = 1
 
 
 @dataclass(frozen=True, slots=True)

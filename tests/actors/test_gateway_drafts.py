@@ -9,7 +9,6 @@ from blockwright.actors.gateway.drafts import NOT_ASKED, OFFLINE
 from blockwright.actors.gateway.messages import Heard, Submit
 from blockwright.actors.gateway.port import DraftCounts, DraftView
 from blockwright.actors.gateway.queue_position import QueuePositions
-from blockwright.actors.worker.messages import DraftRounds
 from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.sweep.events import DraftsVerified
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
@@ -36,7 +35,7 @@ def test_every_attempt_asks_for_the_drafts_and_all_are_counted() -> None:
     record = bench.state.active["r"]
     effects = bench.die("w0")
     assert drafts_of(effects) == [WANTED], "the one after a death, too"
-    bench.report("w1", verified(1, "prompt", 4, 4), DraftRounds(GATEWAY, "r", 2, "prediction", 3, 6, 2))
+    bench.report("w1", verified(1, "prompt", 4, 4), DraftsVerified(GATEWAY, "r", 2, "prediction", 6, 2, 3))
     assert drafts_of(bench.report("w1", given_back("r", 2, "full"))) == [WANTED]
     bench.report("w0", verified(3, "prompt", 1, 1), emitted("r", 3, 7, [9, 9], finish="length"), incarnation=2)
     counts = {"prompt": DraftCounts(3, 9, 6), "prediction": DraftCounts(4, 8, 2)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from blockwright.actors.worker.held_news import HeldNews
-from blockwright.actors.worker.messages import DraftRounds
 from blockwright.actors.worker.reports import TOGETHER, WINDOW, Reports, by_worker
 from blockwright.policies.sweep.events import DraftsVerified, LeaseReturned, Preempted, Progressed, Send, TokensEmitted
 
@@ -93,11 +92,11 @@ def test_rounds_of_drafts_are_added_up_and_come_before_the_end_of_their_request(
     held = HeldNews()
     for position in (4, 7):
         held.add([DraftsVerified(GATEWAY, "r0", 1, "prompt", 5, 2), emitted("r0", position, [1, 2, 3])])
-    held.add([DraftRounds(GATEWAY, "r0", 1, "prompt", 3, 6, 1), DraftsVerified(GATEWAY, "r0", 1, "prediction", 4, 4)])
+    held.add([DraftsVerified(GATEWAY, "r0", 1, "prompt", 6, 1, 3), DraftsVerified(GATEWAY, "r0", 1, "prediction", 4, 4)])
     held.add([DraftsVerified(GATEWAY, "r0", 2, "prompt", 1, 0), emitted("r0", 10, [9], finish="stop")])
     assert held.news == [
-        DraftRounds(GATEWAY, "r0", 1, "prompt", 5, 16, 5),
-        DraftRounds(GATEWAY, "r0", 1, "prediction", 1, 4, 4),
-        DraftRounds(GATEWAY, "r0", 2, "prompt", 1, 1, 0),
+        DraftsVerified(GATEWAY, "r0", 1, "prompt", 16, 5, 5),
+        DraftsVerified(GATEWAY, "r0", 1, "prediction", 4, 4, 1),
+        DraftsVerified(GATEWAY, "r0", 2, "prompt", 1, 0, 1),
         emitted("r0", 4, [1, 2, 3, 1, 2, 3, 9], finish="stop"),
     ]

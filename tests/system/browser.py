@@ -100,7 +100,7 @@ class Browser:
         return await until(lambda: self.look(careful), expression)
 
     async def shape(self, width: int, *, dark: bool) -> None:
-        """As wide as some other device, in one of the two schemes of colors."""
+        """Show the page as wide as another device, in one of the two color schemes."""
         await self._do(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
         )

@@ -115,7 +115,7 @@ GAP = """import('/page/charts.js').then(({ Chart }) => {
 
 
 async def shares(browser: Browser) -> None:
-    """What two models share lies one below the other in one color; a row has a name and one number, the rest on hover."""
+    """Shared parts of two models lie below one another in one color; a row has a name and one number, the rest on hover."""
     assert "shared by demo-checkpoint, tuned" in await browser.look("document.querySelector('#chains .block').title")
     told = await browser.look("document.querySelector('#chains .chain').title")
     assert "ready on w0, w1" in told.splitlines()

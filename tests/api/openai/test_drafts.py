@@ -31,6 +31,7 @@ def predicted(content: Any = "so it is") -> dict[str, Any]:
         ({"draft_tokens": 17}, "draft_tokens", "draft_tokens is 17; give an integer from 0 to 16"),
         ({"prediction": "so"}, "prediction", "prediction is 'so'; give an object"),
         ({"prediction": {"content": "so"}}, "prediction.type", "prediction.type is null; give content"),
+        ({"prediction": predicted() | {"exact": True}}, "prediction.exact", "prediction has no field 'exact'"),
         ({"prediction": {"type": "content"}}, "prediction.content", "prediction.content is null or missing; give a string"),
         ({"prediction": predicted(7)}, "prediction.content", "prediction.content is 7; give a string or a list"),
         ({"prediction": predicted([{"type": "image_url"}])}, "prediction.content[0]", "this server takes text parts only"),

@@ -69,7 +69,7 @@ def test_applied_fields_are_read(config: ModelConfig, tmp_path: Path) -> None:
 
 
 def test_min_new_tokens_takes_the_place_of_min_length(config: ModelConfig, tmp_path: Path) -> None:
-    """As in transformers, also where it is 0."""
+    """It does in transformers, also if it is 0."""
     assert read(config, written(tmp_path, {"min_length": 9})).min_length == 9
     for least in (0, 3):
         made = read(config, written(tmp_path, {"min_length": 9, "min_new_tokens": least}))
@@ -81,7 +81,7 @@ def test_a_quantized_cache_is_named(config: ModelConfig, tmp_path: Path) -> None
 
 
 def test_without_the_file_config_json_has_the_fields(config: ModelConfig, tmp_path: Path) -> None:
-    """As older releases saved them, and as transformers reads them."""
+    """Older releases saved them so, and transformers still reads them."""
     from transformers import GenerationConfig
 
     fields = {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "min_length": 7, "suppress_tokens": [3], "top_p": 0.5}

@@ -11,7 +11,7 @@ from blockwright.policies.drafts.length import best_length
 
 
 def seen(stood: int, rounds: int = 200) -> Acceptance:
-    """Of ``rounds`` rounds of eight drafts, in ``stood`` percent each reached draft stood."""
+    """Return the acceptance of rounds of eight drafts in which ``stood`` percent of the reached drafts stood."""
     acceptance = Acceptance()
     for place in range(8):
         reached = round(rounds * (stood / 100) ** place)

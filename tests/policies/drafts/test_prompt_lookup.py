@@ -14,7 +14,7 @@ def place(text: list[int], end: int | None = None) -> int:
 
 
 def slow_place(text: list[int]) -> int:
-    """By looking at every place."""
+    """Return what ``place`` should, by looking at every place."""
     best, length = -1, 0
     for at in range(len(text) - 1, 0, -1):
         same = 0

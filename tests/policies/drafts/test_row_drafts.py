@@ -1,4 +1,4 @@
-"""Where a sequence's drafts come from, how many there are, and how long it rests when there are none."""
+"""The drafts of a sequence: their source, their number, and the pauses without any."""
 
 from __future__ import annotations
 
