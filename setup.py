@@ -140,7 +140,8 @@ class Build(build_ext):
             try:
                 compile_policies(python, folder / "policies" / "_compiled")
             except subprocess.CalledProcessError as error:
-                print(f"policies are not compiled for {python}:\n{error.stderr.decode()[-2000:]}", file=sys.stderr)
+                said = (error.stdout + error.stderr).decode()[-2000:]
+                print(f"policies are not compiled for {python}:\n{said}", file=sys.stderr)
 
 
 class Modules(build_py):

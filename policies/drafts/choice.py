@@ -19,9 +19,12 @@ def mode_fault(mode: str) -> str:
     A tier (``tier:4``) and a model's name will be sources one day, so they get the reason why they are not. A text
     without letters and a known mode in other letters cannot mean these.
     """
-    if mode not in MODES and mode.strip().casefold() in ("", *MODES):
+    if mode in MODES:
+        return ""
+    plain = mode.strip().casefold()
+    if not plain or plain in MODES:
         return f"which is not a source of drafts; {FORM}"
-    return "" if mode in MODES else f"but drafts by a tier or by another model are not built yet; {FORM}"
+    return f"but drafts by a tier or by another model are not built yet; {FORM}"
 
 
 def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str] | None) -> str:

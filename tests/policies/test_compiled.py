@@ -14,6 +14,7 @@ from blockwright.policies.compiled import ROOMS, compiled_folder, fingerprint, u
 from blockwright.tests.claims import claim
 
 ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "gpu" / "kernels" / "_cpu.so"
 WORLD = """
 from blockwright.policies import COMPILED
 from blockwright.tests.policies.sweep.test_snapshot import busy
@@ -56,6 +57,12 @@ def test_a_new_or_a_missing_source_shows(sources: Path) -> None:
 def test_the_variable_asks_for_the_sources(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLOCKWRIGHT_COMPILED", "0")
     assert compiled_folder(sources) is None
+
+
+@pytest.mark.skipif(not KERNELS.exists() or os.environ.get("BLOCKWRIGHT_COMPILED") == "0", reason="set up without a compiler")
+def test_the_set_up_compiled_the_policies() -> None:
+    """A construct that mypyc refuses leaves the sources to run at half the speed, and the set-up still ends well."""
+    assert (ROOT / "policies" / "_compiled" / "sources.txt").exists(), "run `python setup.py build_ext --inplace` to see why"
 
 
 def test_without_a_compiled_form_the_sources_run(sources: Path) -> None:
