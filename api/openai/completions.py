@@ -30,7 +30,7 @@ async def _echo(call: GenerateHandler, prompt: str | list[int], tokens: list[int
     """Return the echo: a text as it was sent, or the decoded tokens if the prompt is tokens or was truncated."""
     if not isinstance(prompt, str) or options.truncate_prompt_tokens is not None:
         decoded = partial(decoded_echo, call.served.codec, tokens, special=not options.skip_special_tokens)
-        return decoded() if sum(map(len, call.prompts)) < _MANY else await call.front.aside(decoded)
+        return decoded() if sum(map(len, call.prompts)) < _MANY else await call.front.run_in_thread(decoded)
     if options.scored < 0:
         return Echo(prompt, [])
     return Echo(prompt, await call.front.catalog.offsets(call.served, prompt, special=options.add_special_tokens))
