@@ -376,7 +376,7 @@ LIGHT = {
     "blockwright.policies": {"torch", "aiohttp", "zmq", "numpy", "asyncio"},
     "blockwright.transport": {"torch", "aiohttp"},
     "blockwright.runtime": {"torch", "aiohttp"},
-    "blockwright.actors.config": {"torch", "aiohttp", "zmq"},
+    "blockwright.actors.settings.settings": {"torch", "aiohttp", "zmq"},
     "blockwright.actors.gateway": {"torch", "transformers", "aiohttp"},
     "blockwright.actors.controller": {"torch", "transformers", "aiohttp"},
     "blockwright.gpu.weights.checkpoint": {"torch", "transformers"},
@@ -406,7 +406,7 @@ def test_the_import_rule_catches_offenders() -> None:
         "blockwright.gpu",
         "blockwright.gpu.backend",
     }
-    upward = imports("from ..api import nearest", "blockwright.actors.config")
+    upward = imports("from ..api import nearest", "blockwright.actors.sizing")
     assert layer_faults("actors", upward) == {"blockwright.api", "blockwright.api.nearest"}
     assert layer_faults("gpu", imports("import asyncio", "blockwright.gpu.x")) == {"asyncio"}
     assert layer_faults("runtime", imports("import torch.nn", "blockwright.runtime.x")) == {"torch.nn"}

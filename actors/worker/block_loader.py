@@ -78,7 +78,7 @@ class BlockLoader:
         began, source = loop.time(), block.source
         block = replace(block, source="")  # the same block, wherever it is loaded from
         if (specs := self._specs.find(block)) is None:
-            specs = await self._read(block, self._config.page_size, self._kv_dtype)
+            specs = await self._read(block, self._config.worker_memory.page_size, self._kv_dtype)
             self._specs.keep(block, specs)
         answer = await self._loader.load(specs, block.holder, source)
         if isinstance(answer, Shortage):

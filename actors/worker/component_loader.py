@@ -49,7 +49,7 @@ def refusal(shortage: Shortage, config: WorkerConfig, memory: WorkerMemory) -> N
     owned = {name: owned for name, (owned, _) in memory.residence.bytes_by_holder().items()}
     message = (
         f"it needs {binary_size(shortage.need)} for parameters on worker {config.name}, but other parameters, running "
-        f"sequences and the memory kept for KV leave too little of its {binary_size(config.memory)}: "
+        f"sequences and the memory kept for KV leave too little of its {binary_size(config.worker_memory.memory)}: "
         f"{binary_size(shortage.lacking)} are missing; {REMEDY}"
     )
     return NoCapacity(message, shortage.lacking, shortage.never, owned)

@@ -96,7 +96,7 @@ class LocalJob:
 
     async def _driver(self, application: str, part: _Part, done: Mapping[int, int]) -> FeedDriver:
         info = self._front.catalog.info(application)
-        measured = read_costs(self._front.settings.profile)
+        measured = read_costs(self._front.settings.worker.profile)
         draw = random.Random(len(part.lines))  # makes the sampling of a job reproducible
         known = {number: done[line] for number, line in enumerate(part.lines) if line in done}
         feed = await asyncio.to_thread(

@@ -12,7 +12,6 @@ import pytest
 from blockwright.actors.applications import Applications
 from blockwright.actors.block.blocks import Blocks
 from blockwright.actors.conditions import Published
-from blockwright.actors.config import Settings
 from blockwright.actors.controller.actor import Controller
 from blockwright.actors.controller.messages import (
     Application,
@@ -27,6 +26,7 @@ from blockwright.actors.controller.messages import (
 from blockwright.actors.controller.progress import Progress
 from blockwright.actors.controller.state import ControllerState
 from blockwright.actors.gateway.port import NewApplication, RefusedChange
+from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.worker.messages import BlockLoaded, LoadBlock, WorkerStatus
 from blockwright.policies.cluster.adapter_base import WholeModel

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from blockwright.actors.changes_file import ChangesFile
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.batches.model_identity import model_identities
 from blockwright.tests.adapters import make_adapter
 

@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from blockwright.actors.config import Settings, SettingsError
+from blockwright.actors.settings.errors import SettingsError
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.app.application import _spans
 from blockwright.policies.requests.refusal import Refusal, RequestRefused
 from blockwright.tests.claims import claim
