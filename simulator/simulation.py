@@ -18,8 +18,9 @@ from ..policies.plan.coefficients import Coefficients
 from ..policies.prediction.instance import IDLE, Instance
 from ..policies.prediction.machines import LinkTimes
 from ..policies.prediction.pipeline_instance import PipelineInstance
+from ..policies.requests.routes_changed import RoutesChanged
 from ..policies.sweep.config import SweepConfig
-from ..policies.sweep.events import RoutesChanged, Submission
+from ..policies.sweep.events import Submission
 from .description import InstanceSpec, ModelSpec, Scenario
 from .entrance import Entrance, Placing
 from .provisioning import InstanceChange, Provisioner

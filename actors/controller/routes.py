@@ -14,7 +14,7 @@ from ...policies.model.chain import Chain, Route
 from ...policies.model.tiers import folder_and_layers
 from ...policies.requests.dispatch import workers_of
 from ...policies.requests.load_failure import LoadFailure
-from ...policies.sweep.events import RoutesChanged
+from ...policies.requests.routes_changed import RoutesChanged
 from .residency import PlannedRoute, Served
 
 KEPT = 64  # publications kept for differences

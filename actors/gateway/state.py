@@ -19,16 +19,9 @@ from ...policies.requests.poison import Quarantine, outnumbered
 from ...policies.requests.queue import WaitingQueue
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_timeout import RequestTimeout
+from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.requests.routing_table import RoutingTable
-from ...policies.sweep.events import (
-    DraftsVerified,
-    GivenBack,
-    Preempted,
-    Progressed,
-    PromptScored,
-    RoutesChanged,
-    TokensEmitted,
-)
+from ...policies.sweep.events import DraftsVerified, GivenBack, Preempted, Progressed, PromptScored, TokensEmitted
 from ..dispatcher.messages import Chosen
 from ..settings.requests import RequestSettings
 from ..worker.messages import Exported, GatewayNews, Submission, SweepReport

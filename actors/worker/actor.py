@@ -18,6 +18,7 @@ from ...gpu.backend import Backend
 from ...gpu.executor import Executor
 from ...gpu.select import slow
 from ...policies.overload.pool_reading import PoolReading, pool_reading
+from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.sweep.config import OPEN_PLANS
 from ...policies.sweep.events import (
     Cancelled,
@@ -28,7 +29,6 @@ from ...policies.sweep.events import (
     Event,
     Flight,
     PeerLost,
-    RoutesChanged,
     Started,
 )
 from ...policies.sweep.local_routes import merged

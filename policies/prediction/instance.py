@@ -14,8 +14,9 @@ from typing import Final
 from ..plan.coefficients import Coefficients
 from ..plan.cost import PlanCost, cost
 from ..plan.sweep_plan import SweepPlan, SweepResult
+from ..requests.routes_changed import RoutesChanged
 from ..sweep.config import SweepConfig
-from ..sweep.events import Cancelled, Effect, RoutesChanged, Submission
+from ..sweep.events import Cancelled, Effect, Submission
 from ..sweep.state import SweepState
 from .candidate import Candidate
 from .forecast import Forecaster

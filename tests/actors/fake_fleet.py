@@ -26,7 +26,8 @@ from blockwright.actors.settings.requests import RequestSettings
 from blockwright.actors.worker.messages import GatewayNews, Submission, SweepReport
 from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.sweep.events import Progressed, RoutesChanged, TokensEmitted
+from blockwright.policies.requests.routes_changed import RoutesChanged
+from blockwright.policies.sweep.events import Progressed, TokensEmitted
 
 GATEWAY = "head/gateway#1"
 

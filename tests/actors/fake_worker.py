@@ -20,7 +20,7 @@ from blockwright.actors.worker.messages import (
     WorkerConfig,
     WorkerStatus,
 )
-from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.page_events import Export
 from blockwright.runtime import Actor, Node, current_traceparent, endpoint
 from blockwright.tests.actors.fake_fleet import FakeWorker

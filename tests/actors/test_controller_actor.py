@@ -33,7 +33,7 @@ from blockwright.policies.cluster.adapter_base import WholeModel
 from blockwright.policies.cluster.application_life import Conflict
 from blockwright.policies.model.chain import Component, Kind, KvLayout
 from blockwright.policies.requests.refusal import Refusal
-from blockwright.policies.sweep.events import RoutesChanged
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.runtime import Actor, DeadlineExceeded, ManualClock, Node, endpoint
 from blockwright.tests.waiting import until
 from blockwright.transport.address import PeerId

@@ -16,7 +16,8 @@ from blockwright.gpu.select import open_backend
 from blockwright.policies.model.chain import Block, Chain, Hop, Route
 from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.sweep.events import GivenBack, RoutesChanged, TokensEmitted
+from blockwright.policies.requests.routes_changed import RoutesChanged
+from blockwright.policies.sweep.events import GivenBack, TokensEmitted
 from blockwright.runtime import Actor, Node, endpoint
 from blockwright.tests.cap import CAP
 from blockwright.tests.waiting import PATIENCE
