@@ -34,7 +34,7 @@ from ..tracing.message_log import MessageLog
 from .lifecycle import LocalActors
 from .links import Links
 from .membership import Membership
-from .parts import NodeParts
+from .parts import NodeParts, NodeState
 from .peering import Peering
 from .peers import Peer, PeerTable
 from .service import MAILBOX as SERVICE_MAILBOX
@@ -151,14 +151,11 @@ class Node:
             self._transport = SocketTransport(self.id, where, self._keys)
         self._parts = parts = NodeParts(
             self,
+            NodeState(self.table, self._receivers, self.dropped, self.dismissed),
             self._clock if self._clock is not None else LoopClock(),
-            self.table,
             self._transport,
             self._membership,
             messages,
-            self._receivers,
-            self.dropped,
-            self.dismissed,
             self.close,
             lambda: self.heartbeat(),
             encode_local=self._encode_local,
