@@ -9,7 +9,7 @@ from ...policies.cluster.provisioning import MODES
 from ...policies.prediction.dispatching import POLICIES
 from .dispatching import DispatchSettings
 from .errors import SettingsError
-from .part import AllowedTexts, Bounds, SettingsPart
+from .part import COUNT, AllowedTexts, Bounds, SettingsPart
 from .workers import MOST_WORKERS, WorkerSettings
 
 
@@ -26,7 +26,7 @@ class AutoscaleSettings(SettingsPart):
         float, "seconds from arrival to end above which one more worker starts", Bounds("seconds", 0)
     ] = 0.0
     autoscale_max_workers: Annotated[
-        int, "most workers; threads and memory are divided by this number (workers is the least)"
+        int, "most workers; threads and memory are divided by this number (workers is the least)", COUNT
     ] = 0
     autoscale_cooldown: Annotated[
         float, "seconds between one new worker being ready and the next one starting", Bounds("seconds", 0)

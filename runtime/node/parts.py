@@ -47,7 +47,10 @@ from .spawning import Spawner
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The state of a node that exists before it starts and after it stops. dismissed: set when the head told this node to stop."""
+    """The state of a node that exists before it starts and after it stops.
+
+    dismissed: set when the head told this node to stop.
+    """
 
     table: PeerTable
     receivers: dict[Traffic, OnLink]
