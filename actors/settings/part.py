@@ -90,7 +90,8 @@ class SettingsPart:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for name, rule in _rules(type(self)):
+        kind: Any = type(self)
+        for name, rule in _rules(kind):
             if remedy := rule.remedy(value := getattr(self, name)):
                 raise SettingsError(f"{name} is {value!r}; {remedy}")
         self.check_together()

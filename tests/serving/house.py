@@ -27,6 +27,7 @@ from blockwright.actors.predictor.main import start_in_process as start_predicto
 from blockwright.actors.predictor.messages import NODE
 from blockwright.actors.rate_limiter import limits_of
 from blockwright.actors.settings.dispatching import OUTSTANDING
+from blockwright.actors.settings.requests import RequestSettings
 from blockwright.actors.settings.settings import Settings
 from blockwright.actors.sizing import WorkerLimits
 from blockwright.actors.supervision_tree import dispatchers, inside_gateway, inside_worker, tree
@@ -197,8 +198,8 @@ class House:
         models = [ModelInfo(a.name, a.checkpoint, a.max_length, 0, False) for a in self.plan.applications]
         asked = list(dispatchers(self.plan.settings.dispatching).values())
         state = LateGateway(
-            "", models, page_size=PAGE, worker_wait=20.0, max_waiting=1000, gateways=1 + len(self.plan.gateways),
-            asks=bool(asked),
+            "", models, page_size=PAGE, worker_wait=20.0, limits=RequestSettings(max_waiting=1000),
+            gateways=1 + len(self.plan.gateways), asks=bool(asked),
         )  # fmt: skip
         state.doubt(Random(f"{self.seed} {node} late"), self._late, self.late)
         name, controller = "g0" if node == HEAD else node, f"{HEAD}/controller"
