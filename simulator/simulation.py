@@ -165,7 +165,10 @@ class ClusterSimulation:
                 gc.enable()
 
     def _run(self) -> None:
-        demands, heap, at, left = self.requests, self._heap, 0, len(self.requests)
+        demands = self.requests
+        heap = self._heap
+        at = 0
+        left = len(self.requests)
         last = demands[-1].demand.at if demands else 0.0
         samples = sample_count(len(self.instances), left)
         for n in range(samples + 1):

@@ -99,6 +99,14 @@ SMALL_THOUGHTS = {
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc)$")
 MOST_CODE_LINES, MOST_FILE_LINES, MOST_FUNCTION_LINES = 400, 600, 60
 SOURCES = (*LAYERS, "tests", "benchmarks", "examples")
+MOST_PARAMETERS = 10  # of a function; values that belong together are one value object
+MANY_PARAMETERS = {
+    "gpu/weights/checkpoint.py:__init__": "made in one place from a folder's parts; all but two have defaults",
+    "runtime/cluster/local_cluster.py:__init__": "keywords of the public runtime, of which a program gives two or three",
+    "runtime/node/node.py:__init__": "keywords of the public runtime, of which a program gives two or three",
+    "runtime/node/remote_streams.py:on_open": "the fields of a message on the wire, in their order",
+    "runtime/testing/simulation.py:__init__": "keywords of the public runtime, of which a test gives two or three",
+}
 
 
 def sources(*suffixes: str) -> list[Path]:
@@ -368,6 +376,26 @@ def test_no_module_is_a_drawer_for_everything() -> None:
     names = [path for path in sources(".py", ".c", ".h") if BANNED_NAMES.search(path.stem)]
     folders = [path for folder in SOURCES for path in (ROOT / folder).rglob("*") if path.is_dir()]
     assert names + [path for path in folders if BANNED_NAMES.search(path.name)] == []
+
+
+def parameters(source: str) -> Iterator[tuple[str, int]]:
+    """Yield the functions of a source with the number of their parameters."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            named = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            yield node.name, len(named) - (named[:1] in (["self"], ["cls"]))
+
+
+def test_functions_have_few_parameters() -> None:
+    paths = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")]
+    found = {
+        f"{path.relative_to(ROOT)}:{name}"
+        for path in paths
+        for name, count in parameters(path.read_text())
+        if count > MOST_PARAMETERS
+    }
+    assert found == MANY_PARAMETERS.keys()
+    assert [*parameters("class A:\n    def f(self, a, *, b): ...\nasync def g(c, /): ...\n")] == [("g", 1), ("f", 2)]
 
 
 # what is imported -> libraries that must not come along

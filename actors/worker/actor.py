@@ -90,7 +90,10 @@ class Worker(Actor):
         aside: Aside = asyncio.to_thread,
     ) -> None:
         self.config, self.backend = config, backend
-        self._end, self._open_device, self._read_specs, self._aside = on_fatal, open_device, read_specs, aside
+        self._end = on_fatal
+        self._open_device = open_device
+        self._read_specs = read_specs
+        self._aside = aside
         self.state = SweepState(sweep_config(config, backend.numerics, backend.slot_unit))
         self._slow = slow(config.worker.backend, backend, config.worker.dtype, config.worker.threads)
         self._machine: Machine = self.state  # receives events, plans and commits; ``state`` is only read

@@ -65,7 +65,10 @@ class BlockLoader:
     def __init__(
         self, config: WorkerConfig, backend: Backend, loader: ComponentLoader, rehearse: Rehearse, read: ReadSpecs
     ) -> None:
-        self._config, self._loader, self._rehearse, self._read = config, loader, rehearse, read
+        self._config = config
+        self._loader = loader
+        self._rehearse = rehearse
+        self._read = read
         self._kv_dtype = str(backend.dtype).removeprefix("torch.")
         self._specs = KnownSpecs()
 

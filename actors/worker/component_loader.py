@@ -89,7 +89,10 @@ class ComponentLoader:
     def __init__(
         self, device: Device, backend: Backend, apply: Callable[[Event], None], parameters: ParameterCarrier
     ) -> None:
-        self._device, self._backend, self._apply, self._parameters = device, backend, apply, parameters
+        self._device = device
+        self._backend = backend
+        self._apply = apply
+        self._parameters = parameters
         self._number = 0  # the last load's number
         self._waiting: dict[int, Loading] = {}
         self._loads: dict[bytes, asyncio.Future[None]] = {}  # by component: under way, or done and not forgotten

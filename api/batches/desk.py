@@ -48,7 +48,10 @@ class Desk:
     """The desk (see the module). ``now``: returns seconds since the epoch."""
 
     def __init__(self, front: Front, thread: StoreThread, now: Callable[[], float] = time.time) -> None:
-        self._front, self._thread, self._store, self._now = front, thread, thread.store, now
+        self._front = front
+        self._thread = thread
+        self._store = thread.store
+        self._now = now
         self._lock = FolderLock(self._store.folder, RUNNER)
         self._swept = False
         self._opened: dict[str, _OpenedBatch] = {}

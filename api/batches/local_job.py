@@ -53,7 +53,11 @@ class LocalJob:
         keep: Callable[[int, LineAnswer], None],
         share: float = PROBABILITY,
     ) -> None:
-        self._front, self._caller, self._line_of, self._keep, self._share = front, caller, line_of, keep, share
+        self._front = front
+        self._caller = caller
+        self._line_of = line_of
+        self._keep = keep
+        self._share = share
         self._parts: dict[str, _Part] = {}
         self._drivers: list[FeedDriver] = []
 

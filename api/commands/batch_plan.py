@@ -347,7 +347,10 @@ def lines(title: str, planned: BatchPlan) -> Iterator[str]:
     """Yield the lines above the table."""
     from statistics import fmean
 
-    requests, tree, whole, machine = planned.requests, planned.tree, planned.whole, planned.machine
+    requests = planned.requests
+    tree = planned.tree
+    whole = planned.whole
+    machine = planned.machine
     yield f"{title}: {tree.count:,} request{'s' * (tree.count != 1)}"
     if requests.refused:
         yield f"{len(requests.refused):,} line{'s' * (len(requests.refused) != 1)} would be refused"

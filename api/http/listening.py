@@ -153,7 +153,10 @@ class _Server(web.Server):
 
     def __init__(self, made: web.Server, slow: float, max_body: int, most: float) -> None:
         super().__init__(self._handle, request_factory=self._make, handler_cancellation=True)
-        self._inner, self._slow, self._max_body, self._most = made.request_handler, slow, max_body, most
+        self._inner = made.request_handler
+        self._slow = slow
+        self._max_body = max_body
+        self._most = most
         self._factory = made.request_factory
 
     def __call__(self) -> _Connection:

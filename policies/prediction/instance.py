@@ -116,7 +116,10 @@ class Instance:
             self._take(done, began)
             self.busy += began - self._began
             self._make_plan(began)
-        self._began, self._ends, self._last, self._lazy = began, [self._ends[done]], 0, False
+        self._began = began
+        self._ends = [self._ends[done]]
+        self._last = 0
+        self._lazy = False
         self.due = self._ends[0]
         if self._ahead:
             self._make_plan(began)

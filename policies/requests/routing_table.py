@@ -68,7 +68,10 @@ class RoutingTable:
         self.default = news.default or self.default
         self._note(news.failed, now)
         if not since:
-            self.chains, self._published, self.capacity, self.most = {}, {}, {}, {}
+            self.chains = {}
+            self._published = {}
+            self.capacity = {}
+            self.most = {}
             self._lost.clear()
         changed = self._apply(news)
         self._lost.difference_update(news.ended, (route.id for route in news.routes))

@@ -72,7 +72,10 @@ class Node:
         self.closed = asyncio.Event()  # set when this node was told to stop, or its head is gone
         self.farewell = ""  # why it was closed
         self.last_words: Callable[[], Awaitable[None]] | None = None  # what is to be said when the actors have stopped
-        self._directory, self._listen, self._keys, self._transport = directory, listen, keys, transport
+        self._directory = directory
+        self._listen = listen
+        self._keys = keys
+        self._transport = transport
         self._clock, self._encode_local, self._interval = clock, encode_local, heartbeat_interval
         self._log_path, self._membership = None if message_log is None else Path(message_log), membership
         self._receivers: dict[Traffic, OnLink] = {}
