@@ -75,7 +75,7 @@ def test_adapters_of_a_folder_have_identities(tmp_path: Path) -> None:
     found = model_identities(settings)
     assert list(found) == ["demo", "ann"]
     assert found["ann"] != found["demo"]
-    file = ChangesFile.of(settings)
+    file = ChangesFile.of(settings.models)
     assert file is not None
     file.remove("demo", "ann")
     assert next(iter(model_identities(settings))) == "ann", "an operator made it the default"
