@@ -102,7 +102,7 @@ class BlendedWorker:
         self._hear()
 
     def _hear(self) -> None:
-        for effect in self.state.take_effects():
+        for effect in self.state.take_effects().news:
             if isinstance(effect, TokensEmitted):
                 self._emitted(effect)
             elif isinstance(effect, GivenBack) and effect.reason == YIELDED:

@@ -22,6 +22,7 @@ from ...policies.requests.request_timeout import RequestTimeout
 from ...policies.requests.routing_table import RoutingTable
 from ...policies.sweep.events import (
     DraftsVerified,
+    GatewayNews,
     GivenBack,
     Preempted,
     Progressed,
@@ -30,7 +31,7 @@ from ...policies.sweep.events import (
     TokensEmitted,
 )
 from ..dispatcher.messages import Chosen
-from ..worker.messages import Exported, GatewayNews, Submission, SweepReport
+from ..worker.messages import Exported, Submission, SweepReport
 from . import messages as m
 from .admission import refusal
 from .application_usage import ApplicationUsage

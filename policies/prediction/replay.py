@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from ..plan.cost import cost
 from ..plan.sweep_plan import SweepPlan
-from ..sweep.events import Cancelled, Effect, GivenBack, Submission, TokensEmitted
+from ..sweep.events import Cancelled, GatewayNews, GivenBack, Submission, TokensEmitted
 from .machines import NEVER, LinkTimes, Machines, PlayedMachine
 from .timeline import InFlightMessages, Timeline, TimelineEntry
 
@@ -107,18 +107,18 @@ class MachineReplay(Machines):
             course.sweeps.append(ended)
             course.times.append(self.now - self._began)
 
-    def heed(self, effect: Effect) -> None:
+    def heed(self, news: GatewayNews) -> None:
         course = self.course
-        if type(effect) is TokensEmitted:
-            if effect.request not in course.first_tokens:
-                course.first_tokens[effect.request] = self._first - self._began
-            if effect.finish:
-                course.ends[effect.request] = self.now - self._began
-            elif effect.position + len(effect.tokens) == self._totals.get(effect.request, 0):
-                course.ends[effect.request] = self.now - self._began
-                self._cut.append(effect.request)
-        elif isinstance(effect, GivenBack):
-            course.returned.add(effect.request)
+        if type(news) is TokensEmitted:
+            if news.request not in course.first_tokens:
+                course.first_tokens[news.request] = self._first - self._began
+            if news.finish:
+                course.ends[news.request] = self.now - self._began
+            elif news.position + len(news.tokens) == self._totals.get(news.request, 0):
+                course.ends[news.request] = self.now - self._began
+                self._cut.append(news.request)
+        elif isinstance(news, GivenBack):
+            course.returned.add(news.request)
 
     # tokens ----------------------------------------------------------------------------------------------------------
 
