@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import CommandError
+from . import CommandError, command_errors
 from .connection import refusals
 
 if TYPE_CHECKING:
@@ -62,12 +62,10 @@ def batch_run(arguments: argparse.Namespace) -> int:
 
     with refusals(), contextlib.ExitStack() as files:
         cluster = Cluster(arguments.model, sets=arguments.set, **ALONE)  # mistakes are reported before files are read
-        try:
+        with command_errors(BatchFileError):
             given = files.enter_context(contextlib.closing(BatchInput(arguments.input)))
             output = files.enter_context(contextlib.closing(BatchOutput(arguments.output)))
             batch = _FileBatch(given, output, model_identities(cluster.settings), redo=arguments.redo)
-        except BatchFileError as error:
-            raise CommandError(str(error), 2) from None
         try:
             asyncio.run(batch.answer(cluster))
         except BatchFileError as error:
