@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...policies.measures import Measure, gauge
+from ...policies.measures import Labels, Measure, gauge
 
 Progress = Mapping[str, Any]  # a ``FeedProgress`` as plain data
 _SUMS = (
@@ -41,7 +41,7 @@ def batch_measures(figures: Iterable[Mapping[str, Any]]) -> Iterator[Measure]:
     yield _gauge("side_positions", text, _sides(jobs), "worker", "side", "what")
 
 
-def _gauge(name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str) -> Measure:
+def _gauge(name: str, text: str, values: Mapping[Labels, float], *labels: str) -> Measure:
     return gauge(f"blockwright:batch_{name}", text, values, "model_name", *labels)
 
 

@@ -1,7 +1,7 @@
 """Events and effects of the sweep state machine: all that can happen to a worker, and all that it makes happen.
 
 Events go into ``SweepState.apply``. Effects come out of ``SweepState.take_effects``; a shell (the worker actor, a
-forecast, the simulator) performs them in order, before the next plan is handed to the device.
+forecast, the simulator) performs its orders, in order, before the next plan is handed to the device.
 """
 
 from __future__ import annotations
