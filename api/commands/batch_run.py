@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..batches.local_files import BatchInput, BatchOutput
     from ..batches.local_job import LocalJob
     from ..program.embedded import Cluster
-    from ..program.job_bar import JobBar
+    from ..program.progress import Bar
 
 
 def batch_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +100,7 @@ class _FileBatch:
         self._errors_path.unlink(missing_ok=True)
         self._errors: BatchOutput | None = None
         self._failed: list[tuple[int, str]] = []
-        self._bar: JobBar | None = None
+        self._bar: Bar | None = None
         self._job: LocalJob | None = None
         self._sharing = self._tokens = 0.0
 
@@ -108,7 +108,7 @@ class _FileBatch:
         """Answer all lines that have no answer yet."""
         from ..batches.local_files import error_line
         from ..batches.local_job import LocalJob
-        from ..program.job_bar import JobBar
+        from ..program.progress import Bar
 
         for line, refused in self._given.refused.items():
             id = self._given.custom_id(line)
@@ -116,7 +116,7 @@ class _FileBatch:
         lines = self._given.good()
         if len(lines) == len(self._done):
             return
-        with JobBar(len(lines), sys.stderr.isatty()) as self._bar:
+        with Bar(len(lines), sys.stderr.isatty(), estimated=False) as self._bar:
             async with cluster:
                 self._job = LocalJob(cluster.front, cluster.caller, self._line, self._keep)
                 self._bar.begin("checking")
