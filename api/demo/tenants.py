@@ -17,7 +17,7 @@ from typing import Any
 from ...policies.binary_size import binary_size
 from ..program.client import Client
 from .client import ExampleOutcome, ask
-from .display import Live, TourCheck, table
+from .display import LiveDisplay, TourCheck, table
 from .family import FAMILY, questions
 
 HOT = "mirror"  # the member that is added while the others stream
@@ -110,8 +110,8 @@ async def watching(client: Client, watch: AppsSeen) -> None:
 async def add_hot(client: Client, folder: Path, base: str) -> str:
     """Return the server's summary of the added model; raise RequestError if it refuses."""
     began = time.monotonic()
-    told = await client.post("/admin/apps", {"name": HOT, "path": str(folder), "base": base})
-    return f"{HOT} {told['summary']}, ready after {time.monotonic() - began:.2f} s"
+    reported = await client.post("/admin/apps", {"name": HOT, "path": str(folder), "base": base})
+    return f"{HOT} {reported['summary']}, ready after {time.monotonic() - began:.2f} s"
 
 
 async def show_tenants(client: Client, base: str, family: Mapping[str, Path]) -> list[TourCheck]:
@@ -119,7 +119,7 @@ async def show_tenants(client: Client, base: str, family: Mapping[str, Path]) ->
     names, watch = [name for name in family if name != HOT], AppsSeen()
     exams = [TenantExam.of(name, base) for name in names]
     print(f"\none request each to {len(names)} fine-tunes of {base}, on the same two workers:")
-    live = Live([exam.tenant[0] for exam in exams], sys.stdout)
+    live = LiveDisplay([exam.tenant[0] for exam in exams], sys.stdout)
     await asyncio.gather(*(ask(client, exam.tenant[0], live.changed) for exam in exams))
     rest = [outcome for row in zip(*(exam.pairs[1:] for exam in exams), strict=True) for outcome in row]
     print(f"\n{len(rest)} more requests at once to them and their base, while {HOT} is added:")

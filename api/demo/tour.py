@@ -26,7 +26,7 @@ from ..program.results import RequestError
 from ..saving import saving
 from . import burst
 from .client import ExampleOutcome, ask, client_of
-from .display import Live, Meanwhile, TourCheck, accuracy_table, request_table
+from .display import DeferredOutput, LiveDisplay, TourCheck, accuracy_table, request_table
 from .recovery import show_recovery
 from .tasks import HELD_OUT, Example, examination
 from .tenants import HOT, show_tenants
@@ -189,13 +189,13 @@ async def tour(client: Client, trained: bool) -> list[TourCheck]:
     model = await replicated(client)
     shown = [ExampleOutcome(example, model, judged=trained) for example in examination(SEED, 1, (HELD_OUT,))]
     print(f"\n{len(shown)} requests at once to {model}, on two replicas (the last is a chat):")
-    live = Live(shown, sys.stdout)
+    live = LiveDisplay(shown, sys.stdout)
     await asyncio.gather(
         *(ask(client, item, live.changed, chat=place == len(shown) - 1) for place, item in enumerate(shown))
     )
     piped = ExampleOutcome(examination(SEED + 2, 1, (HELD_OUT,))[1], PIPELINE, judged=trained)
     print(f"\none more to {PIPELINE}, a pipeline across both workers:")
-    await ask(client, piped, Live([piped], sys.stdout).changed)
+    await ask(client, piped, LiveDisplay([piped], sys.stdout).changed)
     examined = await examine(client, model) if trained else []
     table = f"\n\n{accuracy_table(examined)}" if trained else "\n\n(random weights: the text is noise)"
     print(f"\n{request_table([*shown, piped])}{table}\n")
@@ -224,9 +224,9 @@ async def guided(
     server: DemoServer, second: DemoServer, client: Client, trained: bool, family: Mapping[str, Path]
 ) -> list[TourCheck]:
     """Run all parts. The burst runs beside the others, since its server mostly waits."""
-    started, told = time.monotonic(), Meanwhile(sys.stdout)
+    started, output = time.monotonic(), DeferredOutput(sys.stdout)
     print(f"starting 2 workers, listening on {server.url} ...", flush=True)
-    beside = asyncio.create_task(meet_a_burst(second, told))
+    beside = asyncio.create_task(meet_a_burst(second, output))
     try:
         await server.ready(client)
         print(f"ready after {time.monotonic() - started:.1f} s")
@@ -235,18 +235,18 @@ async def guided(
         print(f"\n{await saved(client)}", flush=True)
         met = await beside  # so that nothing lengthens the pauses that are shown next
         checks += await show_recovery(client, model)
-        told.turn()
+        output.turn()
         return checks + met
     finally:
         beside.cancel()
         await asyncio.gather(beside, return_exceptions=True)
 
 
-async def meet_a_burst(server: DemoServer, told: Meanwhile) -> list[TourCheck]:
+async def meet_a_burst(server: DemoServer, output: DeferredOutput) -> list[TourCheck]:
     """Show a burst on a server with little memory."""
     async with client_of(server.url) as client:
         await server.ready(client)
-        return await burst.show_burst(client, told.say)
+        return await burst.show_burst(client, output.say)
 
 
 async def saved(client: Client) -> str:

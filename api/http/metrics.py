@@ -205,7 +205,7 @@ class Meter:
         queued = None if self._first is None else self._queued
         return MeterFigures(self._prompt, self._count, queued, first, tuple(self._reasons))
 
-    def told(self) -> list[str]:
+    def log_parts(self) -> list[str]:
         """Return the parts of the log line: token counts, and how the time was spent."""
         said = [f"{self._prompt} prompt + {self._count} tokens"]
         if self._first is not None:

@@ -13,9 +13,9 @@ from ...actors.config import Settings
 from ...actors.gateway.peers import TenantUse
 from ...policies.measures import Measure, gauge
 from ...policies.requests.account import is_offline_account
-from ...policies.requests.rate_limit import EVERYBODY, Standing
+from ...policies.requests.rate_limit import EVERYBODY, LimitStatus
 
-Standings = Mapping[str, Mapping[str, Standing]]  # tenant -> limit -> its standing
+Standings = Mapping[str, Mapping[str, LimitStatus]]  # tenant -> limit -> its standing
 
 
 def key_tenants(settings: Settings) -> list[str]:
