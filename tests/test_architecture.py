@@ -76,7 +76,6 @@ SMALL_THOUGHTS = {
     "actors/worker/offline_credit.py": "the credit that each gateway was last sent",
     "actors/worker/peers.py": "reports among workers, with their acknowledgements",
     "actors/worker/status.py": "a view for people; it decides nothing",
-    "api/http/draft_metrics.py": "families of one capability, as batch_metrics and cluster_metrics are",
     "api/openai/draft_fields.py": "fields of one capability of the API",
     "api/openai/drafts.py": "answers' part of one capability of the API",
     "api/serve/port_owner.py": "a client's question to another server",

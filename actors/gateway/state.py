@@ -21,10 +21,18 @@ from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_timeout import RequestTimeout
 from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.requests.routing_table import RoutingTable
-from ...policies.sweep.events import DraftsVerified, GivenBack, Preempted, Progressed, PromptScored, TokensEmitted
+from ...policies.sweep.events import (
+    DraftsVerified,
+    GatewayNews,
+    GivenBack,
+    Preempted,
+    Progressed,
+    PromptScored,
+    TokensEmitted,
+)
 from ..dispatcher.messages import Chosen
 from ..settings.requests import RequestSettings
-from ..worker.messages import Exported, GatewayNews, Submission, SweepReport
+from ..worker.messages import Exported, Submission, SweepReport
 from . import messages as m
 from .admission import refusal
 from .application_usage import ApplicationUsage

@@ -14,7 +14,14 @@ from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.moving import page_targets
 from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import Cancelled, Flight, GivenBack, PeerLost, Send, Submission, TokensEmitted
+from blockwright.policies.sweep.events import (
+    Cancelled,
+    Flight,
+    GivenBack,
+    PeerLost,
+    Submission,
+    TokensEmitted,
+)
 from blockwright.policies.sweep.page_events import Export, Exported, MoveSlots, PagesUnsent, PageTarget, SendPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.policies.fake_device import FakeDevice, PagesOnTheWay, next_token
@@ -249,11 +256,12 @@ class World:
 
     def collect(self, worker: FakeWorker) -> bool:
         """Perform effects; whether there were any."""
-        effects = self.hear(worker.state.take_effects())
+        taken = worker.state.take_effects()
+        for to, messages in taken.messages.items():
+            self.wire.setdefault((worker.name, to), []).extend(messages)
+        effects = self.hear([*taken.orders, *taken.news])
         for effect in effects:
-            if isinstance(effect, Send):
-                self.wire.setdefault((worker.name, effect.worker), []).append(effect.message)
-            elif isinstance(effect, TokensEmitted):
+            if isinstance(effect, TokensEmitted):
                 column = self.emitted[effect.request]
                 prompt = effect.position - len(column)
                 assert prompt >= 0, "a token was repeated or lost"
@@ -272,7 +280,7 @@ class World:
                 self._exported(effect, worker.name)
             elif isinstance(effect, GivenBack):
                 self.returned.append(effect)
-        return bool(effects)
+        return bool(taken)
 
     # until quiet ----------------------------------------------------------------------------------------------------
 

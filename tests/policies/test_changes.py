@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from blockwright.policies.model.chain import Route
 from blockwright.policies.plan.sweep_plan import Arrival, SweepResult
-from blockwright.policies.sweep.events import LeaseGranted, LeaseReturned, PeerLost, Send
+from blockwright.policies.sweep.events import Effects, LeaseGranted, LeaseReturned, PeerLost
 
 from .fake_device import CHUNK
 from .sweep_world import World, chain, generate, pipeline, replica, submission
@@ -150,7 +150,7 @@ def test_a_grant_that_nobody_waits_for_is_returned() -> None:
     world, _ = two()
     state = world.workers["w0"].state
     state.apply(LeaseGranted("w1", 77, 0), 0.0)
-    assert state.take_effects() == [Send("w1", LeaseReturned("w0", 77))]
+    assert state.take_effects() == Effects(messages={"w1": [LeaseReturned("w0", 77)]})
 
 
 def test_flights_of_a_dead_home_are_not_computed_and_the_device_forgets_them() -> None:

@@ -166,7 +166,7 @@ def test_a_row_is_kept_free_for_whoever_comes() -> None:
     state.apply(offline("late", [9], 4), 0.0)
     plan = state.plan(0.0)
     assert plan is not None
-    assert [(of.request, of.reason) for of in state.take_effects() if hasattr(of, "reason")] == [("late", YIELDED)]
+    assert [(of.request, of.reason) for of in state.take_effects().news if hasattr(of, "reason")] == [("late", YIELDED)]
     commit(state, plan)
     for i in range(4):
         state.apply(online(f"n{i}", [i], 30), 0.0)

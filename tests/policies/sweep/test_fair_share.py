@@ -235,7 +235,7 @@ def drive(state: SweepState) -> list[dict[str, int]]:
             given[tenants.tenant[s]] += IN * max(0, min(start + count, prompt) - start)
         names = {tenants.submission[s].request: tenants.tenant[s] for s in state.batch(plan.number)}
         state.commit(plan, SweepResult(plan.number, [1] * len(plan.sample)), 0.0)
-        for effect in state.take_effects():
+        for effect in state.take_effects().news:
             if isinstance(effect, TokensEmitted):
                 given[names[effect.request]] += OUT * len(effect.tokens)
         history.append(dict(given))

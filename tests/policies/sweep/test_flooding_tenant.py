@@ -61,7 +61,7 @@ def latencies(asked: list[Submission], accounts: dict[str, str], **more: object)
             continue
         now += cost(plan, PACE)
         state.commit(plan, SweepResult(plan.number, [1] * len(plan.sample)), now)
-        for effect in state.take_effects():
+        for effect in state.take_effects().news:
             if isinstance(effect, TokensEmitted) and effect.finish and by_name[effect.request].arrival < SECONDS:
                 request = by_name[effect.request]
                 found[request.tenant].append(now - request.arrival)

@@ -72,7 +72,7 @@ def test_a_load_leaves_a_capped_account_what_it_waits_for() -> None:
         state.apply(ComponentsWanted(number, "new", [WantedComponent(b"new", [PackedTensor(b"t", nbytes)])]), 0.0)
 
     load(1, free := state.parts.memory.free_bytes)
-    (refused,) = state.take_effects()
+    (refused,) = state.take_effects().orders
     assert isinstance(refused, ComponentsRefused)
     load(2, free - refused.shortage.lacking)
     made.run(0)
