@@ -15,10 +15,11 @@ import pytest
 
 from blockwright.actors.config import Settings
 from blockwright.tests.claims import claim
-from blockwright.tests.equality.cells import AXES, FURTHER, Cell, cells_of, every, one_each, pairs, pairwise
+from blockwright.tests.equality.cells import AXES, FURTHER, OTHERS, Cell, brief, cells_of, every, one_each, pairs, pairwise
 from blockwright.tests.equality.reference import confirm_sampled
 from blockwright.tests.equality.served import Served, serve, tight
 from blockwright.tests.gpu.reference import confirm, prompt_of
+from blockwright.tests.parts import some
 
 Checkpoints = Callable[..., Path]
 NEW = 64
@@ -77,7 +78,7 @@ async def compare(path: Path, cell: Cell) -> None:
 
 
 @claim("Greedy float32 answers over HTTP are token for token those of transformers", of="numerics", headline=True)
-@pytest.mark.parametrize("cell", COVER, ids=str)
+@pytest.mark.parametrize("cell", some(COVER, *brief(COVER)), ids=str)
 async def test_cover(checkpoint: Checkpoints, cell: Cell) -> None:
     await compare(checkpoint(cell.architecture), cell)
 
@@ -93,6 +94,12 @@ def test_the_cover_holds_every_pair() -> None:
     held = set().union(*(pairs(cell) for cell in pairwise()))
     assert held == set().union(*(pairs(cell) for cell in cells_of(AXES["architecture"])))
     assert [cell.architecture for cell in one_each()] == list(FURTHER)
+
+
+def test_any_run_holds_every_pair_but_of_architectures() -> None:
+    held, wanted = (set().union(*(pairs(cell, OTHERS) for cell in cells)) for cells in (brief(COVER), every()))
+    assert held == wanted
+    assert len(brief(COVER)) < len(COVER) / 2
 
 
 def test_settings_of_all_cells_are_legal() -> None:

@@ -71,6 +71,7 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
+@pytest.mark.nightly
 async def test_where_a_block_is_inconvenient() -> None:
     """As cells of a notebook, which are run twice and out of order."""
     before = children()
@@ -91,6 +92,7 @@ async def test_where_a_block_is_inconvenient() -> None:
         await cluster.generate("x")
 
 
+@pytest.mark.nightly
 async def test_leaving_a_stream_frees_its_sequence_and_leaving_the_cluster_everything(pace: Path) -> None:
     before = children()
     async with blockwright.Cluster(MODEL, pace=str(pace), **SMALL) as cluster:
