@@ -34,8 +34,6 @@ CASES = {
     "llama-bfloat16": ("llama", "bfloat16", {}),
     "gemma2-float32": ("gemma2", "float32", {"sliding_window": 48}),
 }
-# Real processes in any run with llama's replicas; pipelines and the other case are there in one process.
-REAL = pytest.mark.parametrize("case", some(CASES, "llama-bfloat16"), indirect=True)
 
 
 def request(index: int) -> dict[str, Any]:
@@ -77,7 +75,7 @@ async def scored(server: Served, fields: dict[str, Any]) -> Scored:
     return choice["token_ids"], list(zip(columns["token_logprobs"], columns["top_logprobs"], strict=True))
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=some(CASES, "llama-bfloat16"))
 def case(request: pytest.FixtureRequest, checkpoint: Checkpoints) -> Case:
     architecture, dtype, config = CASES[request.param]
     return Case(checkpoint(architecture, dtype="bfloat16", **config), dtype)
@@ -120,7 +118,6 @@ async def joining(client: Client) -> list[Answer]:
 
 
 @claim("Answers keep their tokens through pipelines, replicas, cached prefixes and preemption", of="numerics")
-@REAL
 @pytest.mark.system
 async def test_replicas(case: Case, processes: Callable[..., Server]) -> None:
     """Requests that join late and leave early; then kill -9 of a worker while all of them run."""

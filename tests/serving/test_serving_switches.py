@@ -114,9 +114,10 @@ class FollowedSwitches(Switches, Followed):
     """With predictors."""
 
 
-def test_replicas_of_workers_know_what_is_held() -> None:
+@pytest.mark.parametrize("span", spans(1, 5, 2), ids=str)
+def test_replicas_of_workers_know_what_is_held(span: range) -> None:
     stale = 0
-    for seed in range(5):
+    for seed in span:
         game = FollowedSwitches(seed, dispatch="llumnix-minus-code")
         game.play()
         assert game.figures["disagreements"] == 0, seed
