@@ -100,6 +100,7 @@ async def test_all_at_once_and_again_from_the_cache(tenants: Tenants, backend: s
 
 
 @claim("Tenants answer the same over a pipeline, after preemption and after the death of a worker", of="fine-tunes")
+@pytest.mark.nightly
 async def test_over_a_pipeline(tenants: Tenants) -> None:
     async with serve(tenants.applications, workers=2, pipeline=2) as server:
         await ask_all(server, tenants, (40, 9))

@@ -129,6 +129,7 @@ async def test_what_cannot_start_leaves_nothing(tmp_path: Path) -> None:
 
 
 @claim("`blockwright.generate` works without `await`, also in a notebook", of="embedding")
+@pytest.mark.nightly
 async def test_generate_where_a_loop_is_running_as_in_a_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     prompts = [f"reverse: {word} =" for word in ("abc", "xyz", "hello")]
     answers = blockwright.generate(MODEL, prompts, settings=SMALL, progress=True, **GREEDY)
@@ -179,6 +180,7 @@ def parts(language: str = "python") -> list[str]:
     return [block.text for block in blocks((ROOT / "docs" / "embedding.md").read_text()) if block.language == language]
 
 
+@pytest.mark.nightly
 def test_the_programs_of_the_documentation(project: Path) -> None:
     *programs, _ = parts()
     done = subprocess.run(
