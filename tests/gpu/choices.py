@@ -19,6 +19,10 @@ BACKENDS = pytest.mark.parametrize("make", [TorchBackend, NativeBackend], ids=_N
 # For a list of architectures or forms: the reference back end computes a few of them in tests with BACKENDS.
 NATIVE = pytest.mark.parametrize("make", [pytest.param(TorchBackend, marks=pytest.mark.nightly), NativeBackend], ids=_NAMES)
 
+CUTS = pytest.mark.parametrize(
+    "cuts", [pytest.param((), marks=pytest.mark.nightly), (1, 4)], ids=["one-run", "three-runs"]
+)  # of a chain into runs
+
 
 def each_set() -> list[Any]:
     """Return (dtype, instruction set) for ``parametrize``: of each type the best set in any run, the others nightly."""

@@ -122,7 +122,9 @@ def test_nothing_else_changes_a_bit(folders: Folders, number: int, instruction_s
 
 
 @pytest.mark.parametrize("dtype", some(("float32", "bfloat16"), "bfloat16"))
-@pytest.mark.parametrize("number", NUMBERS[: len(FAMILIES)], ids=lambda number: drawn(number).name)
+@pytest.mark.parametrize(
+    "number", FOLLOWED, ids=lambda number: drawn(number).name
+)
 def test_what_follows_changes_no_bit(folders: Folders, number: int, dtype: str) -> None:
     """Computed at once with and without what comes behind: a prefix has its bits whatever it is a prefix of."""
     draw = random.Random(f"{number} {dtype}")

@@ -14,7 +14,7 @@ from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, bottleneck_model, confirm, make_adapter, make_bottleneck, peft_model
 from blockwright.tests.claims import claim
 
-from .choices import BACKENDS, EACH_SET, NATIVE
+from .choices import BACKENDS, CUTS, EACH_SET, NATIVE
 from .tenant_rig import TenantRig
 
 Checkpoints = Callable[..., Path]
@@ -58,7 +58,7 @@ def test_each_kind_equals_the_computation_in_torch(
 
 
 @BACKENDS
-@pytest.mark.parametrize("cuts", [(), (1, 4)], ids=["one-run", "three-runs"])
+@CUTS
 def test_tenants_in_one_sweep_answer_as_alone(
     make: type, cuts: tuple[int, ...], checkpoint: Checkpoints, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.tests.adapters import base_model, confirm, make_adapter, peft_model
 from blockwright.tests.claims import claim
 
-from .choices import BACKENDS, EACH_SET, NATIVE
+from .choices import BACKENDS, CUTS, EACH_SET, NATIVE
 from .rig import load
 from .tenant_rig import TenantRig
 
@@ -49,7 +49,7 @@ def prompt(seed: int, length: int = 24) -> list[int]:
 @claim(
     "LoRA adapters answer as peft does, alone and beside twenty other tenants in one batch", of="fine-tunes", headline=True
 )
-@BACKENDS
+@NATIVE
 @pytest.mark.parametrize("name", CONFIGS)
 def test_each_kind_of_lora_equals_peft(make: type, name: str, checkpoint: Checkpoints, tmp_path: Path) -> None:
     base = checkpoint("llama")
@@ -111,7 +111,7 @@ def test_biases_equal_peft(make: type, form: str, architecture: str, checkpoint:
 
 
 @BACKENDS
-@pytest.mark.parametrize("cuts", [(), (1, 4)], ids=["one-run", "three-runs"])
+@CUTS
 def test_tenants_in_one_sweep_answer_as_alone(
     make: type, cuts: tuple[int, ...], checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
