@@ -121,7 +121,9 @@ def _object(path: Path) -> dict[str, Any]:
 def _entry(path: Path, number: int, entry: dict[str, Any]) -> tuple[int, str, Threshold | None]:
     fields = Fields(f"{path}: exit {number}", entry)
     if unknown := sorted(entry.keys() - {*_KEYS}):
-        raise CheckpointError(f"{fields.source}: there is no field {named(unknown[0])}; the fields are layers, head and auto")
+        raise CheckpointError(
+            f"{fields.source}: there is no field {named(unknown[0])}; the fields are layers, head and auto"
+        )
     name = fields.text("head", SHARED)
     if not name or not name.isprintable() or len(name) > 200:
         raise fields.wrong("head", f'the name of a head of at most 200 characters, or "{SHARED}"')

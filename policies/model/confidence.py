@@ -27,7 +27,7 @@ class Threshold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class GradedAnswer:
     """An answered prompt: the lower tier's confidence, and for both tiers whether the answer was right, and its tokens."""
 
     confidence: float
@@ -76,7 +76,7 @@ def goes_up(sure: float, theta: float) -> bool:
     return sure < theta
 
 
-def choose(samples: Sequence[Sample], loss: float) -> float:
+def choose(samples: Sequence[GradedAnswer], loss: float) -> float:
     """Return the least threshold that loses at most ``loss`` points of right answers against the top tier.
 
     Every threshold above it loses no more than that either, so chance does not pick it alone.
@@ -94,7 +94,7 @@ def choose(samples: Sequence[Sample], loss: float) -> float:
     return NEVER
 
 
-def judge(samples: Sequence[Sample], theta: float, layers: int, total: int, tokens: int = FIRST_TOKENS) -> TierChoice:
+def judge(samples: Sequence[GradedAnswer], theta: float, layers: int, total: int, tokens: int = FIRST_TOKENS) -> TierChoice:
     """Return the result of a threshold for a tier of ``layers`` of ``total`` layers.
 
     A request that goes up has generated its first ``tokens`` tokens twice.
@@ -103,12 +103,12 @@ def judge(samples: Sequence[Sample], theta: float, layers: int, total: int, toke
     return _outcome(samples, ups, layers, total, tokens)
 
 
-def oracle(samples: Sequence[Sample], layers: int, total: int) -> TierChoice:
+def oracle(samples: Sequence[GradedAnswer], layers: int, total: int) -> TierChoice:
     """Return the result of knowing which answers of the lower tier are wrong where the top's are right."""
     return _outcome(samples, [one.right_top and not one.right_low for one in samples], layers, total, 0)
 
 
-def _outcome(samples: Sequence[Sample], ups: Sequence[bool], layers: int, total: int, tokens: int) -> TierChoice:
+def _outcome(samples: Sequence[GradedAnswer], ups: Sequence[bool], layers: int, total: int, tokens: int) -> TierChoice:
     right, work, whole = 0, 0, 0
     for one, up in zip(samples, ups, strict=True):
         right += one.right_top if up else one.right_low

@@ -101,7 +101,7 @@ REFUSED = [
     ),
     (exits({"layers": 1, "haed": "low"}), r"there is no field haed; the fields are layers, head and auto"),
     (exits(LOW | {"auto": 0.5}), r"exit 1: auto is 0.5, not an object with theta, measure and tokens"),
-    (exits(LOW | {"auto": {}}), r"exit 1: auto: theta is None, not a number from 0 to 2; blockwright family report finds one"),
+    (exits(LOW | {"auto": {}}), r"exit 1: auto: theta is None, not a number from 0 to 2; blockwright family report"),
     (exits(LOW | {"auto": {"theta": 2.5}}), r"exit 1: auto: theta is 2.5, not a number from 0 to 2"),
     (exits(LOW | {"auto": {"theta": 1, "measure": "sum"}}), r"measure is 'sum', not one of mean, least, margin, entropy"),
     (exits(LOW | {"auto": {"theta": 1, "tokens": 257}}), r"tokens is 257, not a number from 1 to 256"),

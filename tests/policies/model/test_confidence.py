@@ -11,7 +11,7 @@ from blockwright.policies.model.confidence import (
     ALWAYS,
     MEASURES,
     NEVER,
-    Sample,
+    GradedAnswer,
     choose,
     confidence,
     goes_up,
@@ -42,8 +42,8 @@ def test_a_measure_lies_between_0_and_1_and_a_sure_answer_has_1(measure: str) ->
     assert not goes_up(flat, NEVER)
 
 
-def sample(sure: float, low: bool, top: bool, tokens: int = 20) -> Sample:
-    return Sample(confidence=sure, right_low=low, right_top=top, tokens_low=tokens, tokens_top=tokens)
+def sample(sure: float, low: bool, top: bool, tokens: int = 20) -> GradedAnswer:
+    return GradedAnswer(confidence=sure, right_low=low, right_top=top, tokens_low=tokens, tokens_top=tokens)
 
 
 def test_the_threshold_is_the_least_that_keeps_the_loss() -> None:
@@ -64,7 +64,8 @@ def test_no_threshold_above_the_chosen_one_loses_more() -> None:
     draw = random.Random(4)
     for _ in range(50):
         samples = [
-            sample(draw.randrange(8) / 8, low=draw.random() < 0.6, top=draw.random() < 0.8) for _ in range(draw.randint(1, 40))
+            sample(draw.randrange(8) / 8, low=draw.random() < 0.6, top=draw.random() < 0.8)
+            for _ in range(draw.randint(1, 40))
         ]
         loss = draw.choice((0, 1, 5, 20))
         theta = choose(samples, loss)
