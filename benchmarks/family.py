@@ -49,14 +49,14 @@ GAP_CLOSED, POINTS_LOST, AUTO_LOSS, RESIDENT = 0.85, 3.0, 2.0, 0.02
 class Plan:
     """The amount of training and examining."""
 
-    steps: int = 240
+    steps: int = 64
     batch: int = 32
     rate: float = 1.5e-3
     examined: int = 50  # prompts of each task
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
-        return cls(steps=24, batch=16, examined=10) if quick else cls()
+        return cls(steps=8, batch=16, examined=10) if quick else cls()
 
     def recipe(self, control: str) -> Recipe:
         more: dict[str, Any] = {"exits": EXITS, "steps": self.steps, **CONTROLS[control]}
@@ -87,17 +87,21 @@ def shares(training: Training, examined: Sequence[TrainingExample]) -> dict[int,
     return {layers: count / len(examined) for layers, count in right.items()}
 
 
-def trained(report: Report, plan: Plan) -> None:
-    """Train and examine every control."""
+def trained(plan: Plan, control: str) -> dict[int, float]:
+    """Train one control and examine it."""
     base = Checkpoint.open(BASE)
     examples = read_examples(DEMO, base, demo=plan.steps * plan.batch)
-    examined = read_examples(DEMO, base, held_out=plan.examined)
+    training = Training(base, plan.recipe(control), examples, bfloat16=narrow())
+    for _ in range(training.recipe.steps):
+        training.advance()
+    return shares(training, read_examples(DEMO, base, held_out=plan.examined))
+
+
+def compared(report: Report, plan: Plan) -> None:
+    """Train and examine all controls."""
     found: dict[str, dict[int, float]] = {}
     for control in CONTROLS:
-        training = Training(base, plan.recipe(control), examples, bfloat16=narrow())
-        for _ in range(training.recipe.steps):
-            training.advance()
-        found[control] = shares(training, examined)
+        found[control] = trained(plan, control)
         for layers, share in found[control].items():
             report.add(f"{control}/{layers}", OURS, {"right": share})
         print(control, found[control], flush=True)
@@ -135,7 +139,7 @@ def main(options: Options) -> None:
     plan = Plan.chosen(options.quick)
     torch.set_num_threads(1)
     report = Report("family", {"steps": plan.steps, "batch": plan.batch, "rate": plan.rate, "examined": plan.examined})
-    trained(report, plan)
+    compared(report, plan)
     shipped(report, plan)
     asyncio.run(memory(report))
     harness.finish(report, options, BARS)

@@ -134,7 +134,7 @@ def test_wrong_data_is_refused_by_file_and_line(
     assert refused(capsys, words(checkpoint("llama"), tmp_path / "f", path)) == says.format(f=path)
 
 
-@claim("family report shows how good each tier is, and chooses theta for a loss", of="families")
+@claim("A report shows how good each tier is, and chooses theta for a loss", of="families")
 def test_a_report_writes_the_threshold_for_a_loss(
     checkpoint: Checkpoints, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
