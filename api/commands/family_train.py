@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...policies.binary_size import binary_size
+from ...policies.model.tiers import EXITS_FILE
 from . import CommandError
 from .output import FittedTable, print_tables
 from .training_data import DATA_HELP, read_examples
 from .zoo import zoo_refusals
 
 if TYPE_CHECKING:
+    from ...gpu.weights.checkpoint import Checkpoint
     from ...zoo.family.grading import TierGrade
     from ...zoo.family.recipe import Recipe
     from ...zoo.family.training import Training
@@ -26,7 +28,9 @@ EXAMINED = 100  # held-out prompts of each of the demo's tasks
 
 
 def family_train_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="folder of the checkpoint to begin from")
+    parser.add_argument(
+        "folder", metavar="FOLDER", help="checkpoint to begin from: folder, hub id, or ZOO/chains/NAME of a zoo"
+    )
     parser.add_argument("out", metavar="OUT", help="the new folder")
     parser.add_argument("--exits", default="", metavar="K,K", help="layers of the lower tiers, as 8,16")
     parser.add_argument("--steps", type=int, required=True, metavar="N", help="optimizer steps in all")
@@ -51,7 +55,6 @@ def family_train(arguments: argparse.Namespace) -> int:
     import torch
 
     from ...actors.resources import cores
-    from ...gpu.weights.checkpoint import Checkpoint
     from ...zoo.family.folder import check_out, write_family
     from ...zoo.family.recipe import make_recipe
     from ...zoo.family.run_file import describe, run_path
@@ -60,7 +63,7 @@ def family_train(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out).expanduser()
     with zoo_refusals():
         check_out(out)
-        checkpoint = Checkpoint.open(arguments.folder)
+        checkpoint = _whole(arguments.folder)
         exits = _exits(arguments.exits)
         recipe = make_recipe(exits, arguments.steps, checkpoint.config.layers, _settings(arguments.set))
         examples = read_examples(arguments.data, checkpoint, demo=min(MOST_EXAMPLES, recipe.steps * recipe.batch))
@@ -76,6 +79,16 @@ def family_train(arguments: argparse.Namespace) -> int:
     tiers = ", ".join(map(str, (*recipe.exits, checkpoint.config.layers)))
     print(f"{out}: tiers of {tiers} layers after {recipe.steps} steps")
     return 0
+
+
+def _whole(folder: str) -> Checkpoint:
+    """Open a whole model."""
+    from ...zoo.source import open_source
+
+    checkpoint = open_source(folder)
+    if checkpoint.deltas:
+        raise CommandError(f"{folder} is an adapter; name a whole model", 2)
+    return checkpoint
 
 
 def _exits(text: str) -> list[int]:
@@ -132,7 +145,6 @@ def family_report(arguments: argparse.Namespace) -> int:
     request for auto goes up to the top tier, and exits.json gets it. What this
     costs and gains is shown for the other half.
     """
-    from ...gpu.weights.checkpoint import Checkpoint
     from ...zoo.family.folder import write_thresholds
     from ...zoo.family.grading import answer_all, grade, tier_bytes
     from ...zoo.family.network import ChainNetwork
@@ -141,9 +153,11 @@ def family_report(arguments: argparse.Namespace) -> int:
     if loss is not None and not 0 <= loss <= 100:
         raise CommandError(f"--loss is {loss:g}; give points from 0 to 100", 2)
     with zoo_refusals():
-        family = Checkpoint.open(arguments.folder)
+        family = _whole(arguments.folder)
         if not family.exits:
-            raise CommandError(f"{arguments.folder} lists no exits; blockwright family train makes some", 2)
+            raise CommandError(f"{arguments.folder} lists no exits; write {EXITS_FILE}, or run blockwright family train", 2)
+        if loss is not None and not (family.path / EXITS_FILE).is_file():
+            raise CommandError(f"{family.path} has no {EXITS_FILE} to write theta to; name the folder that was added", 2)
         examples = read_examples(arguments.data, family, held_out=EXAMINED)
         if loss is not None and len(examples) < 2:
             raise CommandError(f"{arguments.data} has 1 example; give at least 2, half of which choose theta", 2)
@@ -156,7 +170,7 @@ def family_report(arguments: argparse.Namespace) -> int:
         if loss is not None:
             print_tables(auto_table(grades))
             write_thresholds(family.path, {one.layers: one.threshold for one in grades if one.threshold})
-            print(f"{family.path / 'exits.json'}: theta for a loss of {loss:g} points")
+            print(f"{family.path / EXITS_FILE}: theta for a loss of {loss:g} points")
     return 0
 
 

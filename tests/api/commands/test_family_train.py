@@ -155,7 +155,7 @@ def test_a_report_writes_the_threshold_for_a_loss(
     assert refused(capsys, [*asked, "--loss", "101"]) == "--loss is 101; give points from 0 to 100"
     plain = str(checkpoint("llama"))
     assert refused(capsys, ["family", "report", plain, "--data", str(data)]) == (
-        f"{plain} lists no exits; blockwright family train makes some"
+        f"{plain} lists no exits; write exits.json, or run blockwright family train"
     )
 
 
