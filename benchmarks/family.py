@@ -49,10 +49,10 @@ GAP_CLOSED, POINTS_LOST, AUTO_LOSS, RESIDENT = 0.85, 3.0, 2.0, 0.02
 class Plan:
     """The amount of training and examining."""
 
-    steps: int = 64
+    steps: int = 32
     batch: int = 32
-    rate: float = 1.5e-3
-    examined: int = 50  # prompts of each task
+    rate: float = 1e-3
+    examined: int = 40  # prompts of each task
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
@@ -60,7 +60,7 @@ class Plan:
 
     def recipe(self, control: str) -> Recipe:
         more: dict[str, Any] = {"exits": EXITS, "steps": self.steps, **CONTROLS[control]}
-        return Recipe(batch=self.batch, rate=self.rate, optimizer="muon", decay=0.01, kl=0.5, **more)
+        return Recipe(batch=self.batch, rate=self.rate, optimizer="muon", decay=0.01, **more)
 
 
 BARS = [
