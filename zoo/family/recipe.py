@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...gpu.errors import CheckpointError
 from ...gpu.weights.exits import check_exits
@@ -91,10 +92,10 @@ def make_recipe(exits: Sequence[int], steps: int, layers: int, settings: Mapping
     return recipe
 
 
-def _converted(settings: Mapping[str, str]) -> dict[str, float | int | str | bool]:
+def _converted(settings: Mapping[str, str]) -> dict[str, Any]:
     defaults = {field.name.rstrip("_"): field.default for field in dataclasses.fields(Recipe)}
     known = sorted(defaults.keys() - {"exits", "steps"})
-    found: dict[str, float | int | str | bool] = {}
+    found: dict[str, Any] = {}
     for name, text in settings.items():
         if name not in known:
             raise CheckpointError(f"there is no setting {name!r} of a training run; {suggestion(name, known)}")
