@@ -76,6 +76,8 @@ COMMANDS = {
     "chaos": Command("chaos", "chaos", "kill, stop or slow a worker of your own server"),
     "doctor": Command("doctor", "doctor", "check whether this machine can serve"),
     "family plan": Command("family", "family_plan", "measure which tiers are as fast as smaller models"),
+    "family train": Command("family_train", "family_train", "train the lower tiers of a family"),
+    "family report": Command("family_train", "family_report", "examine the tiers of a family, and choose theta for auto"),
     "family export": Command("family", "family_export", "write a tier of a family as a checkpoint"),
     "zoo add": Command("zoo", "zoo_add", "add a model to a zoo, which stores each tensor once"),
     "zoo list": Command("zoo", "zoo_list", "list the applications of a zoo"),
