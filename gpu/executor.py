@@ -25,7 +25,7 @@ from .hidden import HiddenStates
 from .memory import Arena
 from .model.config import ComponentSpec
 from .parameters import ResidentParameters
-from .sampling.sampler import sample, score_prompt
+from .sampling.sampler import choose, sample, score_prompt
 from .sampling.verification import DrawnPositions, standing
 from .tables import Tables
 
@@ -80,6 +80,16 @@ class Sweep:
         row_N, start_N, count_N = (np.asarray(c, dtype=np.int32) for c in (plan.row, plan.start, plan.count))
         offset_N = np.cumsum(count_N, dtype=np.int64) - count_N
         return cls(plan, row_N, start_N, count_N, offset_N)
+
+    def columns(self, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return start, count and offset of each row of a step, which computes one position of drafting rows only."""
+        start_N, count_N, offset_N = self.start_N[step.batch], self.count_N[step.batch], self.offset_N[step.batch]
+        if step.place >= 0:
+            drafting_N = np.isin(step.batch, self.plan.drafting)
+            start_N[drafting_N] += step.place
+            offset_N[drafting_N] += step.place
+            count_N[drafting_N] = 1
+        return start_N, count_N, offset_N
 
 
 class Executor:
@@ -366,13 +376,15 @@ class Executor:
                 f"plan {sweep.plan.number} names deltas {sorted(unknown)} of run {step.run}, which are not attached"
             )
         if run.body is not None:
-            offset_N, count_N = sweep.offset_N[step.batch], sweep.count_N[step.batch]
+            start_N, count_N, offset_N = sweep.columns(step)
             with self._hidden.rows(run.width, offset_N, count_N) as hidden_TD:
-                batch = Batch(sweep.row_N[step.batch], sweep.start_N[step.batch], count_N, hidden_TD, _numbers(step.delta))
+                batch = Batch(sweep.row_N[step.batch], start_N, count_N, hidden_TD, _numbers(step.delta))
                 began = time.perf_counter()
                 self.backend.forward(run.body, batch)
                 sweep.kernel_seconds += time.perf_counter() - began
-        if run.head is not None:
+        if run.head is not None and step.draft:
+            self._draft(sweep, run, step)
+        elif run.head is not None:
             met = dict(zip(step.batch, step.delta, strict=True)) if step.delta else {}
             self._sample(sweep, run, [n for n in step.batch if n in wanted], met)
             for n in sweep.plan.score:
@@ -422,6 +434,16 @@ class Executor:
                 more = slice(first + 1, first + counting)
                 sweep.verified[n] = tokens[more], [entry for entry in logprobs[more] if entry is not None]
         self._append(row_T[last_N], position_T[last_N], [tokens[i] for i in last_N.tolist()])
+
+    def _draft(self, sweep: Sweep, run: ComposedRun, step: Step) -> None:
+        """Draw a draft of each row of a step as a token is drawn at its position, and write it to the table."""
+        start_N, _, offset_N = sweep.columns(step)
+        row_N, position_N = sweep.row_N[step.batch], start_N + 1
+        began = time.perf_counter()
+        logits_NV = self.backend.logits(run.head, self._hidden.pick(run.width, offset_N), _numbers(step.delta))
+        tokens = choose(logits_NV, row_N.tolist(), position_N.tolist(), self.tables, self.backend.argmax)
+        sweep.kernel_seconds += time.perf_counter() - began
+        self._append(row_N, position_N, tokens)
 
     def _append(self, row_N: np.ndarray, position_N: np.ndarray, tokens: list[int]) -> None:
         """Write drawn tokens to the table, where the next plan reads them."""

@@ -30,7 +30,24 @@ def sample(
     tables: Tables,
     argmax: Callable[[torch.Tensor], np.ndarray],
 ) -> tuple[list[int], list[TokenLogprob | None]]:
-    """Return the token of each row and, if requested, log-probabilities of the raw logits.
+    """Return the token of each row as ``choose`` does and, if requested, log-probabilities of the raw logits."""
+    tokens = choose(logits_NV, rows, positions, tables, argmax)
+    logprobs: list[TokenLogprob | None] = [None] * len(tokens)
+    all_NV = logits_NV.numpy()
+    for n, row in enumerate(rows):
+        if (count := tables.sampling[row].logprobs) >= 0 and tokens[n] != NOT_FINITE:
+            logprobs[n] = raw_logprobs(all_NV[n], tokens[n], count)
+    return tokens, logprobs
+
+
+def choose(
+    logits_NV: torch.Tensor,
+    rows: Sequence[int],
+    positions: Sequence[int],
+    tables: Tables,
+    argmax: Callable[[torch.Tensor], np.ndarray],
+) -> list[int]:
+    """Return the token of each row.
 
     A row gets ``NOT_FINITE`` if its chosen logit is not finite: its model has overflowed, and a drawn token would mean
     nothing. ``logits_NV`` is float32. ``rows`` are table rows, ``positions`` the indices of the new tokens in their
@@ -39,18 +56,15 @@ def sample(
     params = [tables.sampling[row] for row in rows]
     plain = [p.temperature == 0.0 and p.rules is None and not _penalised(p) for p in params]
     tokens: list[int] = argmax(logits_NV).tolist() if any(plain) else [0] * len(params)
-    logprobs: list[TokenLogprob | None] = [None] * len(params)
     all_NV = logits_NV.numpy()
     for n, p in enumerate(params):
         if not plain[n]:
             known = tables.tokens[rows[n], : positions[n]]
             prompt = int(tables.prompt_length[rows[n]])
             tokens[n] = _choose(all_NV[n], p, tables.rules[rows[n]], positions[n], known, prompt)
-        if p.logprobs >= 0:
-            logprobs[n] = raw_logprobs(all_NV[n], tokens[n], p.logprobs)
     for n in np.flatnonzero(~np.isfinite(all_NV[np.arange(len(tokens)), tokens])).tolist():
-        tokens[n], logprobs[n] = NOT_FINITE, None
-    return tokens, logprobs
+        tokens[n] = NOT_FINITE
+    return tokens
 
 
 def _penalised(p: SamplingParams) -> bool:
