@@ -122,7 +122,7 @@ class Settings:
     chunk_size: Annotated[int, "most prompt tokens of one sequence in one step"] = 256
     drafts: Annotated[
         Texts,
-        "model id: source of drafts for requests that name none: off, prompt or auto; * for models without an entry",
+        "model id: source of drafts for requests that name none: off, prompt, tier:LAYERS or auto; *: models without an entry",
         Group("Drafts"),
     ] = field(default_factory=dict)
     draft_tokens: Annotated[int, "tokens drafted in a step, at most 16; 0: as many as pay"] = 0
