@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from ..policies.cluster.provisioning import MODES
-from ..policies.drafts.choice import settings_fault
+from ..policies.drafts.choice import RULES, settings_fault
 from ..policies.model.tiers import family_of
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.requests.account import SIDES, is_offline_account
@@ -122,10 +122,13 @@ class Settings:
     chunk_size: Annotated[int, "most prompt tokens of one sequence in one step"] = 256
     drafts: Annotated[
         Texts,
-        "model id: source of drafts for requests that name none: off, prompt, tier:LAYERS or auto; *: models without an entry",
+        "model id: source of drafts for requests that name none: off, prompt, tier:LAYERS, auto; *: models without an entry",
         Group("Drafts"),
     ] = field(default_factory=dict)
     draft_tokens: Annotated[int, "tokens drafted in a step, at most 16; 0: as many as pay"] = 0
+    draft_rule: Annotated[
+        str, "acceptance of drafts: coupling (tokens as without drafts) or, as an ablation, rejection (only the same law)"
+    ] = "coupling"
     max_model_len: Annotated[
         int,
         "most tokens of prompt and answer together; 0: what the checkpoint says, at most 8192",
@@ -293,6 +296,7 @@ class Settings:
         choices = {
             "gateway_in_head": ("auto", "yes", "no"),
             "dispatch": (OUTSTANDING, *POLICIES),
+            "draft_rule": RULES,
             "dtype": ("auto", "float32", "bfloat16"),
             "backend": ("auto", "native", "torch"),
             "instruction_set": ("", "amx", "avx512_bf16", "avx512", "avx2", "generic"),

@@ -11,6 +11,8 @@ from .options import LARGEST, DraftOptions
 OFF = "off"
 AUTO = "auto"  # the source that pays most, of the prompt and the lower tiers
 MODES = (OFF, "prompt", AUTO)  # besides these, a lower tier: tier:4
+REJECTION = "rejection"
+RULES = ("coupling", REJECTION)  # of acceptance
 EVERY = "*"  # stands for every model without an entry
 FORM = "give off, prompt, tier:LAYERS or auto"
 TIER = r"tier:([1-9]\d{0,8})"
