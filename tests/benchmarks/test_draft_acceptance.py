@@ -1,4 +1,4 @@
-"""The acceptance that is counted is the one that two laws have, and the answers that are looked at are the checkpoint's own."""
+"""The acceptance that is counted is the one of two laws, within the bounds that coupling has."""
 
 from __future__ import annotations
 
