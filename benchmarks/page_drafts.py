@@ -29,7 +29,7 @@ def of_drafts(result: Result) -> str:
         if case.rpartition("/T")[2] in ("1", "2", "3", "5", "9")
     )
     agreement = "; ".join(
-        f"exit {case.split('/exit')[1].replace('/T', ', T ')}: {result.text(case, 'rejection')} / {result.text(case, 'coupling')}"
+        f"{case.split('/exit')[1].replace('/T', ', ')}: {result.text(case, 'rejection')} / {result.text(case, 'coupling')}"
         for case in result.cases("within")
     )
     accepted = (

@@ -13,7 +13,10 @@ import pytest
 
 from blockwright.policies.drafts.options import DraftOptions
 from blockwright.policies.model.chain import Chain
+from blockwright.policies.plan.coefficients import Coefficients
+from blockwright.policies.plan.cost import cost
 from blockwright.policies.plan.sweep_plan import SweepPlan
+from blockwright.policies.sweep.sweep_load import SweepLoad
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts
 
@@ -153,6 +156,27 @@ def test_where_the_route_spans_workers_the_request_goes_on_without() -> None:
     played.run()
     assert played.emitted["r"] == played.emitted["s"] == generate("base", [1, 2, 1, 2], 60, [])
     assert played.workers["w0"].state.counters["drafted_tokens"] > 0, "of the prompt of s"
+
+
+def test_a_round_is_priced_as_the_plan_that_makes_it() -> None:
+    """The policy takes (g + 1) S_1(1) + S_2(g + 1) and the heads, by the same cost model as the plan."""
+    costs = Coefficients(
+        base=1.0, step=0.25, read=8.0, token=0.5, beyond=0.125, row=0.0625, context=0.03125, prefill=0.0078125,
+        parameters=800.0, kv=256.0,
+    )  # fmt: skip
+    for count in (1, 2, 8, 16):
+        played = world(BASE, LOW)
+        played.submit(submission("r", [1, 2, 3], 60, "base@w0", drafts=by(LOW, tokens=count)))
+        plan, routes = second_plan(played), played.workers["w0"].state.parts.routes
+        assert plan.count == [count + 1]
+        local, head = routes.home("base@w0"), routes.home("base:1@w0")
+        assert local is not None
+        assert head is not None
+        load = SweepLoad(costs, routes)
+        assert load.price_round(local, head.runs[-1], plan.start[0], count, 0) == pytest.approx(cost(plan, costs))
+        assert load.price_round(local, head.runs[-1], 3, 0, 0) == load.price(local, 1, 1, 4, 0)
+        shared = load.price_round(local, head.runs[-1], 3, count, count)
+        assert shared < load.price_round(local, head.runs[-1], 3, count, 0), "the passes are those of another row"
 
 
 # laws ----------------------------------------------------------------------------------------------------------------
