@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from ..policies.cluster.provisioning import MODES
-from ..policies.drafts.choice import RULES, settings_fault
+from ..policies.drafts.choice import settings_fault
 from ..policies.model.tiers import family_of
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.requests.account import SIDES, is_offline_account
@@ -121,14 +121,10 @@ class Settings:
     sweep_tokens: Annotated[int, "most tokens in one step (a sweep)"] = 512
     chunk_size: Annotated[int, "most prompt tokens of one sequence in one step"] = 256
     drafts: Annotated[
-        Texts,
-        "model id: source of drafts for requests that name none: off, prompt, tier:LAYERS, auto; *: models without an entry",
-        Group("Drafts"),
+        Texts, "model id: source of drafts: off, prompt, tier:LAYERS or auto; *: models without an entry", Group("Drafts")
     ] = field(default_factory=dict)
     draft_tokens: Annotated[int, "tokens drafted in a step, at most 16; 0: as many as pay"] = 0
-    draft_rule: Annotated[
-        str, "acceptance of drafts: coupling (tokens as without drafts) or, as an ablation, rejection (only the same law)"
-    ] = "coupling"
+    draft_rule: Annotated[str, "acceptance of drafts: coupling or, as an ablation, rejection: other tokens"] = "coupling"
     max_model_len: Annotated[
         int,
         "most tokens of prompt and answer together; 0: what the checkpoint says, at most 8192",
@@ -296,7 +292,6 @@ class Settings:
         choices = {
             "gateway_in_head": ("auto", "yes", "no"),
             "dispatch": (OUTSTANDING, *POLICIES),
-            "draft_rule": RULES,
             "dtype": ("auto", "float32", "bfloat16"),
             "backend": ("auto", "native", "torch"),
             "instruction_set": ("", "amx", "avx512_bf16", "avx512", "avx2", "generic"),
@@ -319,7 +314,8 @@ class Settings:
         self._check_overload()
         self._check_logs()
         self._check_front()
-        if fault := settings_fault(self.drafts, self.draft_tokens, None if self._more_may_come else self.applications):
+        known = None if self._more_may_come else self.applications
+        if fault := settings_fault(self.drafts, self.draft_tokens, known, self.draft_rule):
             raise SettingsError(fault)
         for name in _SECONDS:
             if getattr(self, name) <= 0:

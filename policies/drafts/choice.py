@@ -64,8 +64,8 @@ def exit_fault(mode: str, model: str, exits: Sequence[str]) -> str:
     return f"but {model} passes no exit after {layers} layers; give off, prompt or auto{there and f', or one of {there}'}"
 
 
-def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str] | None) -> str:
-    """Return a sentence on wrong settings ``drafts`` and ``draft_tokens``, or an empty text.
+def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str] | None, rule: str = RULES[0]) -> str:
+    """Return a sentence on wrong settings ``drafts``, ``draft_tokens`` and ``draft_rule``, or an empty text.
 
     ``served``: the applications that there are; None if others may come. A tier is named by its family, since the tiers
     are known only when the checkpoints are open.
@@ -77,7 +77,7 @@ def settings_fault(modes: Mapping[str, str], tokens: int, served: Collection[str
             return f"drafts.{model} is {mode!r}, {fault}"
     if not 0 <= tokens <= LARGEST:
         return f"draft_tokens is {tokens}; give 0 (chosen as it pays) to {LARGEST}"
-    return ""
+    return "" if rule in RULES else f"draft_rule is {rule!r}; give {' or '.join(RULES)}"
 
 
 def exits_fault(modes: Mapping[str, str], bases: Mapping[str, str], models: Mapping[str, str]) -> str:

@@ -86,4 +86,6 @@ def test_settings_that_cannot_be() -> None:
         Settings(applications={"a": "/a"}, drafts={"*": "b"})
     with pytest.raises(SettingsError, match=r"draft_tokens is 99; give 0 \(chosen as it pays\) to 16"):
         Settings(draft_tokens=99)
+    with pytest.raises(SettingsError, match="draft_rule is 'chance'; give coupling or rejection"):
+        Settings(draft_rule="chance")
     assert Settings(applications={"a": "/a"}, adapters="/x", drafts={"b": "prompt", "*": "off"}).drafts["b"] == "prompt"
