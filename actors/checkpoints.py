@@ -12,6 +12,7 @@ from ..gpu.model.config import ComponentSpec
 from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from ..gpu.weights.checkpoint import Checkpoint
 from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
+from ..policies.drafts.choice import exits_fault
 from ..policies.model.tiers import family_of, no_tier, tier_id
 from ..zoo.records import read_chain
 from ..zoo.source import open_source
@@ -69,6 +70,8 @@ def open_checkpoints(settings: Settings) -> OpenedCheckpoints:
             )
         found[name] = open_adapter(path, opened[base])
     _check_named_tiers(settings, found, families)
+    if fault := exits_fault(settings.drafting.drafts, bases, {name: families.get(name, "") for name in found}):
+        raise SettingsError(fault)
     inherited = {tier: settings.models.application_defaults.get(family, "") for tier, family in families.items()}
     defaults = {**settings.models.application_defaults, **{tier: text for tier, text in inherited.items() if text}}
     return OpenedCheckpoints(found, bases, frozenset(assumed), defaults, families=families)

@@ -257,12 +257,13 @@ class DraftCount(TypedDict):
 class RequestDrafts(TypedDict):
     """The drafts of a request.
 
-    ``tokens``: drafts of a round; 0: as many as pay. ``sources``: counts by source. ``reason``: why it has none now, or
-    empty.
+    ``tokens``: drafts of a round; 0: as many as pay. ``sources``: counts by source. ``tiers``: the lower tiers that may
+    draft. ``reason``: why it has none now, or none by a tier, or empty.
     """
 
     prompt: bool
     prediction_tokens: int
+    tiers: list[str]
     tokens: int
     sources: dict[str, DraftCount]
     reason: str

@@ -55,6 +55,7 @@ class RequestRecord:
     begun: float | None = None  # start of the first reported plan
     preemptions: int = 0
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
+    no_tier: str = ""  # why no tier can draft for the current or last attempt
     deaths: Deaths = field(default_factory=Deaths)
     scores: list[TokenLogprob] = field(default_factory=list)  # log-probabilities of the prompt received so far
     avoid: str = ""  # route id not to take before ``avoid_until``
@@ -319,5 +320,5 @@ class RequestRecord:
             arrival=self.arrival,
             tenant=self.generation.tenant,
             model=self.model,
-            drafts=draft_view(self.generation, self.drafts),
+            drafts=draft_view(self.generation, self.drafts, self.no_tier),
         )

@@ -40,6 +40,7 @@ from .capacity_waits import CapacityWaits
 from .catalogue import Catalogue
 from .decision import Decision
 from .dispatch_queries import Advice, DispatchQueries
+from .drafts import no_tier_here
 from .invariants import check_state
 from .lengths import Lengths
 from .offline import OfflineBook
@@ -204,6 +205,7 @@ class GatewayState:
 
     def _place(self, record: RequestRecord, route: Route, draft: Submission, now: float, by: Decision | None) -> m.Submit:
         record.start(route, now, by)
+        record.no_tier = no_tier_here(draft.drafts, route, self.table)
         self.table.place(record.id, record.workers, record.counted)
         self.offline.sent(record, route.home)
         return m.Submit(route.home, replace(draft, route=route.id, route_version=route.version))

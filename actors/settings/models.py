@@ -71,14 +71,16 @@ class ModelSettings(SettingsPart):
 class DraftSettings(SettingsPart):
     """The sources of drafts, by model, and the length of drafts."""
 
-    drafts: Annotated[
-        Texts, "model id: source of drafts for requests that name none: off, prompt or auto; * for models without an entry"
-    ] = field(default_factory=dict)
+    drafts: Annotated[Texts, "model id: source of drafts: off, prompt, tier:LAYERS or auto; *: models without an entry"] = (
+        field(default_factory=dict)
+    )
     draft_tokens: Annotated[int, "tokens drafted in a step, at most 16; 0: as many as pay"] = 0
+    draft_rule: Annotated[str, "acceptance of drafts: coupling or, as an ablation, rejection: other tokens"] = "coupling"
 
     def check_names(self, models: ModelSettings) -> None:
         """Refuse wrong sources and lengths, and drafts of applications that there are not."""
-        if fault := settings_fault(self.drafts, self.draft_tokens, None if models.more_may_come else models.applications):
+        known = None if models.more_may_come else models.applications
+        if fault := settings_fault(self.drafts, self.draft_tokens, known, self.draft_rule):
             raise SettingsError(fault)
 
 

@@ -98,7 +98,8 @@ def draft_lines(drafts: View) -> list[str]:
         mean = f"{1 + accepted / rounds:.2f} tokens a step in {rounds:,} step{'s' if rounds != 1 else ''}"
         lines.append(f"  drafts from the {source}: {drafted:,} verified, {accepted:,} accepted{share}, {mean}")
     if drafts["reason"]:
-        lines.append(f"  no drafts{' any more' if lines else ''}: {drafts['reason']}")
+        by = " by a tier" if drafts.get("tiers") and (drafts["prompt"] or drafts["prediction_tokens"]) else ""
+        lines.append(f"  no drafts{by}{' any more' if lines and not by else ''}: {drafts['reason']}")
     return lines or ["  no drafts so far: no step had any to verify"]
 
 

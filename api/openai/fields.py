@@ -128,7 +128,7 @@ class Options:
     )
     draft: str | None = given(
         DraftMode(),
-        "Source of drafts, which change no token: prompt, auto (the best there is) or off; default: the setting.",
+        "Source of drafts, which change no token: prompt, tier:LAYERS, auto (the best one) or off; default: the setting.",
     )
     draft_tokens: int | None = given(
         Integer(0, MOST_DRAFTS), "Tokens drafted in a step; 0: as many as pay; default: the setting draft_tokens."

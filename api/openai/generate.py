@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from aiohttp import web
 
 from ...actors.gateway.port import DraftCounts, Generation, ModelInfo
+from ...policies.drafts.choice import REJECTION
 from ...policies.drafts.options import PREDICTION, DraftOptions
 from ...policies.plan.sampling import SamplingParams
 from ...policies.requests.refusal import RequestRefused
@@ -218,6 +219,8 @@ class GeneratingEndpoint(Generic[Parsed]):
         call.ends = stop_tokens(options, served)
         call.stops = stop_strings(options, served)
         call.drafts = await drafts_of(front, info, served, options)
+        if call.drafts is not None and front.settings.drafting.draft_rule == REJECTION:
+            call.sampling = replace(call.sampling, rejection=True)
         return call
 
 

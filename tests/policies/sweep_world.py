@@ -53,6 +53,13 @@ def chain(application: str, layers: int = 2, *, own_from: int | None = None, pag
     return Chain(application, (Block(tuple(parts)),), 1000)
 
 
+def tier(top: Chain, layers: int) -> Chain:
+    """The lower tier of ``top`` with this many layers and a head of its own."""
+    below = top.components[: 1 + 2 * layers]
+    head = replace(top.components[-1], id=f"{top.application}/exit {layers}".encode().ljust(16, b"."))
+    return Chain(f"{top.application}:{layers}", (Block((*below, head)),), top.max_length, family=top.application)
+
+
 def variant(base: Chain, application: str, depths: list[int]) -> Chain:
     """``base`` with a delta of its own at these depths."""
     parts = list(base.components)
@@ -79,13 +86,17 @@ def submission(
     return Submission(**values)  # type: ignore[arg-type]
 
 
-def guesses(answer: list[int], chance: random.Random) -> DraftOptions | None:
-    """Return drafts at random: none, of the prompt, of a prediction of which each token in 1, 2 or 8 or none is wrong."""
+def guesses(answer: list[int], chance: random.Random, tiers: list[str] | None = None) -> DraftOptions | None:
+    """Return drafts at random: none, of the prompt, of a prediction of which each token in 1, 2 or 8 or none is wrong.
+
+    With ``tiers``, half of them have drafts by these, too.
+    """
     wrong = chance.choice([0, 1, 2, 8, 1 << 30])
     if not wrong:
         return None
     text = [token if chance.randrange(wrong) else token + 1 for token in answer]
-    return DraftOptions(chance.random() < 0.5, chance.choice([0, 1, 3, 8]), text if chance.random() < 0.7 else [])
+    chosen = DraftOptions(chance.random() < 0.5, chance.choice([0, 1, 3, 8]), text if chance.random() < 0.7 else [])
+    return replace(chosen, tiers=tiers) if tiers and chance.random() < 0.5 else chosen
 
 
 @dataclass

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,12 @@ from blockwright.actors import report_sequence
 from blockwright.actors.worker import reports
 from blockwright.actors.worker.coalesced_news import CoalescedNews
 from blockwright.actors.worker.messages import GatewayNews
+from blockwright.policies.plan.sweep_plan import SweepPlan
 from blockwright.runtime.testing import seeds
 from blockwright.tests.claims import claim
 from blockwright.tests.parts import parts, some, spans
-from blockwright.tests.serving.game import REQUESTS, Game
+from blockwright.tests.serving.device import SimulatedExecutor
+from blockwright.tests.serving.game import REQUESTS, Game, has_tier
 from blockwright.tests.serving.late import OF_LEASES
 from blockwright.tests.serving.strikes import ACTIONS, KINDS, Coverage
 
@@ -131,3 +134,21 @@ def test_a_worker_is_out_for_seconds_whatever_message_is_lost_while_it_loads(num
     for kind in ("load", "answer to load", "status", "answer to status", "routes", "answer to routes", "up"):
         game = Game(1, faults=False, strikes=[(kind, "drop", number)]).play()
         assert game.opened < normal + SOON, kind
+
+
+@claim("Under random faults, tokens with drafts by a lower tier are those without", of="drafts")
+@pytest.mark.parametrize("part", parts(10, 1))
+def test_games_with_a_lower_tier_draft_with_it(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One game in ``1 / TIERED`` has a tier. Each request's answer is the one without drafts (``Game``)."""
+    drawn, draft = [0], SimulatedExecutor._draft
+
+    def counted(executor: SimulatedExecutor, plan: SweepPlan, rows: list[tuple[int, int, int]], *more: Any) -> None:
+        drawn[0] += len(rows)
+        draft(executor, plan, rows, *more)
+
+    monkeypatch.setattr(SimulatedExecutor, "_draft", counted)
+    drafted = 0
+    for seed in [seed for seed in range(500) if has_tier(seed)][part * 8 : part * 8 + 8]:
+        drafted += Game(seed).play().counters["drafted_tokens"]
+    assert drawn[0] > 30
+    assert drafted > 100

@@ -90,6 +90,9 @@ def test_drafts_are_told_by_source_or_why_there_are_none() -> None:
     assert told in report({**VIEW, "drafts": drafts})
     assert draft_lines({**drafts, "reason": "so"}) == [told, "  no drafts any more: so"]
     assert draft_lines({"sources": {}, "reason": "so"}) == ["  no drafts: so"]
+    lower = {"prompt": True, "prediction_tokens": 0, "tiers": ["m:4"], "sources": {"prompt": counts}, "reason": "so"}
+    assert draft_lines(lower) == [told, "  no drafts by a tier: so"]
+    assert draft_lines({**lower, "prompt": False, "sources": {}}) == ["  no drafts: so"]
     assert draft_lines({"sources": {}, "reason": ""}) == ["  no drafts so far: no step had any to verify"]
 
 
