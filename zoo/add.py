@@ -88,7 +88,10 @@ def add(
             base=base or zoo.nearest(tensors, besides=name),
             components=tuple(id.hex() for id in checkpoint.ids(hashes)),
             deltas=tuple(id.hex() for id in checkpoint.delta_ids(hashes)) if checkpoint.deltas else (),
-            exits=tuple(StoredExit(layers, id.hex()) for layers, id in checkpoint.exit_ids(hashes).items()),
+            exits=tuple(
+                StoredExit(layers, id.hex(), checkpoint.thresholds.get(layers))
+                for layers, id in checkpoint.exit_ids(hashes).items()
+            ),
             model=checkpoint.config,
             generation=checkpoint.generation,
             files={file: _hash(text) for file, text in texts.items()},
