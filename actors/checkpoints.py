@@ -13,6 +13,7 @@ from ..gpu.model.config import ComponentSpec
 from ..gpu.weights.adapter import is_adapter, open_adapter, trained_on
 from ..gpu.weights.checkpoint import Checkpoint
 from ..policies.cluster.adapter_base import AmbiguousBase, WholeModel, choose_base, is_named
+from ..policies.model.tier_choice import auto_id
 from ..policies.model.tiers import family_of, no_tier, tier_id
 from ..zoo.records import read_chain
 from ..zoo.source import open_source
@@ -130,6 +131,10 @@ def with_tiers(opened: Mapping[str, Checkpoint], settings: Settings) -> tuple[di
                     f"{tier} is a tier of the family {name}, and another application; give that one another id"
                 )
             found[tier], families[tier] = family.at_exit(layers), name
+        if family.exits and (chosen := auto_id(name)) in opened.keys() | settings.applications.keys():
+            raise SettingsError(
+                f"{chosen} chooses among the tiers of the family {name}, and is another application; give that one another id"
+            )
     return found, families
 
 
@@ -167,6 +172,7 @@ def model_info(opened: Opened, name: str, length: int, created: int) -> ModelInf
         base=opened.bases.get(name, ""),
         defaults=opened.defaults.get(name, ""),
         family=opened.families.get(name, ""),
+        threshold=checkpoint.thresholds.get(checkpoint.tier),
     )
 
 
@@ -225,4 +231,5 @@ def application_of(
         virtual=checkpoint.virtual,
         base_model=base_model,
         family=family,
+        threshold=checkpoint.thresholds.get(checkpoint.tier),
     )

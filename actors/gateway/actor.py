@@ -51,6 +51,7 @@ from .port import (
     RequestLine,
     RequestView,
     Service,
+    TierFigures,
     accepted,
 )
 from .queue_position import QueuePositions
@@ -252,7 +253,8 @@ class Gateway(Actor):
         return stream
 
     def credits(self, application: str) -> list[Credit]:
-        return self.state.offline.credits(self.state.table.models.get(application, application))
+        start = self.state.catalogue.start(application)
+        return self.state.offline.credits(self.state.table.models.get(start, start))
 
     async def credit_grown(self) -> None:
         seen = self.state.offline.grown
@@ -268,6 +270,9 @@ class Gateway(Actor):
 
     def moves(self) -> MoveFigures:
         return self.state.moving.figures
+
+    def tiers(self) -> TierFigures:
+        return self.state.choosing.figures
 
     def census(self) -> dict[str, Census]:
         return self._positions.census()
