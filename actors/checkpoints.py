@@ -133,7 +133,7 @@ def with_tiers(opened: Mapping[str, Checkpoint], settings: Settings) -> tuple[di
             found[tier], families[tier] = family.at_exit(layers), name
         if family.exits and (chosen := auto_id(name)) in opened.keys() | settings.applications.keys():
             raise SettingsError(
-                f"{chosen} chooses among the tiers of the family {name}, and is another application; give that one another id"
+                f"{chosen} chooses among the tiers of {name}, and is another application; give that one another id"
             )
     return found, families
 

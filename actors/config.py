@@ -14,6 +14,8 @@ from typing import Annotated
 
 from ..policies.cluster.provisioning import MODES
 from ..policies.drafts.choice import settings_fault
+from ..policies.model.confidence import FIRST_TOKENS
+from ..policies.model.tier_choice import settings_fault as auto_fault
 from ..policies.model.tiers import family_of
 from ..policies.prediction.dispatching import POLICIES
 from ..policies.requests.account import SIDES, is_offline_account
@@ -120,6 +122,14 @@ class Settings:
     max_rows: Annotated[int, "sequences a worker runs at a time; others wait", Group("Batching")] = 256
     sweep_tokens: Annotated[int, "most tokens in one step (a sweep)"] = 512
     chunk_size: Annotated[int, "most prompt tokens of one sequence in one step"] = 256
+    theta: Annotated[
+        dict[str, float],
+        "family: confidence in an answer's first tokens, 0 to 1, below which NAME:auto takes the top tier; * for others; "
+        "default: what family report found, else 0.9",
+        Group("Tiers"),
+    ] = field(default_factory=dict)
+    auto_tokens: Annotated[int, "with theta: first tokens that the confidence looks at, at most 256"] = FIRST_TOKENS
+    auto_measure: Annotated[str, "with theta: mean, least (probability), margin (to the second) or entropy"] = "mean"
     drafts: Annotated[
         Texts,
         "model id: source of drafts for requests that name none: off, prompt or auto; * for models without an entry",
@@ -316,6 +326,10 @@ class Settings:
         self._check_logs()
         self._check_front()
         if fault := settings_fault(self.drafts, self.draft_tokens, None if self._more_may_come else self.applications):
+            raise SettingsError(fault)
+        if fault := auto_fault(
+            self.theta, self.auto_measure, self.auto_tokens, None if self._more_may_come else self.applications
+        ):
             raise SettingsError(fault)
         for name in _SECONDS:
             if getattr(self, name) <= 0:

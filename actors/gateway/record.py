@@ -44,6 +44,7 @@ class RequestRecord:
     state: str = "waiting"  # "waiting" | "running" | "held" | "finished" | "cancelled" | "failed"
     tokens: list[int] = field(default_factory=list)  # virtual ones, prompt and all emitted tokens
     attempt: int = 0  # number of the current or last attempt; 0: never placed
+    anew: int = 1  # number of the attempt that began with its prompt: the first, or the first on the top tier
     route: Route | None = None  # of the current or last attempt
     decision: Decision | None = None  # the dispatcher's decision for that route, if one was asked
     ended: float | None = None  # time of its last token, or when its text was complete
@@ -204,7 +205,7 @@ class RequestRecord:
         self.generation = replace(self.generation, application=choice.application, drafts=auto.drafts)
         self.model, self.virtual = auto.top, choice.virtual
         self.tokens = [VIRTUAL_TOKEN] * choice.virtual + self.generation.prompt
-        self.scores, self.drafts = [], {}
+        self.scores, self.drafts, self.anew = [], {}, self.attempt + 1
         self.avoid, self.refused, self.room = "", set(), 0
         self.wait()
 
@@ -222,7 +223,7 @@ class RequestRecord:
             began = max(now - swept, self.events[-1][0])
             self.begun = began if self.begun is None else self.begun
             self.deaths.planned()
-            self.note(began, "first_plan" if self.attempt == 1 else "resumed", attempt=self.attempt)
+            self.note(began, "first_plan" if self.attempt == self.anew else "resumed", attempt=self.attempt)
 
     def progressed(self, computed: int, cached: int, now: float, swept: float) -> None:
         """Note that the home has KV of ``computed`` tokens, ``cached`` of them found in its cache."""

@@ -15,6 +15,7 @@ from .port import AutoTier, TierView
 class HeldAnswer:
     """The news of one sequence that its client has not seen."""
 
+    auto: AutoTier
     tokens: TokensEmitted | None = None
     scored: PromptScored | None = None
 
@@ -22,16 +23,16 @@ class HeldAnswer:
         """Append new tokens."""
         self.tokens = news if self.tokens is None else joined(self.tokens, news)
 
-    def first(self, auto: AutoTier) -> list[TokenLogprob] | None:
+    def first(self) -> list[TokenLogprob] | None:
         """Return the log-probabilities of the tokens that the choice looks at; None if they are not all there.
 
         These are the first tokens of the answer, fewer if it ends before. Tokens behind a stop string are not part of it.
         """
         if self.tokens is None:
             return None
-        most = auto.threshold.tokens
+        most = self.auto.threshold.tokens
         tokens = self.tokens.tokens[:most]
-        length = auto.length(tokens)
+        length = self.auto.length(tokens)
         if length is None and len(tokens) < most and not self.tokens.finish:
             return None
         return self.tokens.logprobs[: len(tokens) if length is None else length]
@@ -64,7 +65,7 @@ class TierChoice:
         """
         if len(self.held) < self.auto.sequences:
             return False
-        firsts = [held.first(self.auto) for held in self.held.values()]
+        firsts = [held.first() for held in self.held.values()]
         known = [first for first in firsts if first is not None]
         if len(known) < len(firsts):
             return False

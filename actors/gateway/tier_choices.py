@@ -53,7 +53,7 @@ class TierChoices:
         if choice is None:
             application, virtual = self._state.table.models[auto.top], self._state.catalogue.virtual(auto.top)
             choice = self._open[request] = TierChoice(auto, record.model, application, virtual, record.arrival)
-        record.choice, record.held = choice, HeldAnswer()
+        record.choice, record.held = choice, HeldAnswer(auto)
         choice.held[record.id] = record.held
 
     def left(self, record: RequestRecord) -> None:

@@ -15,7 +15,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from ...actors.gateway.peers import Family, TenantUse
-from ...actors.gateway.port import Census, DispatchFigures, DraftCounts, LengthFigures, MoveFigures, StreamProgress
+from ...actors.gateway.port import (
+    Census,
+    DispatchFigures,
+    DraftCounts,
+    LengthFigures,
+    MoveFigures,
+    StreamProgress,
+    TierFigures,
+)
 from ...actors.histogram import Histogram
 from ...policies.requests.account import account_of
 from ...runtime.base.node_view import Measure
@@ -24,6 +32,7 @@ from .cluster_metrics import cluster_families
 from .draft_metrics import added, draft_families
 from .metric_families import dispatch_families, plain, runtime_families, summed
 from .tenants import tenant_families
+from .tier_metrics import tier_family
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
@@ -250,6 +259,7 @@ class Metrics:
 
     ``census``: current sequences by model. ``models``: ids of the served models; None if models are never removed.
     ``lengths``: accuracy of length estimates. ``dispatching``: figures of dispatch. ``moves``: figures of request moves.
+    ``tiers``: of choices of tiers.
     """
 
     def __init__(
@@ -260,10 +270,11 @@ class Metrics:
         lengths: Callable[[], LengthFigures] = LengthFigures,
         dispatching: Callable[[], DispatchFigures] = DispatchFigures,
         moves: Callable[[], MoveFigures] = MoveFigures,
+        tiers: Callable[[], TierFigures] = TierFigures,
         tenants: Callable[[], dict[str, Census]] = dict,
     ) -> None:
         self._census, self._clock, self._models, self._lengths = census, clock, models, lengths
-        self._dispatching, self._moves, self._tenants = dispatching, moves, tenants
+        self._dispatching, self._moves, self._tiers, self._tenants = dispatching, moves, tiers, tenants
         self._gone: dict[str, float] = {}  # removed model -> time when that was noticed
         self._answers: dict[tuple[str, str, str], int] = {}  # (path of the route, method, status like 2xx) -> answers
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
@@ -398,6 +409,7 @@ class Metrics:
         for outcome, count in self._moves().outcomes.items():
             moves.add_metric([outcome], count)
         yield moves
+        yield tier_family(self._tiers())
         for name, text, field in _OF_TENANT:
             counter = CounterMetricFamily(name, text, labels=["tenant"])
             for tenant, account in self._accounts.items():

@@ -35,9 +35,7 @@ def starting_tier(tiers: Sequence[str], stored: Mapping[str, Threshold]) -> str:
     return next((tier for tier in tiers if tier in stored), tiers[0])
 
 
-def threshold_of(
-    family: str, stored: Threshold | None, thetas: Mapping[str, float], measure: str, tokens: int
-) -> Threshold:
+def threshold_of(family: str, stored: Threshold | None, thetas: Mapping[str, float], measure: str, tokens: int) -> Threshold:
     """Return the rule of a family's ``auto``.
 
     ``thetas`` is the setting ``theta``; an entry there takes precedence over the stored rule, and is used with the settings
@@ -66,9 +64,7 @@ def asked_model(model: str, quality: str, families: Mapping[str, Sequence[str]])
     return wanted, ""
 
 
-def settings_fault(
-    thetas: Mapping[str, float], measure: str, tokens: int, applications: Iterable[str] | None
-) -> str | None:
+def settings_fault(thetas: Mapping[str, float], measure: str, tokens: int, applications: Iterable[str] | None) -> str | None:
     """Return a sentence on what is wrong with the settings ``theta``, ``auto_measure`` and ``auto_tokens``, or None.
 
     ``applications`` are the ids that may be families; None: more may come.

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.gateway.messages import CancelAt, Deliver, End, Fail, GatewayTick, Heard, Submit, WorkerEnded, WorkerJoined
+from blockwright.actors.gateway.messages import (
+    CancelAt,
+    Deliver,
+    End,
+    Fail,
+    GatewayTick,
+    Heard,
+    Submit,
+    WorkerEnded,
+    WorkerJoined,
+)
 from blockwright.actors.gateway.port import AutoTier, TierView
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.policies.drafts.options import DraftOptions
@@ -86,7 +96,7 @@ def test_an_unsure_answer_begins_anew_on_the_top_tier_with_its_seed_and_none_of_
     sampling = SamplingParams(seed=7, logprobs=1)
     drafts, above = DraftOptions(prompt=True), DraftOptions(prompt=True, tokens=2)
     effects = bench.generate(max_tokens=8, sampling=sampling, drafts=drafts, **asked(drafts=above))
-    (home, _, _), = submits(effects)
+    ((home, _, _),) = submits(effects)
     bench.report(home, progressed("r", 1, 5), DraftsVerified(GATEWAY, "r", 1, "prompt", 4, 1))
     effects = bench.report(home, emitted("r", 1, 5, [11, 12, 13], sure(0.7, 0.8, 0.8)), now=3.0)
     assert delivered(effects) == []
@@ -110,7 +120,9 @@ def test_an_unsure_answer_begins_anew_on_the_top_tier_with_its_seed_and_none_of_
     assert bench.state.choosing.figures.chosen == {(TOP, TOP): 1}
 
 
-@pytest.mark.parametrize(("asks", "measure", "wanted"), [(-1, "mean", 1), (0, "margin", 2), (3, "margin", 3), (1, "entropy", 5)])
+@pytest.mark.parametrize(
+    ("asks", "measure", "wanted"), [(-1, "mean", 1), (0, "margin", 2), (3, "margin", 3), (1, "entropy", 5)]
+)
 def test_workers_report_what_the_measure_needs_and_clients_get_what_they_asked_for(
     asks: int, measure: str, wanted: int
 ) -> None:
