@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 
+from blockwright.actors.config import Settings
+from blockwright.api.app.application import make_app
+from blockwright.api.batches.lines import LineAnswer, parse_line
+from blockwright.api.batches.local_job import LocalJob
+from blockwright.api.http.auth import ApiCaller
+from blockwright.api.http.context import FRONT
 from blockwright.tests.checkpoints import make_family
 from blockwright.tests.claims import claim
 from blockwright.tests.equality.served import Served, serve, tight
 from blockwright.tests.equality.test_request_fields import SETS
 from blockwright.tests.gpu.reference import prompt_of
+from blockwright.tests.waiting import PATIENCE
 
 Checkpoints = Callable[..., Path]
 NEW, TOP, LOW = 36, "m", "m:1"
@@ -144,7 +151,7 @@ async def test_auto_survives_kills(family: Path, workers: int, pipeline: int) ->
         active = server.running.port.state.active
         calm = [await post(server, **job, model="m:auto") for job in jobs]
         asked = [asyncio.create_task(post(server, **job, model="m:auto")) for job in jobs]
-        for when in (lambda r: r.held is not None and 2 < r.emitted, lambda r: r.held is None and 4 < r.emitted < 50):
+        for when in (lambda r: r.held is not None and r.emitted > 2, lambda r: r.held is None and 4 < r.emitted < 50):
             await server.running.port.until(lambda when=when: any(when(record) for record in active.values()))
             server.running.launcher.kill(server.running.cluster.members()[f"w{workers - 1}"].id)
             await server.running.port.until(
@@ -163,3 +170,31 @@ async def test_auto_goes_up_although_the_memory_is_full(family: Path) -> None:
     async with serve({"m": family}, theta={"m": SOME}, memory=memory) as server:
         assert {*await compared(server, jobs)} == {TOP, LOW}
         assert await server.counters("preemptions") > 0
+
+
+async def test_lines_of_batches_choose_their_tier(family: Path) -> None:
+    bodies = [
+        {"prompt": prompt, "max_tokens": NEW, "temperature": 0.9, "seed": 5, "ignore_eos": True, "n": n}
+        for prompt in PROMPTS
+        for n in (1, 3)
+    ]
+    lines = [
+        {"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": {**body, "model": "m:auto"}}
+        for i, body in enumerate(bodies)
+    ]
+    found: dict[int, LineAnswer] = {}
+    async with serve({"m": family}, theta={"m": SOME}, memory=48 << 20) as server:
+        app = make_app(server.running.port, Settings(applications={"m": str(family)}, theta={"m": SOME}))
+        parsed = [parse_line(json.dumps(line).encode()) for line in lines]
+        job = LocalJob(app[FRONT], ApiCaller(), parsed.__getitem__, found.__setitem__)
+        await job.check(range(len(lines)), {}, lambda count: None)
+        async with asyncio.timeout(PATIENCE):
+            await job.run({})
+        tiers = set()
+        for i, line in found.items():
+            content = json.loads(line.body)
+            tiers.add(tier := content["usage"]["tier"])
+            named, _ = await post(server, **bodies[i], model=tier, return_token_ids=None)
+            assert told(content) == told(named)
+        assert len(found) == len(lines)
+        assert tiers == {TOP, LOW}, "both happen"
