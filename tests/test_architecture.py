@@ -78,7 +78,7 @@ SMALL_THOUGHTS = {
     "actors/worker/status.py": "a view for people; it decides nothing",
     "api/http/draft_metrics.py": "families of one capability, as batch_metrics and cluster_metrics are",
     "api/openai/draft_fields.py": "fields of one capability of the API",
-    "api/openai/drafts.py": "answers' part of one capability of the API",
+    "api/openai/quality.py": "the tier of a request, apart from the path of its answer",
     "api/serve/port_owner.py": "a client's question to another server",
     "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
     "gpu/sampling/noise.py": "the generator of noise decides which tokens are drawn; its values must never change",

@@ -25,7 +25,7 @@ from ...policies.sweep.events import DraftsVerified, PromptScored, Submission, T
 from .decision import Decision
 from .drafts import draft_view
 from .port import DraftCounts, Generation, RequestView, StreamNews
-from .tier_choice import HeldAnswer, TierChoice, likely_tokens
+from .auto_choice import HeldAnswer, AutoChoice, likely_tokens
 
 MAX_EVENTS = 128  # events kept for one request; beyond them only the end is added
 
@@ -58,7 +58,7 @@ class RequestRecord:
     begun: float | None = None  # start of the first reported plan
     preemptions: int = 0
     drafts: dict[str, DraftCounts] = field(default_factory=dict)  # verified drafts of all attempts, by source
-    choice: TierChoice | None = None  # of the tier that answers; None: the request names its model
+    choice: AutoChoice | None = None  # of the tier that answers; None: the request names its model
     held: HeldAnswer | None = None  # news that wait for this choice; None: it is made, or there is none
     deaths: Deaths = field(default_factory=Deaths)
     scores: list[TokenLogprob] = field(default_factory=list)  # log-probabilities of the prompt received so far
@@ -170,8 +170,8 @@ class RequestRecord:
     def cost(self) -> int:
         """Return the tokens still to compute (``policies.dispatch.outstanding``).
 
-        Offline requests count as 0, since they keep no other request waiting; so do those that have ended on a tier which is
-        not chosen yet.
+        Offline requests count as 0, since they keep no other request waiting. So does a request that has ended on a tier
+        which is not chosen yet.
         """
         return 0 if self.offline or self.state == "held" else outstanding(len(self.tokens), self.computed, self.total)
 

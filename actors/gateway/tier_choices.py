@@ -17,7 +17,7 @@ from .catalogue import Catalogue
 from .move_in_progress import MovedParts
 from .port import StreamNews, TierFigures
 from .record import RequestRecord
-from .tier_choice import HeldAnswer, TierChoice
+from .auto_choice import HeldAnswer, AutoChoice
 
 
 class ChoosingParts(MovedParts, Protocol):
@@ -40,7 +40,7 @@ class TierChoices:
 
     def __init__(self, state: ChoosingParts) -> None:
         self._state = state
-        self._open: dict[str, TierChoice] = {}
+        self._open: dict[str, AutoChoice] = {}
         self.figures = TierFigures()
 
     def joined(self, record: RequestRecord) -> None:
@@ -52,7 +52,7 @@ class TierChoices:
         choice = self._open.get(request)
         if choice is None:
             application, virtual = self._state.table.models[auto.top], self._state.catalogue.virtual(auto.top)
-            choice = self._open[request] = TierChoice(auto, record.model, application, virtual, record.arrival)
+            choice = self._open[request] = AutoChoice(auto, record.model, application, virtual, record.arrival)
         record.choice, record.held = choice, HeldAnswer(auto)
         choice.held[record.id] = record.held
 
@@ -78,7 +78,7 @@ class TierChoices:
         else:
             self._state.recount(record)
 
-    def _carry_out(self, choice: TierChoice, now: float) -> None:
+    def _carry_out(self, choice: AutoChoice, now: float) -> None:
         state, tier = self._state, choice.tier
         records = [state.active[id] for id in choice.held]
         del self._open[request_of(records[0].id)]

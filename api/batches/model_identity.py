@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...actors.changes_file import ChangesFile
@@ -17,6 +18,8 @@ from ...actors.checkpoints import Opened, hash_applications, open_checkpoints
 from ...actors.config import Settings
 from ...actors.further_applications import open_further
 from ...actors.sizing import serving_dtype
+from ...policies.model.tier_choice import auto_id, starting_tier, threshold_of
+from ...policies.model.tiers import layers_of
 
 TEXT_FILES = (
     "added_tokens.json",
@@ -52,8 +55,25 @@ def model_identities(settings: Settings) -> dict[str, str]:
             for name in TEXT_FILES:
                 digest.update(f"\0{name}\0".encode() + _content(folder / name))
         found[application.name] = digest.hexdigest()
+    found |= _choices(found, opened, settings)
     first = {default: found.pop(default)} if default in found else {}
     return first | found
+
+
+def _choices(found: Mapping[str, str], opened: Opened, settings: Settings) -> dict[str, str]:
+    """Return the identity of each ``NAME:auto``: all tiers of the family, and the rule that chooses among them."""
+    made = {}
+    for family in dict.fromkeys(opened.families.values()):
+        tiers = [tier for tier, top in opened.families.items() if top == family]
+        if any(one not in found for one in (family, *tiers)):
+            continue
+        rules = opened.checkpoints[family].thresholds
+        stored = {tier: rules[layers] for tier in tiers if (layers := layers_of(tier)) in rules}
+        start = starting_tier(sorted(tiers, key=layers_of), stored)
+        rule = threshold_of(family, stored.get(start), settings.theta, settings.auto_measure, settings.auto_tokens)
+        settled = [*(found[one] for one in (family, *tiers)), start, dataclasses.asdict(rule)]
+        made[auto_id(family)] = hashlib.blake2b(json.dumps(settled, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return made
 
 
 def _opened(settings: Settings) -> tuple[Opened, str]:

@@ -32,7 +32,6 @@ from .cluster_metrics import cluster_families
 from .draft_metrics import added, draft_families
 from .metric_families import dispatch_families, plain, runtime_families, summed
 from .tenants import tenant_families
-from .tier_metrics import tier_family
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
@@ -409,7 +408,11 @@ class Metrics:
         for outcome, count in self._moves().outcomes.items():
             moves.add_metric([outcome], count)
         yield moves
-        yield tier_family(self._tiers())
+        text = "Requests that chose their tier (NAME:auto), by the tier that answered."
+        tiers = CounterMetricFamily("blockwright:tier_choices", text, labels=["family", "tier"])
+        for told, count in self._tiers().chosen.items():
+            tiers.add_metric(told, count)
+        yield tiers
         for name, text, field in _OF_TENANT:
             counter = CounterMetricFamily(name, text, labels=["tenant"])
             for tenant, account in self._accounts.items():

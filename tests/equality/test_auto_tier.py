@@ -88,7 +88,7 @@ def family(checkpoint: Checkpoints, tmp_path: Path) -> Path:
     return make_family(checkpoint("llama", num_hidden_layers=4), tmp_path / "m", {1: "low", 3: "shared"})
 
 
-@claim("An answer of NAME:auto is, token for token, that of the tier that it names", of="families", headline=True)
+@claim("An answer of NAME:auto is, token for token, the one of the tier that it names", of="families", headline=True)
 async def test_auto_answers_as_the_tier_that_it_names(family: Path) -> None:
     jobs = [{"prompt": prompt, **fields} for prompt in PROMPTS for fields in FIELDS]
     async with serve({"m": family}, theta={"m": SOME}, memory=48 << 20) as server:

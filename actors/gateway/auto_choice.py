@@ -39,7 +39,7 @@ class HeldAnswer:
 
 
 @dataclass(slots=True, eq=False)
-class TierChoice:
+class AutoChoice:
     """The choice of one request's tier. ``held``: its sequences by id, until the choice is made."""
 
     auto: AutoTier
