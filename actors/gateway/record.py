@@ -22,10 +22,10 @@ from ...policies.requests.routing_table import RoutingTable
 from ...policies.requests.turned_away import TurnedAway, turned_away
 from ...policies.requests.urgency import offline_urgency
 from ...policies.sweep.events import DraftsVerified, PromptScored, Submission, TokensEmitted
+from .auto_choice import AutoChoice, HeldAnswer, likely_tokens
 from .decision import Decision
 from .drafts import draft_view
 from .port import DraftCounts, Generation, RequestView, StreamNews
-from .auto_choice import HeldAnswer, AutoChoice, likely_tokens
 
 MAX_EVENTS = 128  # events kept for one request; beyond them only the end is added
 
@@ -183,7 +183,10 @@ class RequestRecord:
             found = {"seconds": decision.seconds, "policy": decision.chosen.policy, "fell_back": decision.reason}
             self.note(now, "asked", candidates=len(decision.chosen.candidates), **found)
         self.state, self.route, self.workers = "running", route, workers_of(route)
-        self.alone, self.planned, self.computed, self.room = self.deaths.suspect, False, 0, 0
+        self.alone = self.deaths.suspect
+        self.planned = False
+        self.computed = 0
+        self.room = 0
         self.requeued = False
         hops = [{"worker": hop.worker, "first": hop.first, "last": hop.last} for hop in route.hops]
         self.note(now, "dispatched", attempt=self.attempt, route=route.id, hops=hops)
@@ -191,7 +194,10 @@ class RequestRecord:
     def wait(self) -> None:
         """Return to waiting after an attempt; only its tokens still count."""
         self.state, self.workers = "waiting", ()
-        self.alone, self.planned, self.requeued, self.computed = False, False, False, 0
+        self.alone = False
+        self.planned = False
+        self.requeued = False
+        self.computed = 0
 
     def park(self) -> None:
         """Keep a sequence that has ended on its first tier, until the tier of its request is chosen."""

@@ -13,11 +13,11 @@ from typing import Protocol
 from ...policies.requests.request_ownership import request_of
 from ...policies.sweep.events import PromptScored, TokensEmitted
 from .application_usage import ApplicationUsage
+from .auto_choice import AutoChoice, HeldAnswer
 from .catalogue import Catalogue
 from .move_in_progress import MovedParts
 from .port import StreamNews, TierFigures
 from .record import RequestRecord
-from .auto_choice import HeldAnswer, AutoChoice
 
 
 class ChoosingParts(MovedParts, Protocol):

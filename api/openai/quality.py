@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...actors.gateway.port import AutoTier, ModelInfo
-from ...policies.model.tier_choice import asked_model, threshold_of
+from ...policies.model.tier_choice import asked_model
 from ..errors import bad_request
 from ..http.catalog import ServedModel
 from ..http.context import Asker, Front
@@ -35,7 +35,6 @@ async def auto_tier(front: Front, info: ModelInfo, served: ServedModel, options:
     """
     if not info.starts:
         return None
-    settings = front.settings
-    rule = threshold_of(info.family, info.threshold, settings.theta, settings.auto_measure, settings.auto_tokens)
+    rule = front.settings.tiering.rule(info.family, info.threshold)
     drafts = await drafts_of(front, front.catalog.info(info.family), served, options)
     return AutoTier(top=info.family, threshold=rule, sequences=sequences, drafts=drafts)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blockwright.actors.config import Settings
+from blockwright.actors.settings.settings import Settings
 from blockwright.api.app.application import make_app
 from blockwright.api.batches.lines import LineAnswer, parse_line
 from blockwright.api.batches.local_job import LocalJob
