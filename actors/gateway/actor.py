@@ -215,7 +215,7 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def service(self) -> Service:
         """Return the models served here and the readiness, for status displays."""
-        return Service(self.models(), self.ready())
+        return Service([info for info in self.models() if not info.starts], self.ready())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on the state holds."""
