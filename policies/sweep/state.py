@@ -21,6 +21,7 @@ from typing import TypeVar, assert_never
 from ..cluster.scaling import RouteQueue
 from ..plain import Plain
 from ..plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
+from ..requests.routes_changed import RoutesChanged
 from . import forecast, route_queues
 from .columns import NEVER_DRAFTED, Status
 from .config import SweepConfig
@@ -41,7 +42,6 @@ from .events import (
     LeaseRevoked,
     LeaseWanted,
     PeerLost,
-    RoutesChanged,
     Started,
     Submission,
     TokensEmitted,

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import FormData
 from yarl import URL
 
-from blockwright.actors.config import SettingsError
+from blockwright.actors.settings.errors import SettingsError
 from blockwright.api.batches import upload
 from blockwright.api.batches.folder import PART, PartFile
 from blockwright.tests.api.batches.batch_rig import BatchRig, line, parts
