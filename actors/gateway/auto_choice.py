@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ...policies.model.confidence import MEASURES, confidence, goes_up
 from ...policies.plan.sweep_plan import TokenLogprob
 from ...policies.sweep.events import PromptScored, TokensEmitted
-from ..worker.held_news import joined
+from ..worker.coalesced_news import joined
 from .port import AutoTier, TierView
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...actors.changes_file import ChangesFile
-from ...actors.checkpoints import Opened, hash_applications, open_checkpoints
+from ...actors.checkpoints import OpenedCheckpoints, hash_applications, open_checkpoints
 from ...actors.further_applications import open_further
 from ...actors.settings.settings import Settings
 from ...actors.sizing import serving_dtype
@@ -60,7 +60,7 @@ def model_identities(settings: Settings) -> dict[str, str]:
     return first | found
 
 
-def _choices(found: Mapping[str, str], opened: Opened, settings: Settings) -> dict[str, str]:
+def _choices(found: Mapping[str, str], opened: OpenedCheckpoints, settings: Settings) -> dict[str, str]:
     """Return the identity of each ``NAME:auto``: all tiers of the family, and the rule that chooses among them."""
     made = {}
     for family in dict.fromkeys(opened.families.values()):
@@ -76,7 +76,7 @@ def _choices(found: Mapping[str, str], opened: Opened, settings: Settings) -> di
     return made
 
 
-def _opened(settings: Settings) -> tuple[Opened, str]:
+def _opened(settings: Settings) -> tuple[OpenedCheckpoints, str]:
     """Open what a server with these settings serves, its folder of adapters included; also return its default model."""
     opened, file = open_checkpoints(settings), ChangesFile.of(settings.models)
     if file is None:

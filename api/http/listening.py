@@ -40,10 +40,10 @@ class _Connection(web.RequestHandler):
     slow: seconds from the beginning of the connection, or from the first byte of a further request, to the end of its head.
     An idle connection is closed after ``IDLE`` times that: clients and proxies keep some for later.
 
-    most: connections of this process. Up to that number again get a 503 (``excess``); further ones are closed at once.
+    limit: connections of this process. Up to that number again get a 503 (``excess``); further ones are closed at once.
     """
 
-    def __init__(self, server: web.Server, slow: float, most: float) -> None:
+    def __init__(self, server: web.Server, slow: float, limit: float) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -52,7 +52,7 @@ class _Connection(web.RequestHandler):
             lingering_time=min(LINGER, slow),
             auto_decompress=False,  # see content_encoding.py
         )
-        self._server, self._slow, self._most = server, slow, most
+        self._server, self._slow, self._most = server, slow, limit
         self.excess = False
         self._answering = False
         self._limit: asyncio.TimerHandle | None = None
@@ -151,12 +151,12 @@ class _Connection(web.RequestHandler):
 class _Server(web.Server):
     """A server that uses our connection and request classes."""
 
-    def __init__(self, made: web.Server, slow: float, max_body: int, most: float) -> None:
+    def __init__(self, made: web.Server, slow: float, max_body: int, limit: float) -> None:
         super().__init__(self._handle, request_factory=self._make, handler_cancellation=True)
         self._inner = made.request_handler
         self._slow = slow
         self._max_body = max_body
-        self._most = most
+        self._most = limit
         self._factory = made.request_factory
 
     def __call__(self) -> _Connection:
@@ -186,10 +186,10 @@ class _Server(web.Server):
             return error_response(from_http(error, request.method, request.path, self._max_body))
 
 
-def _too_many(most: float) -> ApiError:
+def _too_many(limit: float) -> ApiError:
     error = ApiError(
         503,
-        f"this process has {most:g} connections, as many as it takes; try again, close idle ones, or raise max_connections",
+        f"this process has {limit:g} connections, as many as it takes; try again, close idle ones, or raise max_connections",
         kind="server_error",
         retry_after=1.0,
     )
@@ -209,8 +209,8 @@ class _Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         settings = self.app[FRONT].settings
-        most = most_connections(settings.network.max_connections)
-        return _Server(await super()._make_server(), settings.network.read_timeout, settings.requests.largest_body, most)
+        limit = most_connections(settings.network.max_connections)
+        return _Server(await super()._make_server(), settings.network.read_timeout, settings.requests.largest_body, limit)
 
 
 def make_runner(app: web.Application) -> web.AppRunner:

@@ -16,9 +16,9 @@ from ...actors.settings.network import NetworkSettings
 from ...actors.settings.settings import Settings
 from ...actors.settings.tenants import TenantSettings
 from ...policies.requests.account import is_offline_account
-from ...policies.requests.rate_limit import EVERYBODY, Standing
+from ...policies.requests.rate_limit import EVERYBODY, LimitStatus
 
-Standings = Mapping[str, Mapping[str, Standing]]  # tenant -> limit -> its standing
+Standings = Mapping[str, Mapping[str, LimitStatus]]  # tenant -> limit -> its standing
 
 
 def key_tenants(network: NetworkSettings) -> list[str]:

@@ -6,14 +6,14 @@ from ...actors.gateway.port import AutoTier, ModelInfo
 from ...policies.model.tier_choice import asked_model
 from ..errors import bad_request
 from ..http.catalog import ServedModel
-from ..http.context import Asker, Front
+from ..http.context import CallContext, Front
 from .drafts import drafts_of
 from .fields import Options
 
 TIER = "x-tier"  # header of an answer: the model id of the tier that answered
 
 
-async def find_model(front: Front, asking: Asker, options: Options) -> ModelInfo:
+async def find_model(front: Front, asking: CallContext, options: Options) -> ModelInfo:
     """Return the model of a request, which is the tier that ``quality`` names. Raise the errors of ``Front.find``.
 
     Raise a 400 for a model without tiers, and for another tier than ``quality`` names.

@@ -58,7 +58,7 @@ class Peering:
     def announce_ready(self) -> None:
         """Tell the head that the entry function has returned."""
         assert self.head is not None, "only a node that joined a head is awaited"
-        self.tell(self._table.current[self.head.name], [envelope.READY])
+        self.notify(self._table.current[self.head.name], [envelope.READY])
 
     def greet(self, peer: PeerId, endpoint: str) -> Peer:
         """Make a node known and tell it where this one listens. Its older life, if known, is over."""
@@ -68,7 +68,7 @@ class Peering:
             self.declare_down(Down(known.id.name, known.incarnation, f"replaced by incarnation {peer.incarnation}"))
         met = Peer(peer, endpoint, self._clock.now())
         self._table.add(met)
-        self.tell(met, [envelope.HELLO, self._transport.endpoint])
+        self.notify(met, [envelope.HELLO, self._transport.endpoint])
         return met
 
     def fail_calls(self, peer: Peer, cause: str) -> None:
@@ -108,7 +108,7 @@ class Peering:
             peer.lost = True
             self.fail_calls(peer, cause)
             if (head := self._table.find(self.head)) is not None:
-                self.tell(head, [envelope.LOST, lost.name, lost.incarnation, cause])
+                self.notify(head, [envelope.LOST, lost.name, lost.incarnation, cause])
             return
         self.declare_down(Down(lost.name, lost.incarnation, cause))
         if lost == self.head:

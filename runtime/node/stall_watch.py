@@ -30,12 +30,12 @@ class StallWatch:
         self,
         instances: Callable[[], Iterable[ActorInstance]],
         patience: float,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         over: Callable[[], None],
     ) -> None:
         self._instances = instances
         self._patience = patience
-        self._told = told
+        self._told = report
         self._over = over
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         self._answered, self._closed = threading.Event(), threading.Event()
@@ -98,8 +98,8 @@ def hung(directory: str, node: PeerId) -> str:
         return "hung"
     note = note_of(directory, node)
     try:
-        told = note.read_text(errors="replace")[:MOST_TEXT]
+        report = note.read_text(errors="replace")[:MOST_TEXT]
         note.unlink()
     except OSError:
         return "hung"
-    return f"hung: {told}"
+    return f"hung: {report}"

@@ -15,7 +15,7 @@ from blockwright.actors.gateway.messages import (
     End,
     Fail,
     GatewayTick,
-    Heard,
+    HeartbeatReceived,
     Submit,
     WorkerEnded,
     WorkerJoined,
@@ -254,10 +254,10 @@ def test_lines_of_batches_go_up_by_credit() -> None:
     bench = bench_of("w0")
     bench.generate(max_tokens=8, offline=True, home="w0", **asked())
     credit = [OfflineCapacity((LOW,), 1, 100, 200)]
-    assert applications(bench(Heard("w0", 1, 0, credit))) == ["m:2@w0"]
+    assert applications(bench(HeartbeatReceived("w0", 1, 0, credit))) == ["m:2@w0"]
     effects = bench.report("w0", progressed("r", 1, 5), emitted("r", 1, 5, [1, 2, 3], sure(0.1, 0.1, 0.1)))
     assert applications(effects) == [], "no credit of the top tier yet"
-    assert applications(bench(Heard("w0", 1, 0, [OfflineCapacity((TOP,), 1, 100, 200)]))) == ["m@w0"]
+    assert applications(bench(HeartbeatReceived("w0", 1, 0, [OfflineCapacity((TOP,), 1, 100, 200)]))) == ["m@w0"]
     assert delivered(bench.report("w0", emitted("r", 2, 5, [4], finish="stop"))) == [("r", 5, [4])]
 
 
