@@ -48,7 +48,7 @@ class Peering:
         self.head: PeerId | None = None
         self.stopping = False  # its actors stop, and what they supervise elsewhere: that nodes end with it is no news either
         self.leaving = False  # this node is about to stop, and has asked others to: that they go is no news
-        self.tell = access.sender.tell
+        self.notify = access.sender.notify
 
     def join(self, head: PeerId, endpoint: str) -> None:
         """Become a worker of ``head``: obey its address book, stop when it is gone."""
