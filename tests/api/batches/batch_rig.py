@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import FormData
 
 from blockwright.actors.batches.actor import Batches
-from blockwright.api.batches.store_service import Desk
+from blockwright.api.batches.store_service import BatchStoreService
 from blockwright.api.http.context import FRONT
 from blockwright.runtime import ManualClock, Node
 from blockwright.tests.api.fake_port import one_by_one
@@ -38,9 +38,9 @@ class BatchRig:
         self.node = Node("head", listen=False, clock=self.clock)
 
     @property
-    def desk(self) -> Desk:
+    def desk(self) -> BatchStoreService:
         desk = self.client.app[FRONT].desk
-        assert isinstance(desk, Desk)
+        assert isinstance(desk, BatchStoreService)
         return desk
 
     async def start(self) -> None:
