@@ -20,7 +20,7 @@ from .errors import SettingsError
 from .faults import FaultSettings
 from .logs import LogSettings
 from .memory import MemorySettings
-from .models import DraftSettings, ModelSettings
+from .models import DraftSettings, ModelSettings, TierSettings
 from .network import NetworkSettings
 from .offline import OfflineSettings
 from .parameter_drops import ParameterDropSettings
@@ -28,7 +28,6 @@ from .part import Mark, field_hints
 from .requests import RequestSettings
 from .tagging import TaggerSettings
 from .tenants import TenantSettings
-from .tiers import TierSettings
 from .workers import WorkerSettings
 
 
