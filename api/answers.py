@@ -37,11 +37,14 @@ class CompletionTokensDetails(TypedDict):
 
 
 class Usage(TypedDict):
+    """``tier``: model id of the tier that answered, only for models of a family."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails
+    tier: NotRequired[str]
 
 
 class PromptLogprob(TypedDict):
@@ -269,6 +272,24 @@ class RequestDrafts(TypedDict):
     reason: str
 
 
+class RequestTier(TypedDict):
+    """The choice of a request's tier.
+
+    ``tier``: the tier that answers; empty while it is not chosen. ``confidence``: of the least sure choice; with less than
+    ``theta`` the request goes from ``start`` to the top tier. ``tokens``: tokens that were looked at. ``seconds``: from the
+    request's arrival to the choice.
+    """
+
+    tier: str
+    start: str
+    escalated: bool
+    confidence: float | None
+    theta: float
+    measure: str
+    tokens: int
+    seconds: float | None
+
+
 class RequestAnswer(TypedDict):
     """The history of a request; times are in seconds since it arrived."""
 
@@ -288,6 +309,7 @@ class RequestAnswer(TypedDict):
     queued: int
     starts_in: float | None
     drafts: RequestDrafts
+    tier: RequestTier | None
 
 
 class ListedRequest(TypedDict):

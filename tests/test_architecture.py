@@ -76,7 +76,7 @@ SMALL_THOUGHTS = {
     "actors/worker/peers.py": "reports among workers, with their acknowledgements",
     "actors/worker/status.py": "a view for people; it decides nothing",
     "api/openai/draft_fields.py": "fields of one capability of the API",
-    "api/openai/drafts.py": "answers' part of one capability of the API",
+    "api/openai/quality.py": "the tier of a request, apart from the path of its answer",
     "api/serve/port_owner.py": "a client's question to another server",
     "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
     "gpu/weights/lora_product.py": "beside the check of bits, which identities need, it would close a circle",

@@ -17,7 +17,15 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ...actors.gateway.peers import TenantUse
-from ...actors.gateway.port import Census, DispatchFigures, DraftCounts, LengthFigures, MoveFigures, StreamProgress
+from ...actors.gateway.port import (
+    Census,
+    DispatchFigures,
+    DraftCounts,
+    LengthFigures,
+    MoveFigures,
+    StreamProgress,
+    TierFigures,
+)
 from ...policies.measures import Histogram, Measure, counter, histogram, summed
 from ...policies.requests.account import account_of
 from .batch_metrics import batch_measures
@@ -244,6 +252,7 @@ class Metrics:
 
     ``census``: current sequences by model. ``models``: ids of the served models; None if models are never removed.
     ``lengths``: accuracy of length estimates. ``dispatching``: figures of dispatch. ``moves``: figures of request moves.
+    ``tiers``: of choices of tiers.
     """
 
     def __init__(
@@ -254,6 +263,7 @@ class Metrics:
         lengths: Callable[[], LengthFigures] = LengthFigures,
         dispatching: Callable[[], DispatchFigures] = DispatchFigures,
         moves: Callable[[], MoveFigures] = MoveFigures,
+        tiers: Callable[[], TierFigures] = TierFigures,
         tenants: Callable[[], dict[str, Census]] = dict,
     ) -> None:
         self._census = census
@@ -261,6 +271,7 @@ class Metrics:
         self._models = models
         self._lengths = lengths
         self._dispatching, self._moves, self._tenants = dispatching, moves, tenants
+        self._tiers = tiers
         self._gone: dict[str, float] = {}  # removed model -> time when that was noticed
         self._answers: dict[tuple[str, str, str], int] = {}  # (path of the route, method, status like 2xx) -> answers
         self._rejections: dict[tuple[str, str], int] = {}  # (model, code of the refusal) -> requests
@@ -369,6 +380,8 @@ class Metrics:
         yield from draft_measures({model: tally.drafts for model, tally in tallies})
         yield from batch_measures(self.batches())
         yield move_measure(self._moves())
+        text = "Requests that chose their tier (NAME:auto), by the tier that answered."
+        yield counter("blockwright:tier_choices", text, self._tiers().chosen, "family", "tier")
         for name, text, field in _OF_TENANT:
             yield counter(name, text, {tenant: getattr(one, field) for tenant, one in self._accounts.items()}, "tenant")
         text = "Refused requests of a tenant, by error code."

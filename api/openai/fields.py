@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from ...policies.drafts.options import LARGEST as MOST_DRAFTS
+from ...policies.model.tier_choice import QUALITIES
 from ...policies.requests.urgency import TIERS, urgency
 from .draft_fields import DraftMode, Prediction
 from .field_types import (
@@ -125,6 +126,10 @@ class Options:
     service_tier: str | None = given(
         OneOf(tuple(TIERS)),
         "priority and fast run before your other requests, flex after everybody's; the answer has the tier used.",
+    )
+    quality: str | None = given(
+        OneOf(QUALITIES),
+        "Tier of a family: low (the lowest), high (the top) or auto (the lowest unless it is unsure); default: the model's.",
     )
     draft: str | None = given(
         DraftMode(),

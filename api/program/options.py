@@ -38,6 +38,7 @@ class CommonOptions(TypedDict, total=False):
     truncate_prompt_tokens: int | None
     add_special_tokens: bool | None
     cache_salt: str | None
+    quality: Literal["low", "high", "auto"] | None
     draft: str | None
     draft_tokens: int | None
     prediction: Mapping[str, Any] | None
