@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import family
-from stored import Result, table
+from stored import NONE, Result, table
 
 NAMES = {
     family.CUT: "cut without training",
@@ -19,7 +19,7 @@ def of_family(result: Result) -> str:
     """Return the words and the table of a result of ``family.py``."""
     tiers = (*family.EXITS, 6)
     rows = [(name, *(result.percent(f"{case}/{layers}", "right") for layers in tiers)) for case, name in NAMES.items()]
-    settings = result.document["settings"]
+    steps, batch = (result.document["settings"].get(name, NONE) for name in ("steps", "batch"))
     auto = "; ".join(
         f"from {case.rpartition('/')[2]} layers {result.text(case, 'auto_loss')} points, "
         f"{result.percent(case, 'auto_up')} of the requests go up, {result.percent(case, 'auto_work')} of the top's work "
@@ -28,7 +28,7 @@ def of_family(result: Result) -> str:
     )
     mib = {name: result.text("memory", f"{name}_bytes", scale=2**-20) for name in ("resident", "distinct", "separate")}
     return f"""The demo checkpoint with exits after 3 and 4 of 6 layers: whole answers right on held-out prompts, after
-{settings["steps"]} steps of {settings["batch"]} prompts each (the shipped family has had its own number of steps).
+{steps} steps of {batch} prompts each (the shipped family has had its own number of steps).
 
 {table(("", *(f"{layers} layers" for layers in tiers)), rows)}
 
