@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...policies.drafts.options import DraftOptions
+from ...policies.measures import Histogram
 from ...policies.plan.coefficients import Coefficients
 from ...policies.plan.sampling import SamplingParams
 from ...policies.prediction.lengths import Accuracy
@@ -20,7 +21,6 @@ from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer
 from ...policies.sweep.events import PromptScored, TokensEmitted
-from ..histogram import Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,11 @@ async def drafts_of(front: Front, info: ModelInfo, served: ServedModel, options:
     """Return the drafts of each of a request's sequences, or None; raise a 400 for one that cannot be used."""
     settings = front.settings
     prediction = await _predicted(front, info, served, options)
-    tokens = settings.draft_tokens if options.draft_tokens is None else options.draft_tokens
+    tokens = settings.drafting.draft_tokens if options.draft_tokens is None else options.draft_tokens
     exits = exits_below(info.id, info.base, {one.id: one.family for one in front.catalog.models()})
     if options.draft is not None and (fault := exit_fault(options.draft, info.id, exits)):
         raise bad_request(f"draft is {shown(options.draft)}, {fault}", "draft")
-    return draft_options(settings.drafts, info.id, options.draft, tokens, prediction, exits)
+    return draft_options(settings.drafting.drafts, info.id, options.draft, tokens, prediction, exits)
 
 
 async def _predicted(front: Front, info: ModelInfo, served: ServedModel, options: Options) -> list[int]:

@@ -12,14 +12,13 @@ from blockwright.policies.model.lineage import page_hashes
 from blockwright.policies.plan.sampling import SamplingParams
 from blockwright.policies.plan.sweep_plan import SweepPlan, SweepResult
 from blockwright.policies.requests.moving import page_targets
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
 from blockwright.policies.sweep.events import (
     Cancelled,
     Flight,
     GivenBack,
     PeerLost,
-    RoutesChanged,
-    Send,
     Submission,
     TokensEmitted,
 )
@@ -268,11 +267,12 @@ class World:
 
     def collect(self, worker: FakeWorker) -> bool:
         """Perform effects; whether there were any."""
-        effects = self.hear(worker.state.take_effects())
+        taken = worker.state.take_effects()
+        for to, messages in taken.messages.items():
+            self.wire.setdefault((worker.name, to), []).extend(messages)
+        effects = self.hear([*taken.orders, *taken.news])
         for effect in effects:
-            if isinstance(effect, Send):
-                self.wire.setdefault((worker.name, effect.worker), []).append(effect.message)
-            elif isinstance(effect, TokensEmitted):
+            if isinstance(effect, TokensEmitted):
                 column = self.emitted[effect.request]
                 prompt = effect.position - len(column)
                 assert prompt >= 0, "a token was repeated or lost"
@@ -291,7 +291,7 @@ class World:
                 self._exported(effect, worker.name)
             elif isinstance(effect, GivenBack):
                 self.returned.append(effect)
-        return bool(effects)
+        return bool(taken)
 
     # until quiet ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockwright.policies import COMPILED
@@ -27,6 +27,7 @@ from blockwright.policies.sweep.events import ComponentsReleased, ComponentsWant
 from blockwright.policies.sweep.page_events import HoldPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
+from blockwright.tests.parts import examples
 
 from ..sweep_world import World, chain, pipeline, replica, submission, tier, variant
 
@@ -285,7 +286,7 @@ class Logged:
 
 @claim("A replica of the scheduler that is fed by the log agrees with the worker", of="serving")
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 120))
-@settings(max_examples=40)
+@examples(40)
 def test_a_replica_restored_at_any_time_and_fed_by_the_log_agrees(seed: int, moves: int) -> None:
     made = busy(moves, seed)
     replicas = {}
@@ -307,7 +308,7 @@ def test_a_replica_restored_at_any_time_and_fed_by_the_log_agrees(seed: int, mov
 
 
 @given(seed=st.integers(0, 10_000), moves=st.integers(0, 120))
-@settings(max_examples=40)
+@examples(40)
 def test_a_fork_is_independent(seed: int, moves: int) -> None:
     """Whichever goes on, the other stays as it was, and both are right."""
     made = busy(moves, seed)
