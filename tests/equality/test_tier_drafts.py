@@ -96,3 +96,14 @@ async def test_the_drafts_of_a_tier_are_told(tmp_path: Path) -> None:
     assert (drafts["reason"], counts["drafted"] > 20, counts["accepted"] > 10) == ("", True, True)
     told = f'vllm:spec_decode_num_accepted_tokens_total{{model_name="m",source="tier"}} {counts["accepted"]}.0'
     assert told in metrics
+
+
+async def test_by_the_rejection_rule_sampled_tokens_are_others_and_repeat(tmp_path: Path) -> None:
+    async with serve({"m": family_of(tmp_path)}, draft_rule="rejection") as server:
+        drafts = {"draft": f"tier:{LIKE}", "draft_tokens": 4}
+        assert await ask(server, drafts) == await ask(server, {})
+        warm = {"temperature": 1.0, "seed": 3}
+        sampled = await ask(server, {**warm, **drafts})
+        assert sampled == await ask(server, {**warm, **drafts})
+        assert sampled != await ask(server, warm)
+        assert await server.counters("accepted_tokens") > 20
