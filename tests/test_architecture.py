@@ -65,7 +65,6 @@ LEAST_FILE_LINES = 70  # of a file with one importer, which stands beside it, an
 SMALL_THOUGHTS = {
     "actors/controller/invariants.py": "invariants are checked by tests alone, over the whole state",
     "actors/gateway/admission.py": "the admission check is a decision, and the gateway's state would exceed its limit",
-    "actors/gateway/drafts.py": "what a request's drafts amount to, apart from its record",
     "actors/gateway/drain_requests.py": "procedures that wait, apart from the actor's endpoints",
     "actors/gateway/invariants.py": "invariants are checked by tests alone, over the whole state",
     "actors/gateway/listing.py": "a view for people; it decides nothing",
@@ -76,20 +75,18 @@ SMALL_THOUGHTS = {
     "actors/worker/offline_credit.py": "the credit that each gateway was last sent",
     "actors/worker/peers.py": "reports among workers, with their acknowledgements",
     "actors/worker/status.py": "a view for people; it decides nothing",
-    "api/http/draft_metrics.py": "families of one capability, as batch_metrics and cluster_metrics are",
     "api/openai/draft_fields.py": "fields of one capability of the API",
-    "api/openai/drafts.py": "answers' part of one capability of the API",
+    "api/openai/quality.py": "the tier of a request, apart from the path of its answer",
     "api/serve/port_owner.py": "a client's question to another server",
     "gpu/model/gemma.py": "each architecture is a file, which a newcomer looks for",
-    "gpu/sampling/noise.py": "the generator of noise decides which tokens are drawn; its values must never change",
     "gpu/weights/lora_product.py": "beside the check of bits, which identities need, it would close a circle",
-    "policies/drafts/length.py": "a pure rule, which a newcomer looks for",
     "policies/drafts/prompt_lookup.py": "a method of the field, which a newcomer looks for",
     "policies/memory/compaction.py": "a term of the field, which a newcomer looks for",
     "policies/memory/prefix_index.py": "a term of the field, which a newcomer looks for",
     "policies/offline/fed_worker.py": "mypyc compiles it, and not its importer, which has dataclasses",
     "policies/requests/retry_after.py": "a term of the field, which a newcomer looks for",
     "policies/sweep/backfill_repeats.py": "one mechanism of the sweep machine, with data of its own",
+    "policies/sweep/draft_steps.py": "one mechanism of the planner, whose order of steps is the point",
     "policies/sweep/loading.py": "the procedure of one event of the sweep machine",
     "policies/sweep/prefix_catch_up.py": "one mechanism of the planner, with a condition of its own",
     "policies/sweep/route_queues.py": "load figures for reports; they decide nothing",
@@ -99,6 +96,14 @@ SMALL_THOUGHTS = {
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc)$")
 MOST_CODE_LINES, MOST_FILE_LINES, MOST_FUNCTION_LINES = 400, 600, 60
 SOURCES = (*LAYERS, "tests", "benchmarks", "examples")
+MOST_PARAMETERS = 10  # of a function; values that belong together are one value object
+MANY_PARAMETERS = {
+    "gpu/weights/checkpoint.py:__init__": "made in one place from a folder's parts; all but two have defaults",
+    "runtime/cluster/local_cluster.py:__init__": "keywords of the public runtime, of which a program gives two or three",
+    "runtime/node/node.py:__init__": "keywords of the public runtime, of which a program gives two or three",
+    "runtime/node/remote_streams.py:on_open": "the fields of a message on the wire, in their order",
+    "runtime/testing/simulation.py:__init__": "keywords of the public runtime, of which a test gives two or three",
+}
 
 
 def sources(*suffixes: str) -> list[Path]:
@@ -370,13 +375,33 @@ def test_no_module_is_a_drawer_for_everything() -> None:
     assert names + [path for path in folders if BANNED_NAMES.search(path.name)] == []
 
 
+def parameters(source: str) -> Iterator[tuple[str, int]]:
+    """Yield the functions of a source with the number of their parameters."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            named = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            yield node.name, len(named) - (named[:1] in (["self"], ["cls"]))
+
+
+def test_functions_have_few_parameters() -> None:
+    paths = [path for layer in LAYERS for path in (ROOT / layer).rglob("*.py")]
+    found = {
+        f"{path.relative_to(ROOT)}:{name}"
+        for path in paths
+        for name, count in parameters(path.read_text())
+        if count > MOST_PARAMETERS
+    }
+    assert found == MANY_PARAMETERS.keys()
+    assert [*parameters("class A:\n    def f(self, a, *, b): ...\nasync def g(c, /): ...\n")] == [("g", 1), ("f", 2)]
+
+
 # what is imported -> libraries that must not come along
 LIGHT = {
     "blockwright": {"torch", "aiohttp", "zmq", "numpy", "rich", "asyncio"},
     "blockwright.policies": {"torch", "aiohttp", "zmq", "numpy", "asyncio"},
     "blockwright.transport": {"torch", "aiohttp"},
     "blockwright.runtime": {"torch", "aiohttp"},
-    "blockwright.actors.config": {"torch", "aiohttp", "zmq"},
+    "blockwright.actors.settings.settings": {"torch", "aiohttp", "zmq"},
     "blockwright.actors.gateway": {"torch", "transformers", "aiohttp"},
     "blockwright.actors.controller": {"torch", "transformers", "aiohttp"},
     "blockwright.gpu.weights.checkpoint": {"torch", "transformers"},
@@ -409,7 +434,7 @@ def test_the_import_rule_catches_offenders() -> None:
         "blockwright.gpu",
         "blockwright.gpu.backend",
     }
-    upward = imports("from ..api import nearest", "blockwright.actors.config")
+    upward = imports("from ..api import nearest", "blockwright.actors.sizing")
     assert layer_faults("actors", upward) == {"blockwright.api", "blockwright.api.nearest"}
     assert layer_faults("gpu", imports("import asyncio", "blockwright.gpu.x")) == {"asyncio"}
     assert layer_faults("runtime", imports("import torch.nn", "blockwright.runtime.x")) == {"torch.nn"}

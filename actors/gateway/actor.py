@@ -18,7 +18,8 @@ from ...policies.requests.admission_limit import Held
 from ...policies.requests.rate_limit import LimitStatus, Verdict
 from ...policies.requests.refusal import Refusal, RequestRefused
 from ...policies.requests.request_ownership import Viewer, sequences_of
-from ...policies.sweep.events import RoutesChanged, TokensEmitted
+from ...policies.requests.routes_changed import RoutesChanged
+from ...policies.sweep.events import TokensEmitted
 from ...policies.sweep.offline_capacity import decode_capacities
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
@@ -51,6 +52,7 @@ from .port import (
     RequestLine,
     RequestView,
     Service,
+    TierFigures,
     accepted,
 )
 from .queue_position import QueuePositions
@@ -215,7 +217,7 @@ class Gateway(Actor):
     @endpoint(urgent=True)
     async def service(self) -> Service:
         """Return the models served here and the readiness, for status displays."""
-        return Service(self.models(), self.ready())
+        return Service([info for info in self.models() if not info.starts], self.ready())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on the state holds."""
@@ -254,7 +256,8 @@ class Gateway(Actor):
         return stream
 
     def credits(self, application: str) -> list[Credit]:
-        return self.state.offline.credits(self.state.table.models.get(application, application))
+        start = self.state.catalogue.start(application)
+        return self.state.offline.credits(self.state.table.models.get(start, start))
 
     async def credit_grown(self) -> None:
         seen = self.state.offline.grown
@@ -270,6 +273,9 @@ class Gateway(Actor):
 
     def moves(self) -> MoveFigures:
         return self.state.moving.figures
+
+    def tiers(self) -> TierFigures:
+        return self.state.choosing.figures
 
     def census(self) -> dict[str, Census]:
         return self._positions.census()

@@ -18,21 +18,21 @@ from ...gpu.backend import Backend
 from ...gpu.executor import Executor
 from ...gpu.select import slow
 from ...policies.overload.pool_reading import PoolReading, pool_reading
+from ...policies.requests.routes_changed import RoutesChanged
 from ...policies.sweep.config import OPEN_PLANS
 from ...policies.sweep.events import (
     Cancelled,
     ComponentGone,
     ComponentsPlaced,
     ComponentsRefused,
-    Effect,
     Event,
     Flight,
+    GatewayNews,
     PeerLost,
-    RoutesChanged,
     Started,
 )
 from ...policies.sweep.local_routes import merged
-from ...policies.sweep.page_events import Export, HoldPages, MoveSlots, SendPages, Unhold
+from ...policies.sweep.page_events import Export, HoldPages, Unhold
 from ...policies.sweep.state import SweepState
 from ...runtime import Actor, Down, endpoint
 from ...runtime.base.codec import unpack
@@ -63,7 +63,7 @@ from .outbox import Outbox
 from .pages import PageCarrier
 from .parameters import ParameterCarrier
 from .peers import Answer, Peers
-from .reports import Reports, by_worker
+from .reports import Reports
 from .status import status_of
 from .sweep_figures import SweepFigures
 
@@ -90,9 +90,12 @@ class Worker(Actor):
         aside: Aside = asyncio.to_thread,
     ) -> None:
         self.config, self.backend = config, backend
-        self._end, self._open_device, self._read_specs, self._aside = on_fatal, open_device, read_specs, aside
+        self._end = on_fatal
+        self._open_device = open_device
+        self._read_specs = read_specs
+        self._aside = aside
         self.state = SweepState(sweep_config(config, backend.numerics, backend.slot_unit))
-        self._slow = slow(config.backend, backend, config.dtype, config.threads)
+        self._slow = slow(config.worker.backend, backend, config.worker.dtype, config.worker.threads)
         self._machine: Machine = self.state  # receives events, plans and commits; ``state`` is only read
         self._recorder: EventRecorder | None = None
         self._composed = ComposedRuns(self._do)
@@ -106,19 +109,20 @@ class Worker(Actor):
         self._expiry: asyncio.TimerHandle | None = None  # plans when a sequence expires while nothing else happens
         self._figures = SweepFigures(self.state.config.costs)
         self._credit = OfflineCredit(self.state)
-        self._reported: list[Effect] = []  # performed, but not reported to gateways yet
+        self._news: list[GatewayNews] = []  # not reported to gateways yet
 
     async def on_start(self) -> None:
         config, chunk = self.config, self.state.config.memory_chunk
-        if config.event_log:
-            writer = EventLogWriter(Path(config.event_log), config.name, self.node.incarnation, config.event_log_size)
+        if config.logs.event_log:
+            folder, size = Path(config.logs.event_log), config.logs.event_log_size
+            writer = EventLogWriter(folder, config.name, self.node.incarnation, size)
             self._machine = self._recorder = EventRecorder(self.state, writer)
         self._feed = EventFeed(self.state, self._machine, self._pass_by, lambda: self._figures.costs, self._aside)
         self._outbox = Outbox(self.node)
         swept = partial(self._guarded, self._swept)
         self.device: Device = self._open_device(config, self.backend, chunk, swept, self._on_fatal, self._outbox.lay_out)
         self._pages = PageCarrier(self.device, self._outbox, self._apply, self._do, self._on_fatal, self._watch)
-        self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.memory)
+        self._parameters = ParameterCarrier(self.node, self.device, self._outbox, self._watch, config.worker_memory.memory)
         self._loader = ComponentLoader(self.device, self.backend, self._apply, self._parameters)
         rehearse = partial(self._composed.rehearse, self.device)
         self._block_loader = BlockLoader(config, self.backend, self._loader, rehearse, self._read_specs)
@@ -232,7 +236,8 @@ class Worker(Actor):
             self._apply(message)
 
     def _answer(self, worker: str, answer: Answer) -> None:
-        getattr(self.node.ref(f"{worker}/worker"), answer[0]).cast(f"{self.config.name}/worker", answer[1])
+        ref = self.node.ref(f"{worker}/worker", Worker)
+        (ref.replay if answer[0] == "replay" else ref.ack).cast(f"{self.config.name}/worker", answer[1])
 
     def _flight(self, sender: str, header: bytes, buffers: list[memoryview]) -> None:
         """Hand arriving hidden states to the device. It keeps them until a plan uses them or drops them."""
@@ -370,28 +375,29 @@ class Worker(Actor):
     def _perform(self) -> None:
         """Perform effects. Messages for a worker that is not up (yet) are handled as if it had been lost."""
         while effects := self.state.take_effects():
-            self._reported += effects
-            for effect in effects:
-                if isinstance(effect, ComponentGone):
-                    self._loader.forget(effect.component)
-                    self._composed.forget(effect.component, effect.tensors)
-                elif isinstance(effect, ComponentsPlaced):
-                    self._loader.placed(effect)
-                elif isinstance(effect, ComponentsRefused):
-                    self._loader.refused(effect)
-                elif isinstance(effect, SendPages | MoveSlots):
-                    self._pages.perform(effect)
-            for worker, messages in by_worker(effects):
+            self._news += effects.news
+            for order in effects.orders:
+                if isinstance(order, ComponentGone):
+                    self._loader.forget(order.component)
+                    self._composed.forget(order.component, order.tensors)
+                elif isinstance(order, ComponentsPlaced):
+                    self._loader.placed(order)
+                elif isinstance(order, ComponentsRefused):
+                    self._loader.refused(order)
+                else:
+                    self._pages.perform(order)
+            for worker, messages in effects.messages.items():
                 if self.node.current_incarnation(worker):
                     self._watch(worker)
-                    self._tell(address := f"{worker}/worker", self._reports.for_worker(address, messages))
+                    for report in self._reports.for_worker(address := f"{worker}/worker", messages):
+                        self._tell(address, report)
                 else:
                     self._apply(PeerLost(worker))
 
     def _report(self, seconds: float = 0.0) -> None:
         """Report to gateways the news of this turn, one message each."""
-        reported, self._reported = self._reported, []
-        for gateway, report in self._reports.make(reported, self.state.number, self._credit.changed_for, seconds):
+        news, self._news = self._news, []
+        for gateway, report in self._reports.make(news, self.state.number, self._credit.changed_for, seconds):
             self.node.ref(gateway).tokens.cast(report)
 
     @endpoint

@@ -10,13 +10,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...actors.changes_file import ChangesFile
 from ...actors.checkpoints import OpenedCheckpoints, hash_applications, open_checkpoints
-from ...actors.config import Settings
 from ...actors.further_applications import open_further
+from ...actors.settings.settings import Settings
 from ...actors.sizing import serving_dtype
+from ...policies.model.tier_choice import auto_id, starting_tier
+from ...policies.model.tiers import layers_of
 
 TEXT_FILES = (
     "added_tokens.json",
@@ -38,7 +41,7 @@ def model_identities(settings: Settings) -> dict[str, str]:
     start.
     """
     opened, default = _opened(settings)
-    dtype = serving_dtype(settings, {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()})
+    dtype = serving_dtype(settings.worker, {name: checkpoint.config for name, checkpoint in opened.checkpoints.items()})
     found = {}
     for application in hash_applications(opened, settings):
         checkpoint = opened.checkpoints[application.name]
@@ -52,18 +55,35 @@ def model_identities(settings: Settings) -> dict[str, str]:
             for name in TEXT_FILES:
                 digest.update(f"\0{name}\0".encode() + _content(folder / name))
         found[application.name] = digest.hexdigest()
+    found |= _choices(found, opened, settings)
     first = {default: found.pop(default)} if default in found else {}
     return first | found
 
 
+def _choices(found: Mapping[str, str], opened: OpenedCheckpoints, settings: Settings) -> dict[str, str]:
+    """Return the identity of each ``NAME:auto``: all tiers of the family, and the rule that chooses among them."""
+    made = {}
+    for family in dict.fromkeys(opened.families.values()):
+        tiers = [tier for tier, top in opened.families.items() if top == family]
+        if any(one not in found for one in (family, *tiers)):
+            continue
+        rules = opened.checkpoints[family].thresholds
+        stored = {tier: rules[layers] for tier in tiers if (layers := layers_of(tier)) in rules}
+        start = starting_tier(sorted(tiers, key=layers_of), stored)
+        rule = settings.tiering.rule(family, stored.get(start))
+        settled = [*(found[one] for one in (family, *tiers)), start, dataclasses.asdict(rule)]
+        made[auto_id(family)] = hashlib.blake2b(json.dumps(settled, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return made
+
+
 def _opened(settings: Settings) -> tuple[OpenedCheckpoints, str]:
     """Open what a server with these settings serves, its folder of adapters included; also return its default model."""
-    opened, file = open_checkpoints(settings), ChangesFile.of(settings)
+    opened, file = open_checkpoints(settings), ChangesFile.of(settings.models)
     if file is None:
-        return opened, settings.default_model
+        return opened, settings.models.default_model
     changes = file.read()
     opened, _ = open_further(settings, opened, changes)  # its start tells what is not served
-    return opened, settings.default_model or changes.default
+    return opened, settings.models.default_model or changes.default
 
 
 def _content(path: Path) -> bytes:

@@ -9,7 +9,8 @@ nothing heavy at their top, so that ``--help`` of a command is quick.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import NamedTuple
@@ -21,6 +22,15 @@ class CommandError(Exception):
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
         self.code = code
+
+
+@contextmanager
+def command_errors(*errors: type[Exception], code: int = 2) -> Iterator[None]:
+    """Turn these errors, whose text is a sentence for people, into the end of the command."""
+    try:
+        yield
+    except errors as error:
+        raise CommandError(str(error), code) from None
 
 
 class CommandFunctions(NamedTuple):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from . import CommandError
+from . import CommandError, command_errors
 
 if TYPE_CHECKING:
     from ..program.blocking import BlockingSession
@@ -149,14 +149,11 @@ def _cluster(arguments: argparse.Namespace, target: str) -> Any:
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
     """Turn refusals of a server or a cluster, and a failed start of a cluster, into the command's last sentence."""
-    from ...actors.config import SettingsError, StartError
+    from ...actors.settings.errors import SettingsError, StartError
     from ...gpu.errors import CheckpointError
 
-    try:
-        with answers(UNKNOWN):
-            yield
-    except (SettingsError, CheckpointError, StartError) as error:
-        raise CommandError(str(error), 2) from None
+    with command_errors(SettingsError, CheckpointError, StartError), answers(UNKNOWN):
+        yield
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import CommandError
+from . import command_errors
 from .output import FiguresFile
 from .zoo import folder, waiting, zoo_refusals
 
@@ -74,10 +74,8 @@ def profile(arguments: argparse.Namespace) -> int:
     output = FiguresFile("--output", arguments.output) if arguments.output else None
     drawn = FiguresFile("--output", picture_beside(arguments.output)) if arguments.output else None
     with zoo_refusals():
-        try:
+        with command_errors(BackendError):
             found = _measure(arguments)
-        except BackendError as error:
-            raise CommandError(str(error), 2) from None
         _show(found)
         if output is not None and drawn is not None:
             output.store(found)
@@ -106,10 +104,10 @@ def picture(found: Mapping[str, Any]) -> str:
 
 
 def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    from ...actors.config import Settings
     from ...actors.profiling.links import measure_links
     from ...actors.profiling.profile import profile
     from ...actors.resources import cores, free_memory
+    from ...actors.settings.workers import WorkerSettings
     from ...actors.sizing import serving_dtype
     from ...gpu.select import open_backend
     from ...zoo.source import open_source
@@ -117,7 +115,7 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from ..load.figures import machine
 
     checkpoint = open_source(Zoo(arguments.zoo).folder(arguments.model) if arguments.zoo else arguments.model)
-    dtype = serving_dtype(Settings(dtype=arguments.dtype), {"": checkpoint.config})
+    dtype = serving_dtype(WorkerSettings(dtype=arguments.dtype), {"": checkpoint.config})
     count = arguments.threads or cores()
     backend = open_backend("auto", dtype, count)
     found = profile(backend, checkpoint, arguments.repeats, free_memory(), _tell)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ...actors.config import SettingsError
-from . import CommandError
+from ...actors.settings.errors import SettingsError
+from . import command_errors
 
 # flags that are fields of Settings: name of the flag -> name of the field
 FLAGS = {name: name for name in ("workers", "device", "dtype", "host", "port", "max_model_len", "tls_cert", "tls_key")}
@@ -70,7 +70,7 @@ def serve(arguments: argparse.Namespace) -> int:
     """
     from ..settings.options import make_settings
 
-    try:
+    with command_errors(SettingsError):
         settings = make_settings(
             arguments.model,
             apps=arguments.app,
@@ -81,8 +81,6 @@ def serve(arguments: argparse.Namespace) -> int:
             key_file=arguments.api_key_file,
             need_model=not arguments.show_settings,
         )
-    except SettingsError as error:
-        raise CommandError(str(error), 2) from None
     if arguments.show_settings:
         from ..settings.text import as_toml
 
@@ -91,9 +89,9 @@ def serve(arguments: argparse.Namespace) -> int:
     from ...actors.worker_processes import worker_launcher
     from ..settings.secret_files import warnings_of
 
-    warnings = warnings_of(arguments.api_key_file, arguments.config, settings.tls_key)
+    warnings = warnings_of(arguments.api_key_file, arguments.config, settings.network.tls_key)
 
-    launcher = worker_launcher(settings.directory)
+    launcher = worker_launcher(settings.network.directory)
     launcher.begin()  # it imports torch, which takes longer than the rest of this process's start
     try:
         from ..serve.server import run as run_server

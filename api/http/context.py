@@ -16,8 +16,7 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import web
 
 from ...actors.batches.port import BatchService
-from ...actors.config import Settings
-from ...actors.gateway.peers import Family, TenantUse
+from ...actors.gateway.peers import TenantUse
 from ...actors.gateway.port import (
     ForecastPoint,
     GatewayPort,
@@ -29,6 +28,8 @@ from ...actors.gateway.port import (
     StreamProgress,
 )
 from ...actors.load_history import LoadHistory, LoadRow
+from ...actors.settings.settings import Settings
+from ...policies.measures import Measure
 from ...policies.requests.refusal import RequestRefused
 from ...policies.requests.request_ownership import ChosenNames, Viewer, request_id
 from ...runtime.actor.ref import Ref
@@ -130,9 +131,9 @@ class Front:
         except RequestRefused as refused:
             return MovesBegun([], RefusedChange(refused.why, refused.message, refused.param))
 
-    def families(self) -> list[Family]:
+    def counters(self) -> list[Measure]:
         """Return the counters of this process."""
-        return self.metrics.families()
+        return self.metrics.measures()
 
     def tenant_uses(self) -> dict[str, TenantUse]:
         """Return the counters of this process by tenant."""
@@ -162,7 +163,7 @@ class Front:
 
         Raise the errors of ``model``, and RequestRefused for an adapter that cannot be served.
         """
-        if name is not None and self.settings.adapters and all(info.id != name for info in self.port.models()):
+        if name is not None and self.settings.models.adapters and all(info.id != name for info in self.port.models()):
             self.access.check(request[CALLER], name)
             await self.port.find_application(name)
         return self.model(request, name)

@@ -1,4 +1,4 @@
-"""Tenants: the weight, usage, limits and KV memory of each, for ``/admin/cluster`` and as Prometheus families.
+"""Tenants: the weight, usage, limits and KV memory of each, for ``/admin/cluster`` and as Prometheus measures.
 
 A tenant is the account that requests are charged to: an API key's tenant or, without keys, a model. Pure: the counters of
 the processes, the limiter's standings and the workers' memory are passed in.
@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, Metric
-
-from ...actors.config import Settings
 from ...actors.gateway.peers import TenantUse
+from ...actors.settings.network import NetworkSettings
+from ...actors.settings.settings import Settings
+from ...actors.settings.tenants import TenantSettings
+from ...policies.measures import Measure, gauge
 from ...policies.requests.account import is_offline_account
 from ...policies.requests.rate_limit import EVERYBODY, LimitStatus
 
 Standings = Mapping[str, Mapping[str, LimitStatus]]  # tenant -> limit -> its standing
 
 
-def key_tenants(settings: Settings) -> list[str]:
+def key_tenants(network: NetworkSettings) -> list[str]:
     """Return the tenants that have keys, by name; without keys only "", whose limits cover all requests together."""
-    return sorted({*settings.api_keys.values(), *settings.admin_keys.values()}) or [""]
+    return sorted(network.tenants) or [""]
 
 
 def tenants_view(
@@ -34,14 +35,14 @@ def tenants_view(
     used = _added(uses)
     workers = cluster.get("workers", ())
     held = _held(workers, "kv_by_tenant")
-    keys = [tenant for tenant in key_tenants(settings) if tenant]
+    keys = [tenant for tenant in key_tenants(settings.network) if tenant]
     known = keys or [one["model"] for one in cluster.get("applications", {}).values()]
     limited = [tenant for tenant, limits in standings.items() if limits]
     hits = _held(workers, "kv_cap_hits")
     return [
         {
             "tenant": name,
-            "weight": None if is_offline_account(name) or not name else _own(settings.tenant_weights, name, 1),
+            "weight": None if is_offline_account(name) or not name else _own(settings.tenants.tenant_weights, name, 1),
             "requests": {
                 "running": used[name].running if name in used else 0,
                 "waiting": used[name].waiting if name in used else 0,
@@ -49,7 +50,7 @@ def tenants_view(
             },
             "refused": used[name].refused if name in used else {},
             "tokens": used[name].tokens if name in used else 0,
-            "kv": {"bytes": held.get(name, 0), "cap": _cap(settings, name, workers), "cap_hits": hits.get(name, 0)},
+            "kv": {"bytes": held.get(name, 0), "cap": _cap(settings.tenants, name, workers), "cap_hits": hits.get(name, 0)},
             "limits": {
                 limit: {"allowed": one.limit, "used": one.limit - one.remaining, "reset": round(one.reset, 3)}
                 for limit, one in standings.get(name, {}).items()
@@ -81,7 +82,7 @@ def _own(values: Mapping[str, Any], tenant: str, default: Any) -> Any:
     return values.get(tenant, values.get(EVERYBODY, default))
 
 
-def _cap(settings: Settings, tenant: str, workers: Sequence[Mapping[str, Any]]) -> int | None:
+def _cap(settings: TenantSettings, tenant: str, workers: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the most bytes of KV that a tenant may hold on all workers, by the workers' own computation; None: no cap."""
     shares = settings.tenant_kv_share
     share = shares.get(tenant) if is_offline_account(tenant) else _own(shares, tenant, None)
@@ -91,23 +92,16 @@ def _cap(settings: Settings, tenant: str, workers: Sequence[Mapping[str, Any]]) 
     return sum(int(share * room) for room in rooms)
 
 
-def tenant_families(tenants: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+def tenant_measures(tenants: Sequence[Mapping[str, Any]]) -> Iterator[Measure]:
     """Yield the tenants' figures that ``/admin/cluster`` has and no process counts."""
-    label = ["tenant"]
-    weight = GaugeMetricFamily("blockwright:tenant_weight", "A tenant's weight in the fair share of workers.", labels=label)
-    cap = GaugeMetricFamily(
-        "blockwright:tenant_kv_cap_bytes", "Most KV memory that a tenant may hold, on all workers.", labels=label
-    )
-    limits = [*label, "limit"]
-    allowed = GaugeMetricFamily("blockwright:tenant_limit", "What a tenant's limit allows.", labels=limits)
-    used = GaugeMetricFamily("blockwright:tenant_limit_used", "What of it is used now.", labels=limits)
-    for one in tenants:
-        name = one["tenant"]
-        if one["weight"] is not None:
-            weight.add_metric([name], one["weight"])
-        if one["kv"]["cap"] is not None:
-            cap.add_metric([name], one["kv"]["cap"])
-        for limit, standing in one["limits"].items():
-            allowed.add_metric([name, limit], standing["allowed"])
-            used.add_metric([name, limit], standing["used"])
-    yield from (weight, cap, allowed, used)
+    weights = {one["tenant"]: one["weight"] for one in tenants if one["weight"] is not None}
+    yield gauge("blockwright:tenant_weight", "A tenant's weight in the fair share of workers.", weights, "tenant")
+    caps = {one["tenant"]: one["kv"]["cap"] for one in tenants if one["kv"]["cap"] is not None}
+    text = "Most KV memory that a tenant may hold, on all workers."
+    yield gauge("blockwright:tenant_kv_cap_bytes", text, caps, "tenant")
+    limits = {(one["tenant"], limit): standing for one in tenants for limit, standing in one["limits"].items()}
+    for name, text, what in (
+        ("tenant_limit", "What a tenant's limit allows.", "allowed"),
+        ("tenant_limit_used", "What of it is used now.", "used"),
+    ):
+        yield gauge(f"blockwright:{name}", text, {key: one[what] for key, one in limits.items()}, "tenant", "limit")

@@ -18,9 +18,9 @@ from ...actors.conditions import Published
 from ...actors.gateway.port import GatewayPort, ModelInfo, Service
 from ...actors.logs import json_line
 from ...gpu.errors import CheckpointError
+from ...policies.measures import Measure
 from ...policies.requests.admission import concurrent
 from ...runtime.actor.ref import Ref
-from ...runtime.base.node_view import Measure
 from ..http.catalog import Catalog
 from ..http.starting import Stages
 from ..saving import saving
@@ -149,7 +149,10 @@ class StartupReporter:
         named: Collection[str] = (),
         logged: bool = False,
     ) -> None:
-        self._running, self._console, self._offset, self._rows = running, console, offset, rows
+        self._running = running
+        self._console = console
+        self._offset = offset
+        self._rows = rows
         self._named, self._logged = named, logged
         self._shown = 0  # number of stages that were reported
         self._warned = 0

@@ -155,7 +155,8 @@ class Checkpoint:
             tied=self.config.tied and refs["weight"] == self.parts[-1][1]["weight"],
         )
         parts = [*below(self.parts, layers, self.config.layers), (head, refs)]
-        more: dict[str, Any] = {"known": self.known, "hold": self, "tier": layers}
+        rules = {layers: rule} if (rule := self.thresholds.get(layers)) is not None else {}
+        more: dict[str, Any] = {"known": self.known, "hold": self, "tier": layers, "thresholds": rules}
         return Checkpoint(self.path, config, self.generation, parts, **more)
 
     @property

@@ -1,7 +1,7 @@
 """Events and effects of the sweep state machine: all that can happen to a worker, and all that it makes happen.
 
 Events go into ``SweepState.apply``. Effects come out of ``SweepState.take_effects``; a shell (the worker actor, a
-forecast, the simulator) performs them in order, before the next plan is handed to the device.
+forecast, the simulator) performs its orders, in order, before the next plan is handed to the device.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 
 from ..drafts.options import DraftOptions
 from ..memory.packed_tensor import Shortage, TensorPlace, WantedComponent
-from ..model.chain import Chain, Route
 from ..plan.coefficients import Coefficients
 from ..plan.sampling import SamplingParams
 from ..plan.sweep_plan import FlightRow, TokenLogprob
-from ..requests.load_failure import LoadFailure
+from ..requests.routes_changed import RoutesChanged
 from .page_events import (
     Export,
     Exported,
@@ -93,31 +92,6 @@ class ComponentsReleased:
 
     components: list[bytes]
     holder: str
-
-
-@dataclass(frozen=True, slots=True)
-class RoutesChanged:
-    """A publication of routes in force and of all that can come into force (``planned``).
-
-    It holds all of them, or the changes after ``since``. A difference is valid for a receiver that has version ``since``
-    or a later one; all others need the whole. A worker's part has only the routes through it, and is applied as a whole:
-    see ``local_routes.merged``.
-    """
-
-    version: int
-    chains: list[Chain]
-    routes: list[Route]
-    planned: list[Route]
-    withdrawn: list[str] = field(default_factory=list)  # all applications known and not served
-    capacity: dict[str, int] = field(default_factory=dict)  # route id -> tokens of one sequence its workers can hold
-    draining: list[str] = field(default_factory=list)  # all applications that take no new requests but finish theirs
-    since: int = 0  # base version of the difference; 0: the whole
-    ended: list[str] = field(default_factory=list)  # ids of routes no longer in force; for a worker, no longer planned
-    removed: list[str] = field(default_factory=list)  # applications gone for good, with their planned routes
-    on_demand: list[str] = field(default_factory=list)  # all applications that did not fit and load on demand
-    most: dict[str, int] = field(default_factory=dict)  # as ``capacity``, with others unloaded; empty if none ever is
-    failed: list[LoadFailure] = field(default_factory=list)  # all applications that could load nowhere at the last try
-    default: str = ""  # id for requests without a model, served or not; "": not stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,14 +288,6 @@ class DraftsVerified:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """Effect: send a message to another worker."""
-
-    worker: str
-    message: PeerMessage
-
-
-@dataclass(frozen=True, slots=True)
 class ComponentsPlaced:
     """Effect: load components into their places, which are given for the tensors of each component or delta, in order.
 
@@ -353,18 +319,20 @@ class ComponentGone:
     tensors: list[bytes]
 
 
-Effect = (
-    TokensEmitted
-    | PromptScored
-    | Progressed
-    | GivenBack
-    | Preempted
-    | DraftsVerified
-    | Send
-    | SendPages
-    | MoveSlots
-    | Exported
-    | ComponentsPlaced
-    | ComponentsRefused
-    | ComponentGone
-)
+GatewayNews = TokensEmitted | PromptScored | Progressed | GivenBack | Preempted | DraftsVerified | Exported
+DeviceOrder = SendPages | MoveSlots | ComponentsPlaced | ComponentsRefused | ComponentGone
+
+
+@dataclass(slots=True)
+class Effects:
+    """The machine's effects in three outboxes, each in the order in which they were emitted.
+
+    news: for gateways. messages: for other workers, by worker. orders: for this worker's own device and loader.
+    """
+
+    news: list[GatewayNews] = field(default_factory=list)
+    messages: dict[str, list[PeerMessage]] = field(default_factory=dict)
+    orders: list[DeviceOrder] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.news or self.messages or self.orders)

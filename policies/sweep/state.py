@@ -21,6 +21,7 @@ from typing import TypeVar, assert_never
 from ..cluster.scaling import RouteQueue
 from ..plain import Plain
 from ..plan.sweep_plan import Arrival, SweepPlan, SweepResult, TokenLogprob
+from ..requests.routes_changed import RoutesChanged
 from . import forecast, route_queues
 from .columns import NEVER_DRAFTED, Status
 from .config import SweepConfig
@@ -30,7 +31,7 @@ from .events import (
     ComponentsReleased,
     ComponentsWanted,
     CostsLearned,
-    Effect,
+    Effects,
     Event,
     Flight,
     FlightDone,
@@ -41,7 +42,6 @@ from .events import (
     LeaseRevoked,
     LeaseWanted,
     PeerLost,
-    RoutesChanged,
     Started,
     Submission,
     TokensEmitted,
@@ -128,8 +128,8 @@ class SweepState:
             case _:
                 assert_never(event)
 
-    def take_effects(self) -> list[Effect]:
-        """Return all effects since the last call, in order."""
+    def take_effects(self) -> Effects:
+        """Return all effects since the last call."""
         return self.parts.outgoing.take_effects()
 
     def _cancel(self, event: Cancelled) -> None:
@@ -168,7 +168,7 @@ class SweepState:
     def _release_components(self, event: ComponentsReleased) -> None:
         for component, tensors in self.parts.memory.release(event.components, event.holder):
             self.parts.outgoing.withdraw(component)
-            self.parts.outgoing.emit(ComponentGone(component, tensors))
+            self.parts.outgoing.order(ComponentGone(component, tensors))
         self.parts.forget_pages()
         self.parts.forget()
 

@@ -70,10 +70,11 @@ class Optimizer:
 def orthogonalized(matrices_NRC: torch.Tensor) -> torch.Tensor:
     """Return the matrices with all singular values near 1."""
     turned = matrices_NRC.shape[1] > matrices_NRC.shape[2]
-    x_NRC = matrices_NRC.mT if turned else matrices_NRC
+    x_NRC: torch.Tensor = matrices_NRC.mT if turned else matrices_NRC
     x_NRC = x_NRC / (torch.linalg.matrix_norm(x_NRC, keepdim=True) + 1e-7)
     a, b, c = NEWTON_SCHULZ
     for _ in range(ITERATIONS):
         gram_NRR = x_NRC @ x_NRC.mT
         x_NRC = a * x_NRC + (b * gram_NRR + c * gram_NRR @ gram_NRR) @ x_NRC
-    return x_NRC.mT if turned else x_NRC
+    back_NRC: torch.Tensor = x_NRC.mT if turned else x_NRC
+    return back_NRC

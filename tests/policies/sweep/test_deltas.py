@@ -11,8 +11,9 @@ from blockwright.policies.model.chain import Block, Chain
 from blockwright.policies.model.lineage import lineages
 from blockwright.policies.model.local_paths import LocalPaths
 from blockwright.policies.plan.sweep_plan import SweepResult
+from blockwright.policies.requests.routes_changed import RoutesChanged
 from blockwright.policies.sweep.config import SweepConfig
-from blockwright.policies.sweep.events import RoutesChanged, TokensEmitted
+from blockwright.policies.sweep.events import TokensEmitted
 from blockwright.policies.sweep.local_routes import LocalRoutes
 from blockwright.policies.sweep.state import SweepState
 
@@ -157,7 +158,7 @@ def closed_loop(chains: list[Chain]) -> list[tuple[list[int], list[int]]]:
         found.append((plan.start, plan.count))
         now += 1.0
         state.commit(plan, SweepResult(plan.number, [1] * len(plan.sample)), now)
-        free = sum(isinstance(effect, TokensEmitted) and bool(effect.finish) for effect in state.take_effects())
+        free = sum(isinstance(effect, TokensEmitted) and bool(effect.finish) for effect in state.take_effects().news)
 
 
 def test_tenants_take_the_same_sweeps_whatever_they_share() -> None:
