@@ -31,9 +31,7 @@ from ..dispatcher.messages import Ask
 from ..rate_limiter import Limiter
 from ..worker.messages import SweepReport
 from . import messages as m
-from .calls import Cancellations, ask, export, hold, submit
-from .drain_requests import switch, vacate
-from .listing import described, listed
+from .calls import Cancellations, ask, export, hold, submit, switch, vacate
 from .port import (
     ApplicationView,
     Census,
@@ -56,7 +54,7 @@ from .port import (
     accepted,
 )
 from .queue_position import QueuePositions
-from .recoveries import Recoveries
+from .request_views import Recoveries, described, listed
 from .state import GatewayState
 from .stream import RequestStream
 from .switch_messages import SwitchFigures, SwitchRoutes

@@ -1,23 +1,31 @@
-"""Calls from a gateway to workers and dispatchers.
+"""Calls from a gateway to workers and dispatchers, and procedures that wait until a worker or a route is empty.
 
-These are calls, not casts, because their content must not be lost in a full mailbox. The death of a worker is reported
-separately.
+Workers and dispatchers are called, not cast to, because the content must not be lost in a full mailbox. The death of a
+worker is reported separately. Requests move off a drained worker or an ending route with their KV if the copy is quick
+enough.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 
+from ...policies.requests.routing_table import RoutingTable
 from ...policies.sweep.page_events import Exported, HoldPages
 from ...runtime.actor.actor import ActorNode
+from ...runtime.base.clock import Clock, first_within
 from ...runtime.base.errors import DeadlineExceeded, NodeDown, RuntimeFault
 from ...runtime.base.scope import trace
 from ..dispatcher.messages import Ask, Chosen
-from .messages import Event, ExportAt, ExportUnsent, HoldAnswered, HoldAt, Submit, Unsent
+from .messages import Event, ExportAt, ExportUnsent, HoldAnswered, HoldAt, Submit, Unsent, Vacate
+from .record import RequestRecord
+from .state import GatewayState
+from .switch_messages import SwitchRoutes
 
 Handle = Callable[[Event], None]
+Until = Callable[[Callable[[], bool]], Coroutine[Any, Any, None]]
 
 
 async def submit(effect: Submit, node: ActorNode, handle: Handle) -> None:
@@ -90,3 +98,41 @@ class Cancellations:
         unwanted, self._unwanted = self._unwanted, {}
         for worker, requests in unwanted.items():
             node.ref(f"{worker}/worker").cancel.cast(requests)
+
+
+async def vacate(
+    table: RoutingTable,
+    active: Mapping[str, RequestRecord],
+    until: Until,
+    handle: Callable[[Event], None],
+    clock: Clock,
+    order: tuple[str, int, float],
+) -> None:
+    """Move all requests off a worker; return when none is left there.
+
+    order: the worker, the version of the routes without it, and the seconds that requests have. A request that is still
+    there after that time is given back, unless the worker serves again meanwhile.
+    """
+    worker, version, grace = order
+
+    async def empty() -> None:
+        await until(lambda: table.version >= version)
+        handle(Vacate(worker))
+        await until(lambda: not table.on.get(worker) or table.serves(worker))
+
+    emptied = asyncio.ensure_future(empty())
+    try:
+        await first_within(clock, grace, (emptied,))
+    finally:
+        emptied.cancel()
+    for request in () if table.serves(worker) else sorted(table.on.get(worker, ())):
+        handle(Unsent(request, active[request].attempt, f"worker {worker} is drained"))
+
+
+async def switch(state: GatewayState, order: SwitchRoutes, until: Until, handle: Callable[[Event], None]) -> int:
+    """Carry out a switch; return the number of stale requests once none is left on the ending routes."""
+    await until(lambda: state.table.version >= order.version)
+    handle(order)
+    switching = state.moving.switching
+    await until(lambda: switching.off(order.number))
+    return switching.figures(order.number).stale

@@ -1,8 +1,8 @@
 """The open questions to dispatchers about requests, their answers, and the accuracy of the forecasts in them.
 
-A request that is asked about waits like any other meanwhile. Owns no request and no route;
-``policies/requests/dispatch.py`` decides which routes a request may take. Never waits for an answer itself: the caller
-delivers one, or the reason why there is none.
+It also owns the observed latencies, the input of autoscaling, but no request and no route. A request that is asked about
+waits like any other meanwhile; ``policies/requests/dispatch.py`` decides which routes it may take. The module never waits
+for an answer itself: the caller delivers one, or the reason why there is none.
 """
 
 from __future__ import annotations
@@ -16,9 +16,32 @@ from ...policies.requests.dispatch import workers_of
 from ...policies.sweep.events import Submission
 from ..dispatcher.messages import Ask, Chosen
 from .decision import Decision
-from .observations import Observations
 from .port import DispatchFigures, ForecastPoint
 from .record import RequestRecord
+
+
+class Observations:
+    """The worst latency of each kind since the last report to the controller, in seconds; the input of autoscaling."""
+
+    def __init__(self) -> None:
+        self._measured = self._predicted = 0.0
+
+    def ended(self, seconds: float) -> None:
+        """Record the latency of an ended request, from its arrival."""
+        self._measured = max(self._measured, seconds)
+
+    def predicted(self, seconds: float) -> None:
+        """Record a forecast: for a placed request, the least time to its last token on any worker."""
+        self._predicted = max(self._predicted, seconds)
+
+    def take(self, oldest: float) -> tuple[float, float] | None:
+        """Return (measured, predicted) and start anew; None if nothing was observed.
+
+        ``oldest``: age of the oldest request that has not ended, 0 without any. It counts as measured too.
+        """
+        found = max(self._measured, oldest), self._predicted
+        self._measured = self._predicted = 0.0
+        return found if any(found) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,7 @@ from ...runtime import Actor, Down, endpoint
 from ...runtime.base.codec import unpack
 from ...runtime.base.decoding import decode
 from ...transport.link import Traffic
-from .block_endings import BlockEndings
-from .block_loader import BlockLoader
+from .block_loader import BlockEndings, BlockLoader
 from .component_loader import ComponentLoader, ReadSpecs, read_specs
 from .composed_runs import ComposedRuns
 from .device_thread import Device, ExecutedPlan, OpenDevice, start_device
@@ -58,14 +57,11 @@ from .messages import (
     WorkerStatus,
     sweep_config,
 )
-from .offline_credit import OfflineCredit
 from .outbox import Outbox
 from .pages import PageCarrier
 from .parameters import ParameterCarrier
-from .peers import Answer, Peers
-from .reports import Reports
-from .status import status_of
-from .sweep_figures import SweepFigures
+from .reports import Answer, OfflineCredit, Peers, Reports
+from .sweep_figures import SweepFigures, status_of
 
 IDLE_CHECK = 0.5  # seconds of quiet before the memory invariant is verified
 # in sweeps; also verified this often: a broken invariant stays broken, and a check costs a third of a tiny sweep

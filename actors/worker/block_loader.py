@@ -1,6 +1,7 @@
 """Block loading: reading component specs, loading the components, and rehearsing them on the device.
 
-Specs that were read before are not read again. A failure of the rehearsal is the load's error.
+Specs that were read before are not read again. A failure of the rehearsal is the load's error. A block's actor may outlive
+its unloading by a few plans; ``BlockEndings`` notifies it when the last plan that names the block has ended.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from ...gpu.model.config import ComponentSpec
 from ...policies.cluster.application_life import model_of
 from ...policies.memory.packed_tensor import Shortage
 from ...policies.memory.worker_memory import WorkerMemory
+from ...policies.sweep.state import SweepState
+from ...runtime.actor.ref import Ref
 from .component_loader import ComponentLoader, ReadSpecs, refusal
 from .messages import BlockLoaded, LoadBlock, NoCapacity, WorkerConfig
 
@@ -97,3 +100,22 @@ class BlockLoader:
             model = model_of(block.holder)
             log.warning("not all of %s came from another worker (%s): the rest was read from disk", model, answer.unfetched)
         return BlockLoaded(answer.added, loop.time() - began, answer.fetched, answer.unfetched)
+
+
+class BlockEndings:
+    """Unloaded blocks that wait for open plans. ``state`` is the sweep machine; its plans end in order."""
+
+    def __init__(self, state: SweepState) -> None:
+        self._state = state
+        self._waiting: list[tuple[int, Ref]] = []  # the last plan that may name a block, and the block's actor
+
+    def await_plans(self, block: Ref) -> None:
+        """Notify ``block`` when all plans that are open now have ended, since each of them may name it."""
+        self._waiting.append((self._state.number, block))
+        self.notify()
+
+    def notify(self) -> None:
+        """Notify blocks of the end of their last plan. Called whenever a plan may have ended."""
+        oldest = self._state.number - self._state.open_plans
+        while self._waiting and self._waiting[0][0] <= oldest:
+            self._waiting.pop(0)[1].ended.cast()

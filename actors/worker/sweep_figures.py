@@ -1,14 +1,17 @@
-"""Sweep metrics of the worker for ``/metrics``: tokens, seconds, and the error of a device profile."""
+"""Figures of the worker for ``/metrics`` and ``status``: tokens and seconds of sweeps, memory, load and counters."""
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 
 from ...policies.plan.coefficients import Coefficients
 from ...policies.plan.fit import OnlineFit
 from ...policies.plan.sweep_plan import SweepPlan, SweepResult
+from ...policies.prediction.load import used_blocks
 from ...policies.sweep.events import CostsLearned
 from ...policies.sweep.state import SweepState
+from .messages import WorkerConfig, WorkerStatus
 
 BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
@@ -76,3 +79,48 @@ class SweepFigures:
             return made | self._sums
         drift = {"cost_drift": costs.drift} if self._profiled else {}  # drift is measured from a profile
         return made | self._sums | drift | {"cost_error": costs.error}
+
+
+def status_of(
+    config: WorkerConfig,
+    state: SweepState,
+    incarnation: int,
+    numerics: str,
+    lateness: float,
+    figures: dict[str, float],
+    slow: str,
+) -> WorkerStatus:
+    """Return the worker's status.
+
+    ``lateness``: see ``Device``. ``figures`` are counters of its sweeps. ``slow`` is the reason why it computes slowly, or
+    "".
+    """
+    memory, kv = state.parts.memory, used_blocks(state.parts.memory, 1)
+    counters = {**state.counters, **figures}
+    counters |= {"cached_pages": memory.pages.cached, "pages_shared_now": memory.pages.shared_now()}
+    return WorkerStatus(
+        name=config.name,
+        incarnation=incarnation,
+        pid=os.getpid(),
+        device=config.worker.device,
+        numerics=numerics,
+        budget=memory.total_bytes,
+        parameters=memory.parameter_bytes,
+        kv=kv,
+        cached=memory.total_bytes - memory.parameter_bytes - memory.free_bytes - kv,
+        free=memory.free_bytes,
+        components=memory.residence.components,
+        waiting=state.awaiting,
+        running=state.running,
+        sweep=state.number,
+        sweep_age=lateness,
+        counters={name: float(value) for name, value in counters.items()},
+        kv_by_tenant=memory.pages.accounts.all_held(),
+        served_by_tenant=dict(state.parts.queue.share.served),
+        kv_cap_hits=dict(memory.cap_hits),
+        parameters_by_application=memory.residence.bytes_by_holder(),
+        # expensive: it looks at every tensor of every application
+        left_alone=memory.left_alone() if config.on_demand else {},
+        kv_by_application=state.kv_by_application(),
+        slow=slow,
+    )

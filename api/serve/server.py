@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import uvloop
 from aiohttp import web
 
@@ -39,10 +40,10 @@ from ..http.context import FRONT, PEER, Front
 from ..http.listening import make_runner, tls
 from ..http.starting import Stages, StartingPort
 from .console import Console, RunningCluster, StartupReporter
-from .port_owner import served_there
 
 GATEWAY_PROCESS = "blockwright.api.serve.gateway_process:start"
 FETCHING = "fetching weights"  # name of a stage
+PATIENCE = 1.0  # seconds for another server to tell its models
 # arguments: settings, the front of this process, the port
 Start = Callable[[Settings, Front, int], Awaitable[RunningCluster]]
 
@@ -305,3 +306,20 @@ def preflight(settings: Settings) -> None:
 
 def of_the_hub(source: str) -> bool:
     return HUB_ID.fullmatch(source) is not None and not Path(source).exists()
+
+
+async def served_there(host: str, port: int) -> list[str]:
+    """Return the model ids of the blockwright server that has taken a port.
+
+    The list is empty if it is another server, needs a key, or is silent.
+    """
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1/models"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as http,
+            http.get(url, allow_redirects=False) as answer,
+        ):
+            body = await answer.json()
+        return [str(model["id"]) for model in body["data"] if model["owned_by"] == "blockwright"]
+    except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError):  # the answer of any other server
+        return []

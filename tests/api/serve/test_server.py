@@ -1,5 +1,7 @@
 """The head process's life, with a cluster that is a fake."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import json
@@ -13,6 +15,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from blockwright.actors.conditions import Published
 from blockwright.actors.gateway.peers import LocalFront
@@ -22,7 +26,7 @@ from blockwright.actors.settings.settings import Settings
 from blockwright.actors.worker_processes import worker_launcher
 from blockwright.api.http.catalog import Catalog
 from blockwright.api.http.starting import Stages
-from blockwright.api.serve import port_owner, server
+from blockwright.api.serve import server
 from blockwright.api.serve.console import Console, StartupReporter, capacity
 from blockwright.api.serve.server import Server
 from blockwright.gpu.weights.checkpoint import CheckpointError
@@ -55,7 +59,7 @@ class FakeCluster:
         self.stopped = False
         self._refuse = refuse
 
-    async def start(self, settings: Settings, front: LocalFront, port: int) -> "FakeCluster":
+    async def start(self, settings: Settings, front: LocalFront, port: int) -> FakeCluster:
         await self.gate.wait()
         if self._refuse is not None:
             raise self._refuse
@@ -352,7 +356,7 @@ async def test_one_server_uses_a_folder_of_batches(folder: Path, tmp_path: Path,
 async def test_a_port_that_is_taken_and_an_open_host(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(port_owner, "PATIENCE", 0.01)
+    monkeypatch.setattr(server, "PATIENCE", 0.01)
     cluster = FakeCluster(folder)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -446,3 +450,51 @@ async def test_the_room_is_told_to_be_less_while_a_worker_loads(
     assert "ready at http://there/v1 with models: tiny" in head
     both = " to tiny, or about 8 concurrent requests of 16 tokens to org/other" * (len(states) > 1)
     assert told == f"5 concurrent requests of 64 tokens{both}{rest}"
+
+
+OURS = [{"id": name, "object": "model", "owned_by": "blockwright"} for name in ("a", "b", "c", "d")]
+
+
+def models_at(status: int, body: Any) -> TestServer:
+    async def models(_: web.Request) -> web.Response:
+        text = body if isinstance(body, str) else json.dumps(body)
+        return web.Response(status=status, text=text, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    return TestServer(app)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "served"),
+    [
+        (200, {"data": OURS}, ["a", "b", "c", "d"]),
+        (200, {"data": [{"id": "x", "owned_by": "vllm"}]}, []),
+        (401, {"error": {"message": "a key is needed"}}, []),
+        (200, "no JSON", []),
+        (200, [1], []),
+    ],
+)
+async def test_who_answers(status: int, body: Any, served: list[str]) -> None:
+    async with models_at(status, body) as other:
+        assert await server.served_there("127.0.0.1", other.port or 0) == served
+
+
+async def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PATIENCE", 0.01)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        assert await server.served_there("127.0.0.1", silent.getsockname()[1]) == []
+    assert await server.served_there("::1", 1) == []
+
+
+async def test_the_refusal_names_what_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+    async def never(*_: object) -> Any:
+        raise AssertionError("nothing is started")
+
+    async with models_at(200, {"data": OURS}) as other:
+        assert await Server(Settings(port=other.port or 0), never, lambda line: None).run() == 2
+    assert (
+        "(Address already in use: a blockwright serves a, b, c and others there); choose another" in capsys.readouterr().err
+    )

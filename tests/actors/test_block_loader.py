@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blockwright.actors.worker.block_endings import BlockEndings
+from blockwright.actors.worker.block_loader import BlockEndings
 
 
 class Plans:
