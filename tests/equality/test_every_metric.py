@@ -22,13 +22,14 @@ from blockwright.actors.controller.overload_view import overload_view
 from blockwright.actors.dispatcher.messages import Chosen
 from blockwright.actors.gateway.lengths import Lengths
 from blockwright.actors.gateway.messages import WorkerJoined
-from blockwright.actors.gateway.port import StreamProgress
+from blockwright.actors.gateway.port import DraftCounts, StreamProgress, TierFigures
 from blockwright.actors.gateway.queue_position import QueuePositions
 from blockwright.actors.gateway.tagging import Tagging
 from blockwright.actors.predictor.messages import Query
 from blockwright.actors.worker.messages import NoCapacity, ParametersWanted
 from blockwright.api.http.cluster_metrics import COUNTERS, SWEEP_SIZE
 from blockwright.api.http.metrics import Metrics
+from blockwright.policies.drafts.options import TIER
 from blockwright.policies.offline.density import Costs
 from blockwright.policies.offline.feed import OfflineFeed, OfflineRequest
 from blockwright.policies.offline.prefix_tree import packed
@@ -306,6 +307,14 @@ def batched(seen: Seen) -> None:
     note(seen, metrics.render({}).decode())
 
 
+def tiered(seen: Seen) -> None:
+    """A request that chose its tier, with drafts by a tier; ``test_auto_tier.py`` and ``test_tier_drafts.py`` serve some."""
+    metrics = Metrics(dict, tiers=lambda: TierFigures({("m", "m:1"): 1}))
+    for drafts in ({}, {TIER: DraftCounts(rounds=2, drafted=4, accepted=3)}):
+        metrics.begin("m", 9, 1, 4).close(complete=True, sequences=[StreamProgress(drafts=drafts)])
+        note(seen, metrics.render({}).decode())
+
+
 def scaled(seen: Seen) -> None:
     """A worker that comes and goes with the load."""
     fleet = Fleet()
@@ -408,6 +417,7 @@ async def test_every_exported_metric_moves(checkpoint: Callable[..., Path], tmp_
     await refused(seen, path, profile)
     deadly(seen)
     chosen(seen)
+    tiered(seen)
     scaled(seen)
     moved(seen)
     blended(seen)
