@@ -116,6 +116,10 @@ class Settings:
         float, "seconds without use until an extra copy of a busy block is unloaded; 0: no extra copies"
     ] = 60.0
     prefix_cache: Annotated[bool, "reuse the KV of equal prompt prefixes"] = True
+    hidden_pages: Annotated[
+        str,
+        "keep hidden states at the exits of lower tiers, so that a higher tier computes only the layers behind: on, off, auto",
+    ] = "auto"
     shared_cache: Annotated[bool, "let tenants reuse each other's prefixes; timing then reveals equal prompts"] = False
     max_rows: Annotated[int, "sequences a worker runs at a time; others wait", Group("Batching")] = 256
     sweep_tokens: Annotated[int, "most tokens in one step (a sweep)"] = 512
@@ -298,6 +302,7 @@ class Settings:
             "instruction_set": ("", "amx", "avx512_bf16", "avx512", "avx2", "generic"),
             "unknown_fields": ("warn", "reject"),
             "overload": ("off", "on"),
+            "hidden_pages": ("auto", "on", "off"),
             "log_format": ("text", "json"),
             "log_level": ("debug", "info", "warning", "error"),
         }

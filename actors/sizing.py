@@ -129,6 +129,7 @@ def worker_configs(
             max_length=max(max_lengths(settings, models).values()),
             kv_layers=max(model.layers for model in models.values()),
             prefix_cache=settings.prefix_cache,
+            hidden_pages=settings.hidden_pages,
             tenant_weights=settings.tenant_weights,
             tenant_kv_share=settings.tenant_kv_share,
             kv_reserve=settings.kv_reserve if settings.on_demand else 0.0,

@@ -91,6 +91,7 @@ class WorkerConfig:
     max_length: int = 4096  # tokens of the longest sequence
     kv_layers: int = 64  # layers with KV of the longest chain
     prefix_cache: bool = True
+    hidden_pages: str = "auto"  # as in ``SweepConfig``
     tenant_weights: dict[str, int] = field(default_factory=dict)
     tenant_kv_share: dict[str, float] = field(default_factory=dict)
     kv_reserve: float = 0.0
@@ -119,6 +120,7 @@ def sweep_config(config: WorkerConfig, numerics: str, slot_unit: int) -> SweepCo
         sweep_tokens=config.sweep_tokens,
         max_rows=config.max_rows,
         prefix_cache=config.prefix_cache,
+        hidden_pages=config.hidden_pages,
         tenant_weights=config.tenant_weights,
         tenant_kv_share=config.tenant_kv_share,
         kv_reserve=config.kv_reserve,

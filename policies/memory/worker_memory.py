@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ..model.chain import KvLayout
+from ..model.chain import PageLayout
 from ..model.runs import Span
 from ..plain import Plain, to_plain
 from ..plan.sweep_plan import MapGroup
@@ -46,7 +46,7 @@ class WorkerMemory:
 
     # KV --------------------------------------------------------------------------------------------------------------
 
-    def add_layout(self, layout: KvLayout) -> None:
+    def add_layout(self, layout: PageLayout) -> None:
         self.pages.add_layout(layout.key, -(-layout.raw_bytes // self._slot_unit) * self._slot_unit)
 
     def allocate_page(self, span: Span, account: str) -> int | None:
@@ -74,21 +74,50 @@ class WorkerMemory:
         """Return whether ``need`` slots, by arena, can be taken one by one without touching cached pages of other arenas."""
         return eviction.shortage(self.pages, need, {}) <= 0
 
-    def make_room(self, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
-        """Make room for slots, see ``eviction.make_room``."""
-        return eviction.make_room(self.pages, need, kept)
+    def make_room(self, need: Mapping[str, int], kept: Mapping[str, int], spared: Collection[int] = ()) -> bool:
+        """Make room for slots, see ``eviction.make_room``; with several arenas also ``eviction.make_mixed_room``."""
+        if eviction.make_room(self.pages, need, kept):
+            return True
+        if len(need) < 2 or not eviction.may_make_mixed_room(self.pages, need, kept):
+            return False
+        trial = self.pages.fork(self._pool.fork())
+        return eviction.make_mixed_room(trial, need, kept, spared) and eviction.make_mixed_room(
+            self.pages, need, kept, spared
+        )
 
     def pages_of(self, spans: Sequence[Span], account: str, alone: str = "") -> int:
         """Return the pages of one sequence over ``spans`` that fit with no other sequence here.
 
         ``alone``: count only the parameters of this application.
         """
-        slots = self.pages.allocator(spans[0].arena)
         used = self.residence.chunks_by_holder().get(alone, 0) if alone else self.residence.used
-        groups = (self._pool.total - used) // slots.group_chunks
-        pages = groups * slots.group_slots // sum(span.layers for span in spans)
+        pages = self._pages_in(spans, self._pool.total - used)
         cap = self._cap_of(account, self._pool.total - used)
         return pages if cap is None else min(pages, cap // self.page_bytes(spans))
+
+    def _pages_in(self, spans: Sequence[Span], chunks: int) -> int:
+        """Return the pages of one sequence that fit into this many chunks."""
+        slots = self.pages.allocator(spans[0].arena)
+        first = sum([span.layers for span in spans if span.arena == spans[0].arena])
+        pages = chunks // slots.group_chunks * slots.group_slots // first
+        if len({span.arena for span in spans}) > 1:
+            low, high = 0, pages + 1  # the first number fits, the second does not
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if self._chunks_of(spans, middle) <= chunks else (low, middle)
+            pages = low
+        return pages
+
+    def _chunks_of(self, spans: Sequence[Span], pages: int) -> int:
+        """Return the chunks that this many pages of one sequence take."""
+        layers: dict[str, int] = {}
+        for span in spans:
+            layers[span.arena] = layers.get(span.arena, 0) + span.layers
+        taken = 0
+        for arena, count in layers.items():
+            slots = self.pages.allocator(arena)
+            taken += -(-pages * count // slots.group_slots) * slots.group_chunks
+        return taken
 
     # accounts with caps ----------------------------------------------------------------------------------------------
 
@@ -142,9 +171,7 @@ class WorkerMemory:
         """Return the chunks that must be left beside parameters for a sequence of ``pages`` pages (as in ``pages_of``)."""
         if not spans:
             return 0
-        slots = self.pages.allocator(spans[0].arena)
-        groups = -(-pages * sum(span.layers for span in spans) // slots.group_slots)
-        left, need = groups * slots.group_chunks, pages * self.page_bytes(spans)
+        left, need = self._chunks_of(spans, pages), pages * self.page_bytes(spans)
         if share := self._share(account):
             left = max(left, int(need / (share * self._pool.chunk_bytes)))
             while (

@@ -46,6 +46,28 @@ class KvLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenLayout:
+    """The shape and type of a slot of hidden states at an exit: those of one page."""
+
+    width: int
+    dtype: str
+    page_size: int  # tokens
+
+    @property
+    def key(self) -> str:
+        """The name of the arena that holds the slots of this layout."""
+        return f"hidden-{self.width}-{self.dtype}-{self.page_size}"
+
+    @property
+    def raw_bytes(self) -> int:
+        """The bytes of a page, before a back end pads them."""
+        return self.width * self.page_size * (4 if self.dtype == "float32" else 2)
+
+
+PageLayout = KvLayout | HiddenLayout
+
+
+@dataclass(frozen=True, slots=True)
 class Component:
     """The smallest unit of identity. ``id`` hashes kind, configuration and the content of its raw tensors.
 
@@ -119,6 +141,14 @@ class Chain:
     @property
     def components(self) -> tuple[Component, ...]:
         return tuple(c for b in self.blocks for c in b.components)
+
+    @property
+    def hidden(self) -> HiddenLayout | None:
+        """The layout of the hidden states before the head of a lower tier; None for all other models."""
+        kv = next((c.kv for c in self.components if c.kv is not None), None)
+        if not self.family or kv is None:
+            return None
+        return HiddenLayout(self.components[-1].width_in, kv.dtype, kv.page_size)
 
 
 def bases(chains: Iterable[Chain]) -> dict[str, str]:

@@ -75,7 +75,7 @@ def _cached(state: SweepState, local: LocalRoute, submission: Submission) -> int
         return 0
     pages, found = parts.memory.pages, 0
     for token_hash in submission.page_hashes[: (len(submission.tokens) - 1) // parts.config.page_size]:
-        if any(pages.find(token_hash, span) is None for span in local.spans):
+        if any(pages.find(token_hash, span) is None for span in local.spans[: local.kv_spans]):
             break
         found += 1
     return found

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from ..model.runs import LocalRoute, Run
-from ..plan.sweep_plan import Arrival, Departure, FlightRow, Step, SweepPlan
+from ..model.runs import Exit, LocalRoute, Run
+from ..plan.sweep_plan import Arrival, Departure, FlightRow, HiddenRows, Step, SweepPlan
 from .columns import Place
 from .events import Flight
 from .parts import Parts
@@ -38,6 +38,7 @@ class BatchBuilder:
         self._counts: dict[int, int] = {}  # sequence -> positions, if not one
         self._undrawn: set[int] = set()  # sequences after which no token is drawn
         self._drafts: dict[int, list[int]] = {}  # sequence -> its drafts, which are verified
+        self._entered: dict[int, Exit] = {}  # sequence -> the exit at which its positions enter the model
 
     def add_flight(self, flight: Flight, guests: list[int], tokens: int) -> None:
         self.flights.append((flight, guests))
@@ -60,6 +61,10 @@ class BatchBuilder:
         """Add the next position of ``s`` and the drafted ones behind it."""
         self._drafts[s] = drafts
         self.add(s, start, len(drafts) + 1, drawn=True, local=local)
+
+    def enter(self, s: int, entry: Exit) -> None:
+        """Let the positions of ``s`` begin at an exit."""
+        self._entered[s] = entry
 
     def guessed(self, plan: SweepPlan, sequences: list[int]) -> list[int]:
         """Return the batch rows with drafts that are verified elsewhere."""
@@ -97,7 +102,10 @@ class BatchBuilder:
             plan.verify = [i for i in plan.sample if sequences[i] in self._drafts]
         if not self.plain or not self.local:
             _score(parts, plan, sequences)
-        _lay_out_steps(parts, plan, sequences)
+        entered = {i: self._entered[s] for i, s in enumerate(sequences) if s in self._entered} if self._entered else {}
+        _lay_out_steps(parts, plan, sequences, {i: entry.depth for i, entry in entered.items()})
+        if entered or parts.routes.keeps_hidden:
+            _lay_out_hidden(parts, plan, sequences, entered)
         if not self.local:
             _lay_out_departures(parts, plan, sequences, set(wanted), self._drafts)
         plan.reasons = {"waiting": parts.queue.waiting, "starved": int(self.starved)}
@@ -134,10 +142,27 @@ def _score(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
     ]  # fmt: skip
 
 
-def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
-    """Add one step for each run that a row passes, in order of depth. Heads get only rows that are sampled or scored."""
+def _lay_out_hidden(parts: Parts, plan: SweepPlan, sequences: list[int], entered: dict[int, Exit]) -> None:
+    """Add the batch rows whose hidden states are read at an exit, and those whose hidden states are kept there."""
     route = parts.rows.route
-    if sequences and parts.routes.single and parts.routes.plain:
+    resumed: dict[tuple[str, int], list[int]] = {}
+    kept: dict[tuple[str, int], list[int]] = {}
+    for i, entry in entered.items():
+        resumed.setdefault((entry.span.arena, route[sequences[i]].column), []).append(i)
+    for i, s in enumerate(sequences):
+        if (exit := route[s].exit) is not None:
+            kept.setdefault((exit.span.arena, exit.span.layer), []).append(i)
+    plan.resumed = [HiddenRows(arena, column, batch) for (arena, column), batch in resumed.items()]
+    plan.kept = [HiddenRows(arena, column, batch) for (arena, column), batch in kept.items()]
+
+
+def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int], entered: dict[int, int]) -> None:
+    """Add one step for each run that a row passes, in order of depth. Heads get only rows that are sampled or scored.
+
+    ``entered``: the depth at which a batch row begins, if that is not the first component.
+    """
+    route = parts.rows.route
+    if sequences and parts.routes.single and parts.routes.plain and not entered:
         local, everyone = route[sequences[0]], list(range(len(sequences)))
         for number, run in zip(parts.routes.numbers(local.route.id), local.runs, strict=True):
             members = everyone if not run.head else plan.sample if not plan.score else sorted({*plan.sample, *plan.score})
@@ -147,7 +172,7 @@ def _lay_out_steps(parts: Parts, plan: SweepPlan, sequences: list[int]) -> None:
     groups: dict[str, tuple[LocalRoute, list[int]]] = {}
     for i, s in enumerate(sequences):
         groups.setdefault(route[s].route.id, (route[s], []))[1].append(i)
-    steps = _steps(parts, plan, groups.values())
+    steps = _steps(parts, plan, groups.values(), entered)
     meets = _Deltas(parts, sequences) if not parts.routes.plain else None
     for number, (run, members) in sorted(steps.items(), key=lambda item: (item[1][0].depth, item[0])):
         met = meets.of(number, members) if meets is not None else []
@@ -173,7 +198,7 @@ class _Deltas:
 
 
 def _steps(
-    parts: Parts, plan: SweepPlan, groups: Iterable[tuple[LocalRoute, list[int]]]
+    parts: Parts, plan: SweepPlan, groups: Iterable[tuple[LocalRoute, list[int]]], entered: dict[int, int]
 ) -> dict[int, tuple[Run, list[int]]]:
     """Return each run, by number, with its batch rows in ascending order."""
     found: dict[int, tuple[Run, list[list[int]]]] = {}  # one list of rows for each route
@@ -182,6 +207,8 @@ def _steps(
     for local, batch in groups:
         for run in local.runs:
             members = [i for i in batch if i in heads] if run.head and not everyone else batch
+            if entered:
+                members = [i for i in members if entered.get(i, 0) <= run.depth]
             if members:
                 found.setdefault(parts.routes.number(run), (run, []))[1].append(members)
     return {number: (run, _merged(members)) for number, (run, members) in found.items()}

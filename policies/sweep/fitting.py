@@ -28,7 +28,9 @@ class Fitting:
 
         Counted against it: what running prompts will still take, and the slots ``awaited`` for older requests.
         """
-        return self._parts.memory.make_room(*self.need(s, found, commitments, awaited))
+        need, kept = self.need(s, found, commitments, awaited)
+        listed = {handle for handles in found for handle in handles if handle is not None} if len(need) > 1 else set[int]()
+        return self._parts.memory.make_room(need, kept, listed)
 
     def need(
         self, s: int, found: Found, commitments: PageCommitments, awaited: dict[str, int]

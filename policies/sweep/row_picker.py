@@ -12,6 +12,7 @@ from ..plan.sweep_plan import SetPages, SetSampling, WriteTokens
 from .batch_builder import BatchBuilder
 from .columns import Place, Status
 from .events import LeaseGranted, Progressed, Send
+from .hidden_entries import HiddenEntries
 from .microbatch_scheduler import MicrobatchScheduler
 from .parts import Parts
 from .pinning import Pinning
@@ -27,7 +28,8 @@ class RowPicker:
 
     def __init__(self, parts: Parts, sequences: Sequences, pipeline: Pipeline, pinning: Pinning) -> None:
         self._parts, self._sequences, self._pipeline, self._pinning = parts, sequences, pipeline, pinning
-        self._rows, self.catch_up = parts.rows, PrefixCatchUp(parts, self._list_page)
+        self._rows, self.catch_up = parts.rows, PrefixCatchUp(parts, self._complete_page)
+        self._entries = HiddenEntries(parts)
         self.microbatches = MicrobatchScheduler(parts)
 
     def begin_plan(self) -> None:
@@ -50,6 +52,8 @@ class RowPicker:
         rows = self._rows
         start = rows.planned[s]
         if self.covered(batch, s, start + count) and self.grow(batch, s, start + count):
+            if rows.route[s].entries:
+                self._entries.enter(batch, s, start, count)
             batch.add(s, start, count, rows.plan(s, count), rows.place[s] == Place.LOCAL)
 
     def pick_chunk(self, batch: BatchBuilder, s: int, most: int = 1 << 30) -> None:
@@ -60,7 +64,7 @@ class RowPicker:
         count = min(rows.known[s] - rows.planned[s], self._parts.config.chunk_size, room, most)
         if count <= 0:
             return
-        count = self.catch_up.until_found(s, count)
+        count = self._entries.until_changed(s, self.catch_up.until_found(s, count))
         if delays:
             batch.spare -= count
         self.pick(batch, s, count)
@@ -91,9 +95,10 @@ class RowPicker:
             for handle in handles:
                 if handle is not None:
                     pages.share(handle, rows.tenant[s])
-        whole = next((page for page, handles in enumerate(found) if None in handles), len(found))
-        for handles in found:
-            self._complete_page(s, handles)
+        kv_spans = rows.route[s].kv_spans
+        whole = next((page for page, handles in enumerate(found) if None in handles[:kv_spans]), len(found))
+        for page, handles in enumerate(found):
+            self._complete_page(s, handles, page < min(whole, parts.leases.cached(s)))
         if not rows.route[s].spans:  # no KV here, so none can be missing
             whole = (rows.known[s] - 1) // rows.page_size
         parts.leases.start(s)
@@ -120,12 +125,16 @@ class RowPicker:
         grant = LeaseGranted(parts.config.worker, parts.leases.number(s), whole)
         parts.outgoing.emit(Send(parts.leases.home(s), grant))
 
-    def _complete_page(self, s: int, handles: list[int | None]) -> None:
-        """List a page of which some spans are present; the others get fresh slots."""
+    def _complete_page(self, s: int, handles: list[int | None], skipped: bool) -> None:
+        """List a page of which some spans are present; the others get fresh slots.
+
+        Hidden states that are not present are not made for a page that is ``skipped``, and get none.
+        """
         rows, memory = self._rows, self._parts.memory
         whole = []
         for span, handle in zip(rows.route[s].spans, handles, strict=True):
-            taken = handle if handle is not None else memory.allocate_page(span, rows.tenant[s])
+            wanted = span.void if skipped and handle is None else span
+            taken = handle if handle is not None else memory.allocate_page(wanted, rows.tenant[s])
             assert taken is not None, "the page fitted a moment ago"
             whole.append(taken)
         self._list_page(s, whole)

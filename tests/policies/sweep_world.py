@@ -54,6 +54,15 @@ def chain(application: str, layers: int = 2, *, own_from: int | None = None, pag
     return Chain(application, (Block(tuple(parts)),), 1000)
 
 
+def tier(base: Chain, layers: int) -> Chain:
+    """The first layers of ``base`` with a head of its own."""
+    application = f"{base.application}:{layers}"
+    head = Component(f"{application}/head".encode().ljust(16, b"."), Kind.HEAD, 100, 8, 8)
+    return replace(
+        base, application=application, family=base.application, blocks=(Block((*base.components[: 1 + 2 * layers], head)),)
+    )
+
+
 def variant(base: Chain, application: str, depths: list[int]) -> Chain:
     """``base`` with a delta of its own at these depths."""
     parts = list(base.components)

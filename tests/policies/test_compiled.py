@@ -59,7 +59,9 @@ def test_the_variable_asks_for_the_sources(sources: Path, monkeypatch: pytest.Mo
     assert compiled_folder(sources) is None
 
 
-@pytest.mark.skipif(not KERNELS.exists() or os.environ.get("BLOCKWRIGHT_COMPILED") == "0", reason="set up without a compiler")
+@pytest.mark.skipif(
+    not KERNELS.exists() or os.environ.get("BLOCKWRIGHT_COMPILED") == "0", reason="set up without a compiler"
+)
 def test_the_set_up_compiled_the_policies() -> None:
     """A construct that mypyc refuses leaves the sources to run at half the speed, and the set-up still ends well."""
     assert (ROOT / "policies" / "_compiled" / "sources.txt").exists(), "run `python setup.py build_ext --inplace` to see why"

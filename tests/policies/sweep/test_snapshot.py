@@ -28,7 +28,7 @@ from blockwright.policies.sweep.page_events import HoldPages
 from blockwright.policies.sweep.state import SweepState
 from blockwright.tests.claims import claim
 
-from ..sweep_world import World, chain, pipeline, replica, submission, variant
+from ..sweep_world import World, chain, pipeline, replica, submission, tier, variant
 
 # Compiled objects have no attributes to be found by name: these tests look into the sources (make test runs both forms).
 looks_inside = pytest.mark.skipif(COMPILED, reason="compiled objects cannot be looked into")
@@ -48,10 +48,11 @@ PARTS = (
 def world() -> World:
     """Two workers with pipelines and replicas, little memory and few rows; one account has a cap."""
     target = chain("base")
+    low = tier(target, 1)
     tuned, former = variant(target, "tuned", [1]), Chain("a", target.blocks, 1000)
-    routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w0", tuned)]
+    routes = [pipeline(["w0", "w1"], target), replica("w0", target), replica("w0", tuned), replica("w0", low)]
     more = {"tenant_weights": {"b": 2}, "tenant_kv_share": {"a": 0.15}, "kv_reserve": 0.1}
-    return World(["w0", "w1"], [target, tuned, former], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4,
+    return World(["w0", "w1"], [target, tuned, low, former], routes, budget=40 * 64 * 1024, chunk_size=8, max_rows=4,
                  sweep_tokens=64, **more)  # fmt: skip
 
 
