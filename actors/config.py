@@ -118,7 +118,7 @@ class Settings:
     prefix_cache: Annotated[bool, "reuse the KV of equal prompt prefixes"] = True
     hidden_pages: Annotated[
         str,
-        "keep hidden states at the exits of lower tiers, so that a higher tier computes only the layers behind: on, off, auto",
+        "hidden states that lower tiers leave for higher ones, in pages beside KV: on, off or auto: where a higher tier is served",
     ] = "auto"
     shared_cache: Annotated[bool, "let tenants reuse each other's prefixes; timing then reveals equal prompts"] = False
     max_rows: Annotated[int, "sequences a worker runs at a time; others wait", Group("Batching")] = 256

@@ -31,7 +31,7 @@ class ComposedRuns:
         self._attached: dict[tuple[int, int], dict[int, bytes]] = {}  # (run, number of the deltas) -> delta ids by place
 
     def prepare(self, chains: Sequence[Chain]) -> None:
-        """Make sure that the device has arenas for these chains' KV and hidden states, and tables for their longest sequences."""
+        """Make sure that the device has arenas for these chains' pages and tables for their longest sequences."""
         lengths = [(chain.max_length, sum(c.kv is not None for c in chain.components)) for chain in chains]
         kept = [chain.hidden for chain in chains if chain.family]
         for layout in self._new_layouts([*kept, *[c.kv for chain in chains for c in chain.components]]):

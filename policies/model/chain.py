@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+HIDDEN = "hidden-"  # beginning of the keys of arenas with hidden states
 VIRTUAL_TOKEN = -1  # id of a position that a delta fills: prompt and prefix tuning
 
 
@@ -56,7 +57,7 @@ class HiddenLayout:
     @property
     def key(self) -> str:
         """The name of the arena that holds the slots of this layout."""
-        return f"hidden-{self.width}-{self.dtype}-{self.page_size}"
+        return f"{HIDDEN}{self.width}-{self.dtype}-{self.page_size}"
 
     @property
     def raw_bytes(self) -> int:

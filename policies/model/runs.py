@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from .chain import Component, Kind, Route
+from .chain import HIDDEN, Component, Kind, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Span:
     @property
     def kv_layer(self) -> int:
         """The KV layer with which it moves between workers: its first; for hidden states the last one below the exit."""
-        return self.layer - 1 if self.arena.startswith("hidden-") else self.layer
+        return self.layer - 1 if self.arena.startswith(HIDDEN) else self.layer
 
 
 @dataclass(frozen=True, slots=True)

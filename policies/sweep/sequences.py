@@ -358,6 +358,6 @@ class Sequences:
         return True
 
     def _awaits(self, s: int, token_hash: bytes, span: Span) -> bool:
-        """Return whether another sequence has announced a page up to the end of ``span``, and ``s`` leaves it to its maker."""
+        """Return whether another sequence has announced a page up to ``span``, and ``s`` leaves it to its maker."""
         maker = self._parts.pending_pages.maker((token_hash, span.lineage))
         return maker is not None and maker != s and self._waits_for(s, maker)
