@@ -74,8 +74,7 @@ class Settings:
     application_defaults: Texts = field(default_factory=dict)  # by application, as in ``ModelInfo``
     default_model: Annotated[str, "model id of requests that name none; empty: the first"] = ""
     bases: Annotated[
-        Texts,
-        "adapter: its base application; default: the one that the adapter names, or the only whole model",
+        Texts, "adapter: its base application; default: the one that the adapter names, or the only whole model"
     ] = field(default_factory=dict)
     adapters: Annotated[
         str, "folder whose adapters are served, each under the name of its own folder, and loaded when requests ask for them"
@@ -84,8 +83,7 @@ class Settings:
         str, "folders, separated by commas, from which applications may be added at run time; empty: none may"
     ] = ""
     apps_file: Annotated[
-        str,
-        "file that keeps additions and removals at run time for the next start; empty: one in adapters, if that is set",
+        str, "file that keeps additions and removals at run time for the next start; empty: one in adapters, if that is set"
     ] = ""
     exits: Annotated[Texts, "application: layers of lower tiers, as 8,16, without exits.json"] = field(default_factory=dict)
     on_demand: Annotated[bool, "load applications that do not fit in memory when requests need them; no: refuse them"] = True
@@ -116,10 +114,9 @@ class Settings:
         float, "seconds without use until an extra copy of a busy block is unloaded; 0: no extra copies"
     ] = 60.0
     prefix_cache: Annotated[bool, "reuse the KV of equal prompt prefixes"] = True
-    hidden_pages: Annotated[
-        str,
-        "hidden states that lower tiers leave for higher ones, in pages beside KV: on, off or auto: where a higher tier is served",
-    ] = "auto"
+    hidden_pages: Annotated[str, "keep what lower tiers leave for higher ones: on, off, or auto: where one is served"] = (
+        "auto"
+    )
     shared_cache: Annotated[bool, "let tenants reuse each other's prefixes; timing then reveals equal prompts"] = False
     max_rows: Annotated[int, "sequences a worker runs at a time; others wait", Group("Batching")] = 256
     sweep_tokens: Annotated[int, "most tokens in one step (a sweep)"] = 512

@@ -33,7 +33,7 @@ class HiddenSlots:
         self._states_SPD[slot_T, place_T] = self._bits(batch.hidden_TD)
 
     def take(self, tables: Tables, column: int, batch: Batch) -> None:
-        """Overwrite the hidden states of a batch with those that were written for its positions."""
+        """Overwrite the hidden states of a batch with the ones written for its positions."""
         slot_T, place_T = self._places(tables, column, batch)
         self._bits(batch.hidden_TD)[:] = self._states_SPD[slot_T, place_T]
 

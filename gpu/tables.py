@@ -25,8 +25,8 @@ Arrays = tuple[Ints, Ints]  # tokens, slots
 class Tables:
     """``tokens`` int32 [R, M], ``slots`` int32 [R, L + 1, P], ``sampling``, ``rules`` and ``prompt_length`` [R].
 
-    The layer of slots behind a row's KV is for hidden states that the row keeps at an exit, and the next one for those that
-    it reads. A row that keeps some has fewer layers than the longest chain, so one layer more is enough.
+    The layer of slots behind a row's KV is for hidden states that the row keeps at an exit, and the next one for the ones it
+    reads. A row that keeps some has fewer layers than the longest chain, so one layer more is enough.
 
     Zeroed arrays come from the operating system page by page, so a row that is never used costs nothing.
     """

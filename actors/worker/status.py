@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from ...policies.model.chain import HIDDEN
 from ...policies.prediction.load import used_blocks
 from ...policies.sweep.state import SweepState
 from .messages import WorkerConfig, WorkerStatus
@@ -27,7 +26,7 @@ def status_of(
     memory, kv = state.parts.memory, used_blocks(state.parts.memory, 1)
     counters = {**state.counters, **figures}
     counters |= {"cached_pages": memory.pages.cached, "pages_shared_now": memory.pages.shared_now()}
-    counters["hidden_pages"] = sum(n for arena, n in memory.pages.slots_in_use.items() if arena.startswith(HIDDEN))
+    counters["hidden_pages"] = state.hidden_pages
     return WorkerStatus(
         name=config.name,
         incarnation=incarnation,

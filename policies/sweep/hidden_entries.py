@@ -32,7 +32,11 @@ class HiddenEntries:
         return count
 
     def enter(self, batch: BatchBuilder, s: int, start: int, count: int) -> None:
-        """Let ``count`` positions of ``s`` from ``start`` on enter at the exit where all of them can, if there is one."""
+        """Let ``count`` positions of ``s`` from ``start`` on enter at the exit where all of them can, if there is one.
+
+        Memory has been taken for them. That may have evicted hidden states which were there when they were counted; then all
+        positions begin at the first component.
+        """
         rows, size = self._rows, self._rows.page_size
         local, pages = rows.route[s], self._parts.memory.pages
         inside = range(start // size, (start + count - 1) // size + 1)
@@ -49,7 +53,10 @@ class HiddenEntries:
         batch.enter(s, entry)
 
     def _entry(self, s: int, page: int) -> Exit | None:
-        """Return the deepest exit at which a page can be entered: KV below it is complete, and hidden states are here."""
+        """Return the deepest exit at which a page can be entered: KV below it is complete, and hidden states are here.
+
+        KV is complete if the very pages that ``s`` lists are published. A page of its own would be written only in part.
+        """
         rows, find = self._rows, self._parts.memory.pages.find
         if page >= min(rows.hashed[s], rows.paged[s]):
             return None
