@@ -114,9 +114,7 @@ class Settings:
         float, "seconds without use until an extra copy of a busy block is unloaded; 0: no extra copies"
     ] = 60.0
     prefix_cache: Annotated[bool, "reuse the KV of equal prompt prefixes"] = True
-    hidden_pages: Annotated[str, "keep what lower tiers leave for higher ones: on, off, or auto: where one is served"] = (
-        "auto"
-    )
+    hidden_pages: Annotated[str, "keep what lower tiers leave for higher ones: on, off, or auto: if there are some"] = "auto"
     shared_cache: Annotated[bool, "let tenants reuse each other's prefixes; timing then reveals equal prompts"] = False
     max_rows: Annotated[int, "sequences a worker runs at a time; others wait", Group("Batching")] = 256
     sweep_tokens: Annotated[int, "most tokens in one step (a sweep)"] = 512

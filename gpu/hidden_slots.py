@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..policies.model.chain import HiddenLayout
+from ..policies.plan.sweep_plan import NO_SLOT
 from .backend import Batch
 from .tables import Tables
 
@@ -28,9 +29,13 @@ class HiddenSlots:
         self._states_SPD = np.lib.stride_tricks.as_strided(flat, shape, (slot_bytes, layout.width * size, size))
 
     def put(self, tables: Tables, column: int, batch: Batch) -> None:
-        """Write the hidden states of a batch."""
+        """Write the hidden states of a batch, except for pages without a slot."""
         slot_T, place_T = self._places(tables, column, batch)
-        self._states_SPD[slot_T, place_T] = self._bits(batch.hidden_TD)
+        bits_TD = self._bits(batch.hidden_TD)
+        if (there_T := slot_T != NO_SLOT).all():
+            self._states_SPD[slot_T, place_T] = bits_TD
+        else:
+            self._states_SPD[slot_T[there_T], place_T[there_T]] = bits_TD[there_T]
 
     def take(self, tables: Tables, column: int, batch: Batch) -> None:
         """Overwrite the hidden states of a batch with the ones written for its positions."""

@@ -91,22 +91,3 @@ def make_room(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int]
         if shortage(pages, need, kept) <= 0:
             return True
     return False
-
-
-def may_make_mixed_room(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
-    """Return an upper bound on ``make_mixed_room``: whether enough chunks could come back if all idle pages went."""
-    idle = [(arena, slots - kept.get(arena, 0)) for arena, slots in pages.idle.slots.items()]
-    most = sum(pages.allocator(arena).may_return(slots) for arena, slots in idle if slots > 0)
-    return shortage(pages, need, kept) <= most
-
-
-def make_mixed_room(pages: PageTable, need: Mapping[str, int], kept: Mapping[str, int], spared: Collection[int]) -> bool:
-    """Make room for slots of several arenas, one of which may have idle pages in chunks that another one needs.
-
-    Pages are evicted oldest first, but not the ``spared`` ones. They are evicted even if that is not enough.
-    """
-    for handle in [handle for handle in pages.idle if handle not in spared]:
-        if shortage(pages, need, kept) <= 0:
-            break
-        pages.evict(handle)
-    return shortage(pages, need, kept) <= 0

@@ -60,10 +60,15 @@ class WorkerMemory:
         return eviction.allocate_page(self.pages, span, account)
 
     def allocate_pages(self, spans: Sequence[Span], account: str) -> list[int] | None:
-        """Take one private page of each span, at the cost of cached ones, or nothing."""
+        """Take one private page of each span, at the cost of cached ones, or nothing.
+
+        Where there is no memory for hidden states, the page is taken without.
+        """
         taken: list[int] = []
         for span in spans:
             handle = self.allocate_page(span, account)
+            if handle is None and span.hidden:
+                handle = self.allocate_page(span.void, account)
             if handle is None:
                 self.pages.release(taken, account)
                 return None
@@ -74,50 +79,21 @@ class WorkerMemory:
         """Return whether ``need`` slots, by arena, can be taken one by one without touching cached pages of other arenas."""
         return eviction.shortage(self.pages, need, {}) <= 0
 
-    def make_room(self, need: Mapping[str, int], kept: Mapping[str, int], spared: Collection[int] = ()) -> bool:
-        """Make room for slots, see ``eviction.make_room``; with several arenas also ``eviction.make_mixed_room``."""
-        if eviction.make_room(self.pages, need, kept):
-            return True
-        if len(need) < 2 or not eviction.may_make_mixed_room(self.pages, need, kept):
-            return False
-        trial = self.pages.fork(self._pool.fork())
-        return eviction.make_mixed_room(trial, need, kept, spared) and eviction.make_mixed_room(
-            self.pages, need, kept, spared
-        )
+    def make_room(self, need: Mapping[str, int], kept: Mapping[str, int]) -> bool:
+        """Make room for slots, see ``eviction.make_room``."""
+        return eviction.make_room(self.pages, need, kept)
 
     def pages_of(self, spans: Sequence[Span], account: str, alone: str = "") -> int:
         """Return the pages of one sequence over ``spans`` that fit with no other sequence here.
 
         ``alone``: count only the parameters of this application.
         """
+        slots = self.pages.allocator(spans[0].arena)
         used = self.residence.chunks_by_holder().get(alone, 0) if alone else self.residence.used
-        pages = self._pages_in(spans, self._pool.total - used)
+        groups = (self._pool.total - used) // slots.group_chunks
+        pages = groups * slots.group_slots // sum(span.layers for span in spans)
         cap = self._cap_of(account, self._pool.total - used)
         return pages if cap is None else min(pages, cap // self.page_bytes(spans))
-
-    def _pages_in(self, spans: Sequence[Span], chunks: int) -> int:
-        """Return the pages of one sequence that fit into this many chunks."""
-        slots = self.pages.allocator(spans[0].arena)
-        first = sum([span.layers for span in spans if span.arena == spans[0].arena])
-        pages = chunks // slots.group_chunks * slots.group_slots // first
-        if len({span.arena for span in spans}) > 1:
-            low, high = 0, pages + 1  # the first number fits, the second does not
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if self._chunks_of(spans, middle) <= chunks else (low, middle)
-            pages = low
-        return pages
-
-    def _chunks_of(self, spans: Sequence[Span], pages: int) -> int:
-        """Return the chunks that this many pages of one sequence take."""
-        layers: dict[str, int] = {}
-        for span in spans:
-            layers[span.arena] = layers.get(span.arena, 0) + span.layers
-        taken = 0
-        for arena, count in layers.items():
-            slots = self.pages.allocator(arena)
-            taken += -(-pages * count // slots.group_slots) * slots.group_chunks
-        return taken
 
     # accounts with caps ----------------------------------------------------------------------------------------------
 
@@ -171,7 +147,9 @@ class WorkerMemory:
         """Return the chunks that must be left beside parameters for a sequence of ``pages`` pages (as in ``pages_of``)."""
         if not spans:
             return 0
-        left, need = self._chunks_of(spans, pages), pages * self.page_bytes(spans)
+        slots = self.pages.allocator(spans[0].arena)
+        groups = -(-pages * sum(span.layers for span in spans) // slots.group_slots)
+        left, need = groups * slots.group_chunks, pages * self.page_bytes(spans)
         if share := self._share(account):
             left = max(left, int(need / (share * self._pool.chunk_bytes)))
             while (

@@ -59,9 +59,14 @@ class Span:
         return Span(self.layer, 0, b"", self.arena, (), ())
 
     @property
+    def hidden(self) -> bool:
+        """True if its pages hold hidden states. They save time and are never needed."""
+        return self.arena.startswith(HIDDEN)
+
+    @property
     def kv_layer(self) -> int:
         """The KV layer with which it moves between workers: its first; for hidden states the last one below the exit."""
-        return self.layer - 1 if self.arena.startswith(HIDDEN) else self.layer
+        return self.layer - 1 if self.hidden else self.layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,11 @@ class LocalRoute:
     def kv_spans(self) -> int:
         """The number of spans that hold KV: all, or all but the last."""
         return len(self.spans) - 1 if self.exit is not None else len(self.spans)
+
+    @property
+    def kv(self) -> tuple[Span, ...]:
+        """The spans that hold KV."""
+        return self.spans if self.exit is None else self.spans[:-1]
 
     @property
     def column(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from .sampling import SamplingParams
 
+NO_SLOT = -1  # in place of the slot of a page whose hidden states are not kept
 NOT_FINITE = -2  # in place of a token; -1: no token is wanted
 
 

@@ -43,8 +43,8 @@ def candidate_at(
             waiting.append(rows.length[s])
     total = used = 0
     if local.spans:
-        total = parts.memory.pages_of(local.spans, "")
-        block = parts.memory.page_bytes(local.spans)
+        total = parts.memory.pages_of(local.kv, "")
+        block = parts.memory.page_bytes(local.kv)
         offline = sum(offline_bytes(parts).values()) // block
         used = min(max(used_blocks(parts.memory, block) - offline, 0), total)
     return Candidate(

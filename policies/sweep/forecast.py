@@ -23,6 +23,8 @@ def most(parts: Parts, plan: OpenPlan) -> int:
     rows, queue = parts.rows, parts.queue
     if not plan.plain or not plan.sequences or plan.starved or rows.leaving or len(queue.running) != len(plan.sequences):
         return 1
+    if parts.pending_pages.awaited:  # the last position of a prompt may complete the page for which another one waits
+        return 1
     if parts.leases.next_flight() is not None or parts.leases.pending or parts.leases.urgent or len(parts.page_pins):
         return 1
     sweeps = min([rows.limit[s] - 1 - start for s, start in zip(plan.sequences, plan.start, strict=True)])

@@ -78,7 +78,7 @@ class Pinning:
         for arena, slots in hold.awaited.items():
             need[arena] = need.get(arena, 0) + slots
         for s in parts.queue.running:
-            for span in parts.rows.route[s].spans:
+            for span in parts.rows.route[s].kv:
                 need[span.arena] = need.get(span.arena, 0) + span.layers
         return eviction.shortage(parts.memory.pages, need, {}) <= 0
 

@@ -8,7 +8,7 @@ is at its cap, a younger sequence is preempted (``preemption.py`` chooses).
 from __future__ import annotations
 
 from ..model.runs import Span
-from ..plan.sweep_plan import SetPages, SetSampling, WriteTokens
+from ..plan.sweep_plan import NO_SLOT, SetPages, SetSampling, WriteTokens
 from .batch_builder import BatchBuilder
 from .columns import Place, Status
 from .events import LeaseGranted, Progressed, Send
@@ -91,6 +91,9 @@ class RowPicker:
         if outgoing.edited:
             outgoing.edit(WriteTokens(row, 0, rows.tokens_of(s)))
             outgoing.edit(SetSampling(row, of.prompt_length, of.sampling))
+        if (exit := rows.route[s].exit) is not None:  # room for KV may have been made at the cost of hidden states
+            hidden = [pages.find(token_hash, exit.span) for token_hash in rows.hashes[s][: len(found)]]
+            found = [[*handles[:-1], there] for handles, there in zip(found, hidden, strict=True)]
         for handles in found:  # pin first: taking a page for another span may evict
             for handle in handles:
                 if handle is not None:
@@ -135,6 +138,8 @@ class RowPicker:
         for span, handle in zip(rows.route[s].spans, handles, strict=True):
             wanted = span.void if skipped and handle is None else span
             taken = handle if handle is not None else memory.allocate_page(wanted, rows.tenant[s])
+            if taken is None and span.hidden:
+                taken = memory.allocate_page(span.void, rows.tenant[s])
             assert taken is not None, "the page fitted a moment ago"
             whole.append(taken)
         self._list_page(s, whole)
@@ -157,7 +162,7 @@ class RowPicker:
             self._add_pages(s, need - rows.paged[s])
         while rows.paged[s] < need:
             if not self._add_page(s):
-                memory, spans = self._parts.memory, rows.route[s].spans
+                memory, spans = self._parts.memory, rows.route[s].kv
                 at_cap = not memory.within_cap(rows.tenant[s], memory.page_bytes(spans))
                 if not self.make_room(batch, s, at_cap=at_cap):
                     return False
@@ -200,8 +205,26 @@ class RowPicker:
                 self._edit_page(s, span, page, handle)
 
     def _edit_page(self, s: int, span: Span, page: int, handle: int) -> None:
-        slots = self._parts.memory.pages.slots(handle)
+        slots = self._parts.memory.pages.slots(handle) or [NO_SLOT]
         self._parts.outgoing.edit(SetPages(self._rows.row[s], span.layer, page, slots))
+
+    def _drop_hidden(self, running: list[int]) -> bool:
+        """Drop the hidden states that the last of these sequences with some has kept; return False if none has any."""
+        rows, pages = self._rows, self._parts.memory.pages
+        for s in reversed(running):
+            span = rows.route[s].spans[-1] if rows.route[s].exit is not None else None
+            kept = rows.pages[s][-1][: rows.paged[s]] if span is not None else []
+            dropped = {page: handle for page, handle in enumerate(kept) if pages.slots(handle)}
+            if span is None or not dropped:
+                continue
+            for page in dropped:
+                void = pages.allocate(span.void, rows.tenant[s])
+                assert void is not None, "a page without layers takes no memory"
+                rows.replace_page(s, page, void)
+                self._edit_page(s, span, page, void)
+            pages.release([*dropped.values()][::-1], rows.tenant[s])
+            return True
+        return False
 
     def make_room(self, batch: BatchBuilder, s: int, *, at_cap: bool) -> bool:
         """Preempt one sequence for ``s``; return True if its memory is free now, and False if ``s`` must wait.
@@ -216,6 +239,8 @@ class RowPicker:
             running = [other for other in running if rows.tenant[other] == account]
         else:
             batch.starved = True
+        if parts.routes.keeps_hidden and self._drop_hidden(running):
+            return True
         if rows.leaving or parts.leases.revoked or parts.page_transfers.landing:
             return False  # memory is being freed
         victim = choose_victim(rows, parts.memory.pages, parts.queue, running, s, set(batch.picked))

@@ -360,6 +360,12 @@ class RowTable(Columns):
         self.entered[s] = [(end, handle) for end, handle in self.entered[s] if end > computed]
         return ended[::-1]
 
+    def replace_page(self, s: int, page: int, handle: int) -> None:
+        """List another handle for a page on the last span. Forks read the former list."""
+        listed = self.pages[s][-1][: self.paged[s]]
+        listed[page] = handle
+        self.pages[s] = [*self.pages[s][:-1], listed]
+
     def list_page(self, s: int, handles: Sequence[int]) -> None:
         """List ``handles``, one for each span, as its next page."""
         count, spans = self.paged[s], self.pages[s]

@@ -80,7 +80,7 @@ class Sequences:
         """
         if not local.spans:
             return local.max_length
-        pages = self._parts.memory.pages_of(local.spans, account, alone)
+        pages = self._parts.memory.pages_of(local.kv, account, alone)
         return min(pages * self._parts.config.page_size, local.max_length)
 
     def expire(self, now: float) -> None:

@@ -12,7 +12,16 @@ from blockwright.gpu.errors import ExecutorError
 from blockwright.gpu.native.backend import NativeBackend
 from blockwright.policies.model.chain import HiddenLayout
 from blockwright.policies.plan.sampling import SamplingParams
-from blockwright.policies.plan.sweep_plan import Edit, HiddenRows, SetPages, SetSampling, Step, TokenLogprob, WriteTokens
+from blockwright.policies.plan.sweep_plan import (
+    NO_SLOT,
+    Edit,
+    HiddenRows,
+    SetPages,
+    SetSampling,
+    Step,
+    TokenLogprob,
+    WriteTokens,
+)
 from blockwright.tests.claims import claim
 from blockwright.tests.gpu import reference
 from blockwright.tests.gpu.rig import Rig
@@ -82,6 +91,16 @@ def test_entering_at_an_exit_changes_no_bit(make_backend: Make, checkpoint: Make
         assert expected == at_once
         entries = [one[0] for one in (expected, chunked, beside[1:])]
         assert len({entry.top[0][0] for entry in entries if entry}) == 1
+
+
+def test_a_page_without_a_slot_is_not_written(make_backend: Make, checkpoint: MakeCheckpoint) -> None:
+    rig, prompt = FamilyRig(make_backend(), checkpoint("mistral-window")), reference.prompt_of(LENGTH)
+    layers = rig.checkpoint.config.layers
+    expected = rig.sweep([(0, 0, LENGTH)], [0], rig.begin(0, prompt))
+    other = [*rig.begin(1, reference.prompt_of(LENGTH, seed=3)), *[SetPages(1, layers, p, [NO_SLOT]) for p in range(6)]]
+    other += [SetPages(1, 0, page, [rig._slots.pop() for _ in range(layers)]) for page in range(6)]
+    rig.sweep([(1, 0, LENGTH)], [0], other)
+    assert rig.sweep([(2, 0, LENGTH)], [0], rig.begin(2, prompt), [0]) == expected
 
 
 def test_an_arena_of_kv_holds_no_hidden_states(make_backend: Make, checkpoint: MakeCheckpoint) -> None:

@@ -15,6 +15,7 @@ from blockwright.policies.model.chain import Chain, Component
 from blockwright.policies.model.lineage import lineages
 from blockwright.policies.model.runs import Run
 from blockwright.policies.plan.sweep_plan import (
+    NO_SLOT,
     NOT_FINITE,
     HiddenRows,
     PageImport,
@@ -117,6 +118,8 @@ class FakeDevice:
             lines = self._lineages(local.route.application)
             for position in range(plan.start[i], plan.start[i] + plan.count[i]):
                 slot = self.slots[plan.row[i], rows.column, position // size]
+                if written and slot == NO_SLOT:
+                    continue
                 assert (rows.arena, slot * allocator.slot_bytes // CHUNK) in self.backed, "a slot without memory is used"
                 if written:
                     at = min(depth[i], local.runs[-1].depth)

@@ -22,7 +22,7 @@ TOP = chain("base", 4)
 LOW, MIDDLE = tier(TOP, 1), tier(TOP, 3)
 FAMILY = [TOP, LOW, MIDDLE]
 SEEDS, PARTS, DAILY = 500, 10, 1
-SCARCE, AMPLE = 26, 400  # chunks of 64 KiB, two slots each
+SCARCE, AMPLE = 24, 400  # chunks of 64 KiB, two slots each
 
 
 def world(chunks: int = AMPLE, workers: int = 1, **more: object) -> World:
@@ -147,6 +147,20 @@ def test_hidden_states_move_to_another_worker_with_the_pages_of_their_sequence()
     made.submit(submission("top", prompt, 18, "base@w1"))
     made.run()
     assert made.workers["w1"].device.entered == 12
+
+
+def test_hidden_states_give_way_before_any_sequence_does() -> None:
+    """Eight chunks hold 16 slots: 13 pages of KV, and hidden states only while there is room for both."""
+    made = world(8)
+    answer = ask(made, "long", LOW, list(range(4)), 46)
+    assert answer == generate(LOW.application, list(range(4)), 50, [])
+    worker = made.workers["w0"]
+    assert worker.state.counters["preemptions"] == 0
+    assert worker.state.hidden_pages <= 3
+    more = World(["w0"], FAMILY, [replica("w0", one) for one in FAMILY], budget=8 * 64 * 1024, tenant_kv_share={"a": 0.8})
+    more.submit(submission("capped", list(range(4)), 48, f"{LOW.application}@w0", tenant="a"))
+    more.run()
+    assert more.emitted["capped"] == generate(LOW.application, list(range(4)), 48, [])
 
 
 class Play:
